@@ -1,0 +1,61 @@
+# What a contributor types. Every target sets up .venv by itself; `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+NATIVE := crossret_kernels/_native.abi3.so
+CSRC := $(shell find csrc)
+CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, install everything for development
+
+demo: setup  ## render scenes, train SCAN on them, evaluate it, draw its attention into demo-output/
+	$(BIN)/crossret demo --output demo-output
+
+test: lint  ## check the sources, then run the test suite
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10
+
+lint: setup  ## check style, types and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: setup  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+bench: setup  ## run the benchmarks
+	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only
+
+clean:  ## remove what the targets made, .venv included
+	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find crossret crossret_kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The virtual environment with what a build without isolation needs.
+$(VENV)/.requirements: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'crossret needs Python 3.10 or newer, and $(PYTHON) is not: name one with `make PYTHON=...`.' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo '$(PYTHON) cannot create virtual environments: install its venv package (on Debian, python3-venv).' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt setuptools ninja torch
+	@touch $@
+
+# Built here rather than inside pip, which hides the compiler's progress and its complaints.
+$(NATIVE): $(VENV)/.requirements setup.py $(CSRC)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.requirements pyproject.toml | $(NATIVE)
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
+	@touch $@

@@ -1,0 +1,158 @@
+"""Build crossret_kernels._native, the native library, with ninja; every other setting is in pyproject.toml.
+
+The library registers its operations through torch's stable ABI, so one file serves every Python >= 3.10 and every
+torch >= 2.11. Its flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS and LDFLAGS are not read, so nothing of
+the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags) and MAX_JOBS (how many
+files compile at once).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, PlatformError
+
+COMPILE_FLAGS = [
+    *["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+    *["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DPy_LIMITED_API=0x030a0000"],
+]
+# Only libtorch_cpu exports the stable ABI. Nothing may stay undefined: a symbol outside that ABI stops the build here.
+LINK_FLAGS = ["-shared", "-Wl,--as-needed", "-Wl,--no-undefined"]
+TORCH_MINIMUM = (2, 11)
+# Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
+OBJECTS = Path("build", "native")
+BYTES_PER_JOB = 2 << 30
+
+
+def torch_directory() -> Path:
+    """Where the installed torch is; it is not imported, which would cost every build seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise PlatformError("crossret builds against torch >= 2.11, and torch is not installed in this Python.")
+    version = metadata.version("torch")
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < TORCH_MINIMUM:
+        raise PlatformError(f"crossret builds against torch >= 2.11, and torch {version} is installed in this Python.")
+    return Path(spec.origin).parent
+
+
+def find_compiler() -> list[str]:
+    """The C++ compiler as a command: CXX (it may begin with a launcher such as ccache), else the first one on PATH."""
+    if sys.platform != "linux":
+        raise PlatformError(f"crossret's native library builds on Linux, and this is {sys.platform}.")
+    if os.environ.get("CXX", "").strip():
+        command = shlex.split(os.environ["CXX"])
+        if any(word.startswith("-") for word in command):
+            raise PlatformError(
+                f"CXX={os.environ['CXX']!r} holds flags; name the compiler alone: setup.py sets the flags."
+            )
+        if shutil.which(command[-1]) is None:
+            raise PlatformError(f"crossret needs a C++17 compiler, and CXX={os.environ['CXX']!r} was not found.")
+        return command
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name) is not None:
+            return [name]
+    raise PlatformError(
+        "crossret needs a C++17 compiler to build its native library, and none was found: "
+        "install g++ or clang++, or name one in CXX."
+    )
+
+
+def available_memory() -> int:
+    """Bytes that compilers may use: what the machine has left, or what the control group allows where that is less."""
+    meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+    limits = [int(kib) << 10 for kib in re.findall(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)]
+    group = Path("/sys/fs/cgroup/memory.max")
+    if group.exists() and (limit := group.read_text(encoding="ascii").strip()).isdigit():
+        limits.append(int(limit))
+    return min(limits, default=BYTES_PER_JOB)
+
+
+def parallel_jobs() -> int:
+    """How many files to compile at once: MAX_JOBS, else one a core as far as memory goes."""
+    asked = os.environ.get("MAX_JOBS", "").strip()
+    if not asked:
+        return max(1, min(len(os.sched_getaffinity(0)), available_memory() // BYTES_PER_JOB))
+    if not asked.isdigit() or int(asked) < 1:
+        raise PlatformError(f"MAX_JOBS must be a whole number of at least 1, and it is {asked!r}.")
+    return int(asked)
+
+
+def ninja_path(path: str | Path) -> str:
+    """A path as a ninja build line spells it."""
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def ninja_command(*words: str | Path) -> str:
+    """Words as a ninja rule's command line spells them for the shell."""
+    return shlex.join(map(str, words)).replace("$", "$$")
+
+
+def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Path) -> str:
+    """The build as ninja reads it: a source to an object, the objects to the library, headers as the compiler lists."""
+    compile_command = ninja_command(*compiler, *COMPILE_FLAGS, "-Icsrc", "-isystem", torch / "include")
+    link_command = ninja_command(*compiler, *LINK_FLAGS)
+    libraries = ninja_command("-L", torch / "lib", "-ltorch_cpu")
+    objects = {source: OBJECTS / f"{source}.o" for source in sources}
+    return "\n".join(
+        [
+            "rule compile",
+            # -MD lists torch's headers too, so that another torch recompiles.
+            f"  command = {compile_command} -MD -MF $out.d -c $in -o $out",
+            "  description = compile $in",
+            "  depfile = $out.d",
+            "  deps = gcc",
+            "rule link",
+            f"  command = {link_command} $in {libraries} -o $out",
+            "  description = link $out",
+            *(f"build {ninja_path(target)}: compile {ninja_path(source)}" for source, target in objects.items()),
+            f"build {ninja_path(library)}: link {' '.join(map(ninja_path, objects.values()))}",
+            "",
+        ]
+    )
+
+
+class NinjaBuild(build_ext):
+    """build_ext that leaves compiling and linking to ninja, with this file's flags and nobody else's."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build into OBJECTS and copy the library to where setuptools wants it."""
+        compiler = find_compiler()
+        target = Path(self.get_ext_fullpath(ext.name))
+        library = OBJECTS / target.name
+        recipe = OBJECTS / "build.ninja"
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        recipe.write_text(ninja_file(compiler, ext.sources, torch_directory(), library), encoding="utf-8")
+        command = [sys.executable, "-m", "ninja", "-f", str(recipe), "-j", str(parallel_jobs())]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise CompileError("the native library did not build; what the compiler said stands above.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.copy_file(str(library), str(target))
+
+
+def native_library() -> Extension:
+    """The one extension: every C++ source under csrc, rebuilt when any file there changes."""
+    csrc = Path("csrc")
+    return Extension(
+        "crossret_kernels._native",
+        sources=sorted(str(path) for path in csrc.rglob("*.cpp")),
+        depends=sorted(str(path) for pattern in ("*.h", "*.inl") for path in csrc.rglob(pattern)),
+        py_limited_api=True,
+    )
+
+
+setup(
+    ext_modules=[native_library()],
+    cmdclass={"build_ext": NinjaBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -1,0 +1,17 @@
+"""Settings that every test shares: hypothesis profiles and threads per worker."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from hypothesis import settings
+
+# No deadlines: shared machines stall, and no test of ours measures time.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+# Workers of pytest-xdist share the cores; without this each would start a thread for every core.
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // _workers))
