@@ -1,0 +1,156 @@
+"""The "torch" backend's driver: any pairwise score in plain PyTorch operations, chunk by chunk within a bounded workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from crossret_kernels.ragged import Ragged, pad
+
+WORKSPACE_BYTES = 32 * 2**20
+_ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some images and captions, padded, with their similarities (…, R, W); "…" is (images, captions), or (pairs,).
+
+    ``region_owner`` and ``word_owner`` name the items' own dimension in einsum notation: "i" and "c", or both "p".
+    """
+
+    similarities: Tensor
+    regions: Tensor
+    words: Tensor
+    region_mask: Tensor
+    word_mask: Tensor
+    region_owner: str
+    word_owner: str
+
+    def as_attention(self, direction: str) -> Attention:
+        """The block seen from the attending side: words over regions (t2i) or regions over words (i2t)."""
+        region_mask = self._lift(self.region_mask, self.region_owner)
+        word_mask = self._lift(self.word_mask, self.word_owner)
+        if direction == "t2i":
+            queries, owner = self._lift(self.words, self.word_owner), self.region_owner
+            return Attention(self.similarities, self.regions, queries, region_mask, word_mask, owner, self._lead)
+        queries, owner = self._lift(self.regions, self.region_owner), self.word_owner
+        return Attention(self.similarities.mT, self.words, queries, word_mask, region_mask, owner, self._lead)
+
+    @property
+    def _lead(self) -> str:
+        return "p" if self.region_owner == "p" else "ic"
+
+    def _lift(self, values: Tensor, owner: str) -> Tensor:
+        """Adds the dimensions of "…" that the item does not have, so that it broadcasts against the similarities."""
+        for position, letter in enumerate(self._lead):
+            if letter != owner:
+                values = values.unsqueeze(position)
+        return values
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Queries attending to contexts: similarities (…, C, Q), contexts (items, C, D), queries (…, Q, D), masks (…, C), (…, Q)."""
+
+    similarities: Tensor
+    contexts: Tensor
+    queries: Tensor
+    context_mask: Tensor
+    query_mask: Tensor
+    owner: str
+    lead: str
+
+    def gram_form(self, weights: Tensor) -> Tensor:
+        """‖Σ_c p_c c‖² of every query (…, Q) for weights p (…, C, Q), without the attended vectors.
+
+        In float64: where contexts nearly cancel, the sum is far smaller than its terms and float32 loses it.
+        """
+        contexts, p = self.contexts.double(), weights.double()
+        product = torch.einsum(f"{self.owner}xy,{self.lead}yq->{self.lead}xq", contexts @ contexts.mT, p)
+        return (p * product).sum(-2).clamp(min=0).to(weights.dtype)
+
+
+def chunked_scores(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor | None,
+    scorer: Callable[[Block], Tensor],
+    transform: Callable[[Tensor], Tensor] | None,
+) -> Tensor:
+    """Scores (n_images, n_captions), or (P,) for pairs, by calling `scorer` on blocks of bounded size.
+
+    `transform` is applied to the features of a block before anything else. Each block is recomputed in the backward pass, so no block's intermediates outlive it.
+    """
+    dtype = torch.promote_types(regions.values.dtype, torch.float32)
+
+    def prepared(features: Tensor) -> Tensor:
+        features = features.to(dtype)
+        return transform(features) if transform else features
+
+    if pairs is not None:
+        return _paired_scores(regions, words, pairs, scorer, prepared, dtype)
+    image_chunks = _split(regions, _chunk_rows(regions, words))
+    caption_chunks = _split(words, _chunk_rows(words, regions))
+
+    def cross(v: Tensor, e: Tensor, v_lengths: Sequence[int], e_lengths: Sequence[int]) -> Tensor:
+        (v, v_mask), (e, e_mask) = pad(prepared(v), v_lengths), pad(prepared(e), e_lengths)
+        s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
+        return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
+
+    rows = []
+    for v, v_lengths in image_chunks:
+        scored = [_recomputed(cross, v, e, v_lengths, e_lengths) for e, e_lengths in caption_chunks]
+        rows.append(torch.cat(scored, 1) if scored else v.new_zeros(len(v_lengths), 0, dtype=dtype))
+    return torch.cat(rows) if rows else regions.values.new_zeros(0, len(words), dtype=dtype)
+
+
+def _paired_scores(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor,
+    scorer: Callable[[Block], Tensor],
+    prepared: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
+) -> Tensor:
+    (v_all, e_all) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
+
+    def paired(v: Tensor, e: Tensor, chunk: Tensor) -> Tensor:
+        v, e = prepared(v.index_select(0, chunk[:, 0])), prepared(e.index_select(0, chunk[:, 1]))
+        masks = v_all[1].index_select(0, chunk[:, 0]), e_all[1].index_select(0, chunk[:, 1])
+        return scorer(Block(v @ e.mT, v, e, *masks, "p", "p"))
+
+    r, w, dim = v_all[0].size(1), e_all[0].size(1), v_all[0].size(2)
+    cells = _ARRAYS_PER_CELL * r * w + 2 * (r + w) * dim
+    size = max(1, WORKSPACE_BYTES // (dtype.itemsize * max(cells, 1)))
+    scored = [_recomputed(paired, v_all[0], e_all[0], chunk) for chunk in pairs.split(size) if len(chunk)]
+    return torch.cat(scored) if scored else v_all[0].new_zeros(0, dtype=dtype)
+
+
+def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    result: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    return result
+
+
+def _chunk_rows(side: Ragged, other: Ragged) -> int:
+    """Padded rows of `side` in a chunk: both sides get the square root of the workspace, or what the other leaves."""
+    cells = WORKSPACE_BYTES // (4 * _ARRAYS_PER_CELL)
+    total = max(1, int(other.lengths.max()) * len(other) if len(other) else 1)
+    return max(int(cells**0.5), cells // total)
+
+
+def _split(side: Ragged, rows: int) -> list[tuple[Tensor, list[int]]]:
+    """Packed rows of successive items whose padded form stays within `rows`, and the items' lengths."""
+    groups: list[list[int]] = []
+    longest = 0
+    for length in side.lengths.tolist():
+        longest = max(longest, length)
+        if not groups or longest * (len(groups[-1]) + 1) > rows:
+            groups.append([])
+            longest = length
+        groups[-1].append(length)
+    pieces = side.packed().split([sum(group) for group in groups])
+    return list(zip(pieces, groups, strict=True))

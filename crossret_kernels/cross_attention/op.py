@@ -1,0 +1,91 @@
+"""`scan_scores`: stacked cross attention scores of images and captions; its schema and dispatch to backends."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import select_backend
+from crossret_kernels.cross_attention.chunked import scan_scores_chunked
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.reference import scan_scores_reference
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
+from crossret_kernels.registration import define_scores
+from crossret_kernels.selection import as_pairs, shape_scores
+
+def scan_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    raw_feature_norm: str = "clipped_l2norm",
+    clip_slope: float = 0.1,
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Stacked cross attention scores of images and captions (SCAN, Lee et al. 2018, Eqs. 1–8).
+
+    Args:
+        regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
+            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64.
+        words: word features of the captions, in any of the same three layouts; same D, dtype and device.
+        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
+            them is never read.
+        word_lengths: the same for captions.
+        direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
+        raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
+            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
+        clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
+        lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3).
+        pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum" or "max".
+        lambda_lse: λ₂ of "lse", above 0.
+        normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
+        pairs: (P, 2) integers (image, caption): only these pairs are scored.
+        candidates: (n_queries, K) integers: each item of the attending side (captions for t2i, images for i2t)
+            against K items of the other side.
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
+            else the fastest that serves the call.
+
+    Returns:
+        Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
+        float64 features. Differentiable in regions and words.
+
+    Raises:
+        ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
+        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
+        UnsupportedByBackend: the named backend cannot serve the call.
+
+    A NaN feature makes its own item's scores NaN and no others. Where a norm is exactly zero (zero vectors, a
+    similarity row wholly clipped away) the quotient is zero and so is its gradient.
+    """
+    options = CrossAttentionOptions(
+        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
+    )
+    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
+    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    check_together(images, captions)
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
+    if chosen == "cpu":
+        scores = torch.ops.crossret.scan_scores(
+            *images.tensors(), *captions.tensors(), selected,
+            direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize,
+        )  # fmt: skip
+    else:
+        score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
+        scores = score(images, captions, selected, options)
+    return shape_scores(scores, candidates)
+
+
+define_scores(
+    "scan_scores",
+    "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
+    "bool normalize",
+)

@@ -1,0 +1,32 @@
+"""Backend "reference" of stacked cross attention: the formulas of SCAN as einsums, everything materialised."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.arithmetic import safe_normalize, safe_sqrt
+from crossret_kernels.cross_attention.attention import attention_logits, pooled_relevance
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.ragged import Ragged, pad
+
+
+def scan_scores_reference(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
+) -> Tensor:
+    """Scores with the attended vectors built, at the inputs' precision: the oracle when the inputs are float64."""
+    (v, v_mask), (e, e_mask) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
+    if options.normalize:
+        v, e = safe_normalize(v), safe_normalize(e)
+    if pairs is None:
+        v, v_mask, e, e_mask = v[:, None], v_mask[:, None], e[None], e_mask[None]
+    else:
+        v, v_mask, e, e_mask = v[pairs[:, 0]], v_mask[pairs[:, 0]], e[pairs[:, 1]], e_mask[pairs[:, 1]]
+    sides = (v, v_mask, e, e_mask) if options.direction == "t2i" else (e, e_mask, v, v_mask)
+    contexts, context_mask, queries, query_mask = sides
+    s = torch.einsum("...cd,...qd->...cq", contexts, queries)
+    alpha = torch.softmax(attention_logits(s, context_mask, query_mask, options), -2)
+    attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
+    products = (queries * attended).sum(-1)
+    norms = safe_sqrt(attended.square().sum(-1))
+    return pooled_relevance(products, norms, queries, query_mask.expand(products.shape), options)

@@ -1,0 +1,75 @@
+"""`maxsim_scores`: Sum-Max scores of images and captions; its schema and dispatch to backends."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import select_backend
+from crossret_kernels.maxsim.chunked import maxsim_scores_chunked
+from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.reference import maxsim_scores_reference
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
+from crossret_kernels.registration import define_scores
+from crossret_kernels.selection import as_pairs, shape_scores
+
+
+def maxsim_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    pooling: str = "sum",
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
+
+    Args:
+        regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
+            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64. For late
+            interaction: the tokens of the documents.
+        words: word features of the captions, in any of the same three layouts; same D, dtype and device. For late
+            interaction: the tokens of the queries.
+        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
+            them is never read.
+        word_lengths: the same for captions.
+        direction: "t2i": every word takes its best region (Eq. 9); "i2t": every region its best word (Eq. 10).
+        pooling: of those maxima: "sum", "avg" or "max".
+        normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
+        pairs: (P, 2) integers (image, caption): only these pairs are scored.
+        candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
+            against K items of the other side.
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
+            else the fastest that serves the call.
+
+    Returns:
+        Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
+        float64 features. Differentiable in regions and words; of equal maxima the first gets the gradient.
+
+    Raises:
+        ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
+        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
+        UnsupportedByBackend: the named backend cannot serve the call.
+    """
+    options = MaxSimOptions(direction, pooling, normalize)
+    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
+    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    check_together(images, captions)
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
+    if chosen == "cpu":
+        scores = torch.ops.crossret.maxsim_scores(
+            *images.tensors(), *captions.tensors(), selected, direction, pooling, normalize
+        )
+    else:
+        score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
+        scores = score(images, captions, selected, options)
+    return shape_scores(scores, candidates)
+
+
+define_scores("maxsim_scores", "str direction, str pooling, bool normalize")

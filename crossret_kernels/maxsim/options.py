@@ -1,0 +1,22 @@
+"""The options of Sum-Max: names, defaults and checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossret_kernels.cross_attention.options import DIRECTIONS, choose
+
+POOLINGS = ("sum", "avg", "max")
+
+
+@dataclass(frozen=True)
+class MaxSimOptions:
+    """One way to score a pair; `maxsim_scores` documents the fields. Raises ValueError where one is out of range."""
+
+    direction: str
+    pooling: str
+    normalize: bool
+
+    def __post_init__(self) -> None:
+        choose("direction", self.direction, DIRECTIONS)
+        choose("pooling", self.pooling, POOLINGS)

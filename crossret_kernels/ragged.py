@@ -1,0 +1,184 @@
+"""Ragged feature sequences: one internal form for padded, packed and list inputs, and every check on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Features: TypeAlias = "Tensor | tuple[Tensor, Tensor] | Sequence[Tensor]"
+Lengths: TypeAlias = "Tensor | Sequence[int] | None"
+
+FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Items of any length over one (rows, D) array: item k is ``values[starts[k] : starts[k] + lengths[k]]``.
+
+    A padded batch is its own array with gaps, a packed one has none, so no layout is copied to be scored.
+    """
+
+    values: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return self.starts.size(0)
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(values, starts, lengths), as the native operations take them."""
+        return self.values, self.starts, self.lengths
+
+    def packed(self) -> Tensor:
+        """Rows of all items without gaps, (sum of lengths, D)."""
+        ends = self.lengths.cumsum(0)
+        rows = torch.arange(int(ends[-1]) if len(self) else 0, device=self.values.device)
+        shift = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
+        return self.values.index_select(0, rows + shift)
+
+
+def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Packed rows (sum of lengths, D) as (n, longest, D) with zeros behind, and the mask (n, longest) of valid rows."""
+    longest = max(lengths, default=0)
+    sizes = torch.tensor(lengths, dtype=torch.int64, device=packed.device)
+    mask = torch.arange(longest, device=packed.device) < sizes[:, None]
+    padded = packed.new_zeros(len(lengths), longest, packed.size(-1)).masked_scatter(mask[:, :, None], packed)
+    return padded, mask
+
+
+def as_ragged(features: Features, lengths: Lengths, *, name: str, lengths_name: str, item: str) -> Ragged:
+    """Checks one side of the input and brings it to `Ragged`.
+
+    Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
+    shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
+    operation then makes the same checks when it runs.
+    """
+    if isinstance(features, Tensor):
+        return _from_padded(features, lengths, name, lengths_name, item)
+    if lengths is not None:
+        raise ValueError(f"{lengths_name} goes with padded {name} only: packed and list inputs know their lengths")
+    if isinstance(features, tuple) and len(features) == 2 and _is_offsets(features[1]):
+        return _from_packed(features[0], features[1], name, item)
+    if isinstance(features, Sequence):
+        return _from_list(features, name, item)
+    raise TypeError(
+        f"{name} must be a (n, L, D) tensor, a (values, cu_seqlens) pair or a list of (L, D) tensors, "
+        f"not {type(features).__name__}"
+    )
+
+
+def check_together(regions: Ragged, words: Ragged) -> None:
+    """Raises where regions and words cannot be compared: other D, dtype or device."""
+    if regions.values.size(1) != words.values.size(1):
+        raise ValueError(
+            f"regions have D = {regions.values.size(1)} but words have D = {words.values.size(1)}: they must agree"
+        )
+    if regions.values.dtype != words.values.dtype:
+        raise TypeError(f"regions are {regions.values.dtype} but words are {words.values.dtype}: they must agree")
+    if regions.values.device != words.values.device:
+        raise ValueError(f"regions are on {regions.values.device} but words are on {words.values.device}")
+
+
+def checkable() -> bool:
+    """Whether tensor values may be looked at: not while torch.compile traces."""
+    return not torch.compiler.is_compiling()
+
+
+def _from_padded(features: Tensor, lengths: Lengths, name: str, lengths_name: str, item: str) -> Ragged:
+    _check_features(features, name, 3, "(n, L, D)")
+    n, longest, dim = features.shape
+    device = features.device
+    if checkable() and n and longest == 0:
+        raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
+    starts = torch.arange(n, device=device) * longest
+    if lengths is None:
+        sizes = torch.full((n,), longest, dtype=torch.int64, device=device)
+    else:
+        sizes = _as_integers(lengths, lengths_name).to(device)
+        if sizes.dim() != 1 or sizes.size(0) != n:
+            raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
+        if checkable():
+            _check_lengths(sizes, longest, lengths_name, item)
+    return Ragged(_rows(features.reshape(n * longest, dim)), starts, sizes)
+
+
+def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ragged:
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name}[0] must be the tensor of packed rows, not {type(values).__name__}")
+    _check_features(values, f"{name}[0]", 2, "(rows, D)")
+    offsets = cu_seqlens.to(device=values.device, dtype=torch.int64)
+    if checkable():
+        if offsets.size(0) == 0 or int(offsets[0]) != 0:
+            raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")
+        if int(offsets[-1]) != values.size(0):
+            raise ValueError(
+                f"{name}[1] (cu_seqlens) ends at {int(offsets[-1])} but {name}[0] has {values.size(0)} rows"
+            )
+        _check_lengths(offsets.diff(), values.size(0), f"diff of {name}[1] (cu_seqlens)", item)
+    return Ragged(_rows(values), offsets[:-1], offsets.diff())
+
+
+def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
+    if not features:
+        raise ValueError(f"{name} is an empty list: D is unknown; pass a (0, L, D) tensor for an empty batch")
+    for index, feature in enumerate(features):
+        if not isinstance(feature, Tensor):
+            raise TypeError(f"{name}[{index}] must be a (L, D) tensor, not {type(feature).__name__}")
+        _check_features(feature, f"{name}[{index}]", 2, "(L, D)")
+        if feature.size(0) == 0:
+            raise ValueError(f"{name}[{index}] is empty: every {item} needs at least one row")
+        first = features[0]
+        if feature.size(1) != first.size(1):
+            raise ValueError(f"{name}[{index}] has D = {feature.size(1)} but {name}[0] has D = {first.size(1)}")
+        if feature.dtype != first.dtype:
+            raise TypeError(f"{name}[{index}] is {feature.dtype} but {name}[0] is {first.dtype}")
+        if feature.device != first.device:
+            raise ValueError(f"{name}[{index}] is on {feature.device} but {name}[0] is on {first.device}")
+    values = torch.cat(list(features))
+    sizes = torch.tensor([feature.size(0) for feature in features], dtype=torch.int64, device=values.device)
+    return Ragged(values, sizes.cumsum(0) - sizes, sizes)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """The same rows with D contiguous, as every kernel reads them; the rows themselves may lie apart."""
+    return values if values.stride(1) == 1 or values.size(1) == 1 else values.contiguous()
+
+
+def _is_offsets(candidate: object) -> bool:
+    return isinstance(candidate, Tensor) and candidate.dim() == 1 and candidate.dtype in INTEGER_DTYPES
+
+
+def _check_features(features: Tensor, name: str, dims: int, shape: str) -> None:
+    if features.dtype not in FEATURE_DTYPES:
+        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {features.dtype}")
+    if features.dim() != dims:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(features.shape)}")
+    if features.size(-1) == 0:
+        raise ValueError(f"{name} has D = 0 (shape {tuple(features.shape)})")
+
+
+def _as_integers(lengths: Tensor | Sequence[int], name: str) -> Tensor:
+    if isinstance(lengths, Tensor):
+        tensor = lengths
+    else:
+        for index, length in enumerate(lengths):
+            if isinstance(length, bool) or not isinstance(length, int):
+                raise TypeError(f"{name}[{index}] must be an integer, not {type(length).__name__}")
+        tensor = torch.tensor(list(lengths), dtype=torch.int64)
+    if tensor.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, not {tensor.dtype}")
+    return tensor.to(torch.int64)
+
+
+def _check_lengths(sizes: Tensor, longest: int, name: str, item: str) -> None:
+    bad = (sizes < 1) | (sizes > longest)
+    if bool(bad.any()):
+        index = int(bad.nonzero()[0])
+        size = int(sizes[index])
+        reason = f"every {item} needs at least one row" if size == 0 else f"it must lie in 1..{longest}"
+        raise ValueError(f"{name}[{index}] is {size}: {reason}")

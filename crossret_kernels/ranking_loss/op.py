@@ -1,0 +1,115 @@
+"""`triplet_loss`: ranking losses over a score matrix, in PyTorch operations on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
+from crossret_kernels.cross_attention.options import choose
+
+NEGATIVES = ("hardest", "sum", "softmax")
+REDUCTIONS = ("sum", "mean", "none")
+Ids = Tensor | Sequence[int] | None
+
+
+def triplet_loss(
+    scores: Tensor,
+    *,
+    margin: float = 0.2,
+    negatives: str = "hardest",
+    p: float = 8.0,
+    image_ids: Ids = None,
+    caption_ids: Ids = None,
+    reduction: str = "sum",
+    backend: str | None = None,
+) -> Tensor:
+    """Triplet ranking loss of matching images and captions over their scores, in both directions.
+
+    Args:
+        scores: (n, n) floating point; image i and caption i match.
+        margin: α of the hinge [α − S(positive) + S(negative)]₊.
+        negatives: "hardest": the hardest negative of each row and column (SCAN Eq. 12); "sum": all of them
+            (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs from
+            the sum at p = 1 to the hardest as p grows.
+        p: order of that norm, at least 1; used by "softmax" alone.
+        image_ids: (n,) integers, the image of each row; default: all differ. Entries whose images agree, as two
+            captions of one image do, match each other and are nobody's negatives.
+        caption_ids: (n,) integers, the image that each caption describes; default: `image_ids`.
+        reduction: "sum" over rows and columns (SCAN), "mean" over the n positives, or "none": (n,), of each
+            positive the loss of its row plus that of its column.
+        backend: None or "torch".
+
+    Returns:
+        A scalar, or (n,) for "none", in the scores' dtype. Where no negative exists the loss is zero, with zero
+        gradient; where hinges are zero so are their gradients, never NaN.
+
+    Raises:
+        ValueError: shapes, names or numbers out of range. TypeError: scores that are no floating-point tensor.
+        UnsupportedByBackend: any other backend.
+    """
+    _check(scores, margin, negatives, p, reduction, backend)
+    n = scores.size(0)
+    rows = _as_ids(image_ids, "image_ids", n, scores.device)
+    columns = rows if caption_ids is None else _as_ids(caption_ids, "caption_ids", n, scores.device)
+    mismatched = rows != columns
+    if not torch.compiler.is_compiling() and bool(mismatched.any()):
+        index = int(mismatched.nonzero()[0])
+        raise ValueError(f"caption_ids[{index}] differs from image_ids[{index}]: image i and caption i must match")
+    match = rows[:, None] == columns[None, :]
+    positives = scores.diagonal()
+    per_image = _pool((margin - positives[:, None] + scores).masked_fill(match, 0).clamp(min=0), negatives, p)
+    per_caption = _pool((margin - positives[None, :] + scores).masked_fill(match, 0).clamp(min=0).T, negatives, p)
+    losses = per_image + per_caption
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / max(n, 1)
+
+
+def _pool(hinges: Tensor, negatives: str, p: float) -> Tensor:
+    """Hinges (n, n) ≥ 0, one row a positive, to one loss each; matching entries are zero."""
+    if negatives == "sum":
+        return hinges.sum(1)
+    if hinges.size(1) == 0:
+        return hinges.sum(1)
+    hardest = hinges.max(1).values
+    if negatives == "hardest":
+        return hardest
+    # Scaled by the maximum, so that no power overflows or underflows; the root's argument is then at least 1.
+    scale = hardest.detach()[:, None]
+    ratios = hinges / scale.where(scale != 0, 1)
+    total = ratios.pow(p).sum(1)
+    some = total != 0
+    return torch.where(some, total.where(some, 1).pow(1 / p) * scale[:, 0], 0)
+
+
+def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None) -> None:
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores must be a floating-point tensor, not {kind}")
+    if scores.dim() != 2 or scores.size(0) != scores.size(1):
+        raise ValueError(f"scores must be square, one matching caption an image, got {tuple(scores.shape)}")
+    choose("negatives", negatives, NEGATIVES)
+    choose("reduction", reduction, REDUCTIONS)
+    if not math.isfinite(margin):
+        raise ValueError(f"margin must be finite, not {margin!r}")
+    if not (math.isfinite(p) and p >= 1):
+        raise ValueError(f"p must be a finite number of at least 1, not {p!r}")
+    if backend not in (None, *BACKENDS):
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    if backend not in (None, "torch"):
+        raise UnsupportedByBackend(f"backend {backend!r} cannot serve triplet_loss: it is built in PyTorch operations")
+
+
+def _as_ids(ids: Ids, name: str, n: int, device: torch.device) -> Tensor:
+    if ids is None:
+        return torch.arange(n, device=device)
+    tensor = torch.as_tensor(ids, device=device)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, not {tensor.dtype}")
+    if tensor.shape != (n,):
+        raise ValueError(f"{name} must hold one id for each of {n} rows, got shape {tuple(tensor.shape)}")
+    return tensor

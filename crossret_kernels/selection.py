@@ -1,0 +1,70 @@
+"""Which (image, caption) pairs a call scores: all of them, a list of pairs, or candidates of every query."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.ragged import INTEGER_DTYPES, checkable
+
+
+def as_pairs(
+    pairs: Tensor | None,
+    candidates: Tensor | None,
+    direction: str,
+    n_images: int,
+    n_captions: int,
+    device: torch.device,
+) -> Tensor | None:
+    """The pairs to score as (P, 2) int64 (image, caption) on `device`; None for all pairs.
+
+    `candidates` (n_queries, K) hold, for every item of the attending side (captions for t2i, images for i2t), the
+    indices of the K items of the other side it is scored against.
+    """
+    if pairs is not None and candidates is not None:
+        raise ValueError("pairs and candidates exclude each other: pass one of them")
+    if pairs is not None:
+        _check_indices(pairs, "pairs")
+        if pairs.dim() != 2 or pairs.size(1) != 2:
+            raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
+        pairs = pairs.to(device=device, dtype=torch.int64)
+        if checkable():
+            _check_range(pairs[:, 0], n_images, "pairs", "image")
+            _check_range(pairs[:, 1], n_captions, "pairs", "caption")
+        return pairs
+    if candidates is None:
+        return None
+    _check_indices(candidates, "candidates")
+    queries, others, other = (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
+    if candidates.dim() != 2 or candidates.size(0) != queries:
+        raise ValueError(
+            f"candidates must have shape ({queries}, K), a row for each attending item, got {tuple(candidates.shape)}"
+        )
+    candidates = candidates.to(device=device, dtype=torch.int64)
+    if checkable():
+        _check_range(candidates, others, "candidates", other)
+    own = torch.arange(queries, device=device)[:, None].expand_as(candidates)
+    columns = (candidates, own) if direction == "t2i" else (own, candidates)
+    return torch.stack([column.reshape(-1) for column in columns], 1)
+
+
+def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
+    """Scores as the caller gets them: (n_queries, K) for candidates, at least float32."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return scores if candidates is None else scores.view(candidates.shape)
+
+
+def _check_indices(indices: object, name: str) -> None:
+    if not isinstance(indices, Tensor):
+        raise TypeError(f"{name} must be an integer tensor, not {type(indices).__name__}")
+    if indices.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, not {indices.dtype}")
+
+
+def _check_range(indices: Tensor, count: int, name: str, item: str) -> None:
+    bad = (indices < 0) | (indices >= count)
+    if bool(bad.any()):
+        where = bad.nonzero()[0].tolist()
+        value = int(indices[tuple(where)])
+        place = "][".join(str(index) for index in where)
+        raise ValueError(f"{name}[{place}] names {item} {value}, but there are {count} {item}s")
