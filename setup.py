@@ -106,6 +106,8 @@ def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Pa
     objects = {source: OBJECTS / f"{source}.o" for source in sources}
     return "\n".join(
         [
+            # Where ninja keeps its own records.
+            f"builddir = {OBJECTS}",
             "rule compile",
             # -MD lists torch's headers too, so that another torch recompiles.
             f"  command = {compile_command} -MD -MF $out.d -c $in -o $out",

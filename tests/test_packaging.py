@@ -1,0 +1,208 @@
+"""What is shipped: one abi3 wheel with our flags and torch's stable ABI alone; a build that cannot start says why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from crossret import command
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = "_native.abi3.so"
+
+# Stands for a C++ compiler: notes its arguments and makes the file it was asked for.
+RECORDING_COMPILER = """#!/bin/sh
+echo "$@" >> "$RECORD"
+while [ $# -gt 0 ]; do
+    case "$1" in
+        -o) : > "$2" ;;
+        -MF) echo "object:" > "$2" ;;
+    esac
+    shift
+done
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of all that a build reads, in a directory whose name has a space."""
+    copy = tmp_path / "a copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("csrc", "crossret", "crossret_kernels"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return copy
+
+
+def run_setup(project: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run setup.py in `project`, whose environment is PATH and what is given."""
+    return subprocess.run(
+        [sys.executable, "setup.py", "--quiet", *words],
+        cwd=project,
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def build_wheel(project: Path, **environment: str) -> tuple[Path, list[str]]:
+    """Build a wheel with the recording compiler; the wheel and the compiler's calls, in an order of their own."""
+    record = project.parent / "calls"
+    record.unlink(missing_ok=True)
+    compiler = project.parent / "recording compiler"
+    compiler.write_text(RECORDING_COMPILER, encoding="ascii")
+    compiler.chmod(0o755)
+    shutil.rmtree(project / "build", ignore_errors=True)
+    done = run_setup(project, "bdist_wheel", CXX=f"'{compiler}'", RECORD=str(record), **environment)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (project / "dist").glob("*.whl")
+    return wheel, sorted(record.read_text(encoding="utf-8").splitlines())
+
+
+def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) -> None:
+    wheel, _ = build_wheel(project)
+    assert re.fullmatch(rf"crossret-{metadata.version('crossret')}-cp310-abi3-linux_\w+\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"crossret_kernels/{LIBRARY}", "crossret_kernels/py.typed", "crossret/py.typed", "crossret/cli.py"} <= names
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
+
+
+def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> None:
+    _, calls = build_wheel(project)
+    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) + 1
+    assert not [call for call in calls if re.search(r"-march|-mtune|-mcpu|-ffast-math|-Ofast", call)]
+    compiles = [call.split() for call in calls if " -c " in call]
+    assert all(
+        {"-O3", "-ffp-contract=off", "-DTORCH_TARGET_VERSION=0x020b000000000000"} <= set(call) for call in compiles
+    )
+    hostile = dict.fromkeys(("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "OPT"), "-march=native -ffast-math")
+    _, under_hostile_environment = build_wheel(project, **hostile)
+    assert under_hostile_environment == calls
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"PATH": ""}, "needs a C++17 compiler to build its native library, and none was found"),
+        ({"CXX": "no-such-compiler"}, "CXX='no-such-compiler' was not found"),
+        ({"CXX": "c++ -march=native"}, "CXX='c++ -march=native' holds flags"),
+        ({"MAX_JOBS": "none"}, "MAX_JOBS must be a whole number of at least 1, and it is 'none'"),
+    ],
+)
+def test_a_build_that_cannot_start_says_so_in_one_line(
+    project: Path, environment: dict[str, str], sentence: str
+) -> None:
+    done = run_setup(project, "build_ext", **environment)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_source_that_does_not_compile_stops_the_build(project: Path) -> None:
+    compiler = project.parent / "c++"
+    compiler.write_text("#!/bin/sh\necho 'binding.cpp:1: what is this' >&2\nexit 1\n", encoding="ascii")
+    compiler.chmod(0o755)
+    done = run_setup(project, "build_ext", CXX=str(compiler))
+    assert done.returncode != 0
+    assert "binding.cpp:1: what is this" in done.stdout + done.stderr
+    assert "the native library did not build" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def inspect_library(*tool: str) -> str:
+    """What a binutils tool says about the library that these tests run with."""
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"{tool[0]} is not installed")
+    spec = importlib.util.find_spec("crossret_kernels")
+    assert spec is not None
+    assert spec.origin is not None
+    library = Path(spec.origin).parent / LIBRARY
+    return subprocess.run([*tool, str(library)], capture_output=True, text=True, check=True).stdout
+
+
+def test_library_uses_nothing_of_torch_but_its_stable_abi() -> None:
+    undefined = [
+        line.split()[-1] for line in inspect_library("nm", "-D", "--undefined-only").splitlines() if " U " in line
+    ]
+    # The C and C++ runtimes version their symbols; all else must be the stable ABI, which also rules out Python's.
+    others = {name for name in undefined if "@" not in name}
+    assert others
+    assert {name for name in others if not name.startswith(("aoti_torch_", "torch_"))} == set()
+
+
+def test_library_links_only_torch_cpu_and_the_runtimes() -> None:
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", inspect_library("readelf", "-d", "-W")))
+    assert "libtorch_cpu.so" in needed
+    runtimes = r"(libstdc\+\+|libgcc_s|libm|libc|ld-linux[\w-]*)\.so\.\d+"
+    assert {name for name in needed - {"libtorch_cpu.so"} if not re.fullmatch(runtimes, name)} == set()
+
+
+def test_version_is_the_changelogs_newest() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    declared = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert declared is not None
+    assert newest[1] == declared[1] == metadata.version("crossret")
+
+
+def requirements() -> dict[str, str]:
+    """The distribution's requirements, version and extra and all, by project name."""
+    return {re.split(r"[^\w.-]", line)[0].lower(): line for line in metadata.requires("crossret") or []}
+
+
+def test_every_requirement_is_pinned_for_development() -> None:
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    build = re.search(r"^requires = \[(.+)\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert build is not None
+    assert {*requirements(), *re.findall(r'"([\w-]+)', build[1])} <= set(pinned)
+
+
+def test_without_extras_only_torch_and_numpy_are_required() -> None:
+    assert {name for name, line in requirements().items() if "extra ==" not in line} == {"torch", "numpy"}
+
+
+def test_console_script_is_the_guarded_entry_point() -> None:
+    (script,) = metadata.entry_points(group="console_scripts", name="crossret")
+    assert script.load() is command.main
+
+
+def test_entry_point_knows_every_package_of_the_extra() -> None:
+    modules = {"pillow": "PIL"}
+    app = {
+        modules.get(name, name) for name, rest in requirements().items() if "extra == 'app'" in rest.replace('"', "'")
+    }
+    assert app == set(command.APP_MODULES)
+
+
+@pytest.mark.parametrize("name", command.APP_MODULES)
+def test_a_missing_package_of_the_extra_is_one_line_and_exit_code_2(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    assert stop.value.code == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert name in line
+    assert "crossret[app]" in line
+
+
+def test_the_missing_extra_is_noticed_before_anything_imports_it() -> None:
+    hide = f"import sys; sys.modules.update(dict.fromkeys({command.APP_MODULES!r}))"
+    code = f"{hide}; from crossret.command import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
