@@ -48,7 +48,7 @@ $(VENV)/.requirements: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo '$(PYTHON) cannot create virtual environments: install its venv package (on Debian, python3-venv).' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt setuptools ninja torch
+	$(PIP) install --constraint constraints.txt setuptools ninja torch
 	@touch $@
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
