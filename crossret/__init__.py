@@ -1,0 +1,1 @@
+"""crossret: image-text matching by attention between regions and words."""

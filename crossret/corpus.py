@@ -1,0 +1,72 @@
+"""Images and their captions as training and evaluation read them, and a precomputed split read in this way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret.data.batches import Batch, caption_batches, pad_tokens
+from crossret.data.precomputed import PrecomputedDataset
+from crossret.data.vocabulary import Vocabulary
+
+
+class Corpus(Protocol):
+    """Images with captions, read in batches.
+
+    Attributes:
+        vocabulary: the numbering of its words.
+        image_dim: length of a region's feature.
+        n_images, n_captions: how many there are.
+        image_of_caption: (n_captions,) int64, the image that each caption describes.
+    """
+
+    vocabulary: Vocabulary
+    image_dim: int
+    n_images: int
+    n_captions: int
+    image_of_caption: NDArray[np.int64]
+
+    def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``."""
+
+    def image_batches(self, batch_size: int) -> Iterator[Tensor]:
+        """The regions of every image, in order: (b, R, image_dim) float32."""
+
+    def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every caption, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths."""
+
+
+class PrecomputedCorpus:
+    """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk."""
+
+    def __init__(self, data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+        self.data = data
+        self.vocabulary = vocabulary
+        self.image_dim = data.image_dim
+        self.n_images = data.n_images
+        self.n_captions = data.n_captions
+        self.image_of_caption = data.image_of_caption
+
+    def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """As ``Corpus.training_batches``."""
+        batches = caption_batches(self.data, self.vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)
+        return islice(batches, start, None)
+
+    def image_batches(self, batch_size: int) -> Iterator[Tensor]:
+        """As ``Corpus.image_batches``."""
+        for start in range(0, self.n_images, batch_size):
+            rows = self.data.feature_rows[start : start + batch_size]
+            # Indexing a memory map by rows copies them: the tensor owns its memory.
+            yield torch.from_numpy(np.asarray(self.data.features[rows]))
+
+    def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """As ``Corpus.caption_batches``."""
+        for start in range(0, self.n_captions, batch_size):
+            captions = self.data.captions[start : start + batch_size]
+            yield pad_tokens([self.vocabulary.encode(caption) for caption in captions])

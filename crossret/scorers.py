@@ -1,0 +1,154 @@
+"""Scorers to drop into somebody's own model: regions and words in, a score for every image with every caption out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from crossret_kernels import maxsim_scores, scan_scores
+
+
+class CrossAttentionScorer(nn.Module):
+    """SCAN's stacked cross attention (Eqs. 1-8). No parameters; the arguments are those of ``scan_scores``.
+
+    Args:
+        direction: "t2i" (words attend to regions) or "i2t" (regions attend to words).
+        raw_feature_norm: how similarities are normalised before the softmax: "softmax", "l2norm", "clipped_l2norm",
+            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
+        clip_slope: slope of the clip below zero; 0 is the paper's [s]₊, 0.1 its published code.
+        lambda_softmax: λ₁, inverse temperature of the attention.
+        pooling: "lse", "avg", "sum" or "max" over the relevances.
+        lambda_lse: λ₂ of LSE pooling.
+        normalize: whether features are L2-normalised first (Eq. 1); without, they are taken as they come.
+    """
+
+    def __init__(
+        self,
+        direction: str = "t2i",
+        *,
+        raw_feature_norm: str = "clipped_l2norm",
+        clip_slope: float = 0.1,
+        lambda_softmax: float = 9.0,
+        pooling: str = "avg",
+        lambda_lse: float = 6.0,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__()
+        self.direction = direction
+        self.raw_feature_norm = raw_feature_norm
+        self.clip_slope = clip_slope
+        self.lambda_softmax = lambda_softmax
+        self.pooling = pooling
+        self.lambda_lse = lambda_lse
+        self.normalize = normalize
+
+    def forward(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """Score every image with every caption, or the given pairs only.
+
+        Args:
+            regions: (n_images, R, D) float.
+            words: (n_captions, W, D) float.
+            lengths: (n_captions,) int64, words in each caption.
+            region_lengths: (n_images,) int64, regions in each image; None where all have R.
+            pairs: (P, 2) int64 of (image, caption).
+
+        Returns:
+            (n_images, n_captions) scores, or (P,) for pairs.
+
+        Raises:
+            ValueError, TypeError: as ``crossret_kernels.scan_scores``.
+        """
+        return scan_scores(
+            regions,
+            words,
+            region_lengths,
+            lengths,
+            direction=self.direction,
+            raw_feature_norm=self.raw_feature_norm,
+            clip_slope=self.clip_slope,
+            lambda_softmax=self.lambda_softmax,
+            pooling=self.pooling,
+            lambda_lse=self.lambda_lse,
+            normalize=self.normalize,
+            pairs=pairs,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.direction!r}, raw_feature_norm={self.raw_feature_norm!r}, clip_slope={self.clip_slope}, "
+            f"lambda_softmax={self.lambda_softmax}, pooling={self.pooling!r}, lambda_lse={self.lambda_lse}, "
+            f"normalize={self.normalize}"
+        )
+
+
+class SumMaxScorer(nn.Module):
+    """Sum-Max: each query's largest similarity, summed over queries (SCAN Eq. 9 for "t2i", Eq. 10 for "i2t").
+
+    Args:
+        direction: "t2i" sums over words the maximum over regions, "i2t" the other way.
+        normalize: whether features are L2-normalised first.
+    """
+
+    def __init__(self, direction: str = "t2i", *, normalize: bool = False) -> None:
+        super().__init__()
+        self.direction = direction
+        self.normalize = normalize
+
+    def forward(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """As ``CrossAttentionScorer.forward``."""
+        return maxsim_scores(
+            regions, words, region_lengths, lengths, direction=self.direction, normalize=self.normalize, pairs=pairs
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.direction!r}, normalize={self.normalize}"
+
+
+class EnsembleScorer(nn.Module):
+    """The mean of several scorers' scores, as SCAN's ensembles average score matrices (Section 4.2).
+
+    Args:
+        scorers: at least one module with the ``forward`` of ``CrossAttentionScorer``.
+
+    Raises:
+        ValueError: there are no scorers.
+    """
+
+    def __init__(self, scorers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.scorers = nn.ModuleList(scorers)
+        if not self.scorers:
+            raise ValueError("scorers: an ensemble needs at least one")
+
+    def forward(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """As ``CrossAttentionScorer.forward``."""
+        first, *others = self.scorers
+        total: Tensor = first(regions, words, lengths, region_lengths, pairs=pairs)
+        for scorer in others:
+            total = total + scorer(regions, words, lengths, region_lengths, pairs=pairs)
+        return total / len(self.scorers)

@@ -1,0 +1,64 @@
+"""What a training shows on the terminal: a bar with loss, rate and remaining time, and a line an epoch."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from crossret.evaluation import RetrievalMetrics
+
+
+class TrainingProgress:
+    """A context in which a training shows its progress on standard error.
+
+    Args:
+        epochs: to be trained altogether.
+        batches: steps of an epoch.
+        done: steps done before, where training is resumed.
+        enabled: whether to show anything.
+    """
+
+    def __init__(self, epochs: int, batches: int, done: int, *, enabled: bool) -> None:
+        self._epochs = epochs
+        self._batches = batches
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not enabled,
+        )
+        self._task = self._progress.add_task("training", total=epochs * batches, completed=done, status="")
+
+    def __enter__(self) -> TrainingProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def step(self, epoch: int, batch: int, loss: float, rate: float) -> None:
+        """``batch`` steps of this epoch (from 1) are done; ``rate`` is captions a second."""
+        self._progress.update(
+            self._task,
+            completed=(epoch - 1) * self._batches + batch,
+            description=f"epoch {epoch}/{self._epochs}",
+            status=f"loss {loss:.3f}  {rate:,.0f} captions/s",
+        )
+
+    def validating(self, epoch: int) -> None:
+        """The epoch's steps are done and its validation begins."""
+        self._progress.update(self._task, description=f"epoch {epoch}/{self._epochs}", status="validating")
+
+    def epoch(self, epoch: int, loss: float, metrics: RetrievalMetrics, best: bool) -> None:
+        """The epoch is validated."""
+        self._progress.console.print(
+            f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "
+            f"rsum {metrics.rsum:.1f}{'  best so far' if best else ''}"
+        )
