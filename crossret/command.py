@@ -14,7 +14,7 @@ def main() -> None:
     missing = [name for name in APP_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"crossret: {', '.join(missing)} not found; the extra 'app' installs it: pip install 'crossret[app]'",
+            f"crossret: {', '.join(missing)} not found; install the extra 'app': pip install 'crossret[app]'",
             file=sys.stderr,
         )
         sys.exit(2)
