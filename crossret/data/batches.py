@@ -1,0 +1,72 @@
+"""Batches of captions with their images, in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret.data.precomputed import PrecomputedDataset
+from crossret.data.vocabulary import PAD, Vocabulary
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some captions, each with the regions of the image that it describes (an image can be there more than once).
+
+    Attributes:
+        regions: (b, k, d) float32.
+        tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
+        lengths: (b,) int64, each caption's number of words.
+        image_ids, caption_ids: (b,) int64, their places in the data set.
+    """
+
+    regions: Tensor
+    tokens: Tensor
+    lengths: Tensor
+    image_ids: Tensor
+    caption_ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.caption_ids)
+
+
+def caption_batches(
+    data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, *, seed: int, epoch: int, shuffle: bool
+) -> Iterator[Batch]:
+    """Go once through the captions, as SCAN trains: every caption is one entry, with its image's regions.
+
+    The order is a function of ``seed`` and ``epoch`` only, so an interrupted epoch is resumed bit for bit by skipping
+    the batches already seen. The last batch may be smaller.
+
+    Raises:
+        ValueError: ``batch_size`` is less than 1, or ``seed`` or ``epoch`` is negative.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if seed < 0 or epoch < 0:
+        raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
+    order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
+    return (
+        _batch(data, vocabulary, order[start : start + batch_size]) for start in range(0, data.n_captions, batch_size)
+    )
+
+
+def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Captions of different lengths as one (b, W) int64 tensor padded with 0, and their (b,) int64 lengths."""
+    lengths = torch.tensor([len(tokens) for tokens in token_lists], dtype=torch.int64)
+    padded = torch.full((len(token_lists), int(lengths.max())), PAD, dtype=torch.int64)
+    for row, tokens in zip(padded, token_lists, strict=True):
+        row[: len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
+    return padded, lengths
+
+
+def _batch(data: PrecomputedDataset, vocabulary: Vocabulary, caption_ids: np.ndarray) -> Batch:
+    image_ids = data.image_of_caption[caption_ids]
+    tokens, lengths = pad_tokens([vocabulary.encode(data.captions[caption]) for caption in caption_ids])
+    # Indexing a memory map by rows copies them: the tensor owns its memory and may be written to.
+    regions = torch.from_numpy(np.asarray(data.features[data.feature_rows[image_ids]]))
+    return Batch(regions, tokens, lengths, torch.from_numpy(image_ids), torch.from_numpy(caption_ids))

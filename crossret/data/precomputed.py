@@ -1,0 +1,122 @@
+"""The precomputed-feature format: one array of region features and one file of captions a split."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+CAPTIONS_PER_IMAGE = 5
+
+
+class PrecomputedDataset:
+    """One split of a directory in the precomputed-feature format, memory-mapped and validated.
+
+    ``{split}_ims.npy`` holds float32 region features (rows, k, d) and ``{split}_caps.txt`` one UTF-8 caption a line.
+    With a fifth as many rows as captions, an image has five captions on consecutive lines. With as many rows as
+    captions, the pairs are 1:1, unless every row is there five times in succession (some published development arrays
+    are so): then these are one image again, and the first of its rows is used.
+
+    Attributes:
+        features: (rows, k, d) float32, read from the disk as it is used.
+        captions: the captions in the file's order.
+        n_images, n_captions: how many there are.
+        image_of_caption: (n_captions,) int64, the image that each caption describes.
+        feature_rows: (n_images,) int64, the row of ``features`` that belongs to each image.
+        n_regions, image_dim: k and d.
+
+    Raises:
+        FileNotFoundError: the directory or one of the two files is missing.
+        ValueError: a file is malformed; the message names the file and the line, or what the array should have been.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
+        features_path = Path(directory) / f"{split}_ims.npy"
+        captions_path = Path(directory) / f"{split}_caps.txt"
+        if not Path(directory).is_dir():
+            raise FileNotFoundError(f"{directory}: no such directory")
+        for path in (features_path, captions_path):
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such file")
+        self.features = map_array(features_path, ndim=3)
+        self.captions = read_captions(captions_path)
+        rows, captions = len(self.features), len(self.captions)
+        if rows == captions:
+            captions_per_image = CAPTIONS_PER_IMAGE if _rows_repeat(self.features, CAPTIONS_PER_IMAGE) else 1
+        elif rows * CAPTIONS_PER_IMAGE == captions:
+            captions_per_image = CAPTIONS_PER_IMAGE
+        else:
+            raise ValueError(
+                f"{features_path}: {rows} rows do not fit the {captions} captions of {captions_path.name}: "
+                f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
+            )
+        self.n_captions = captions
+        self.n_images = captions // captions_per_image
+        self.n_regions, self.image_dim = self.features.shape[1:]
+        self.image_of_caption: NDArray[np.int64] = np.arange(captions, dtype=np.int64) // captions_per_image
+        self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
+
+
+def _rows_repeat(features: NDArray[np.float32], times: int) -> bool:
+    """Whether every row comes ``times`` times in succession, judged by the first region: the whole may be gigabytes."""
+    if len(features) % times:
+        return False
+    groups = features[:, 0].reshape(-1, times, features.shape[2])
+    # Group by group, because 1:1 rows differ in the first group already and the rest need not be read.
+    return all(bool((group == group[0]).all()) for group in groups)
+
+
+def map_array(path: Path, ndim: int) -> np.memmap[tuple[int, ...], np.dtype[np.float32]]:
+    """Memory-map a float32 .npy array of ``ndim`` non-empty dimensions in C order; nothing in it is executed.
+
+    Raises:
+        ValueError: the file is not such an array, or is shorter or longer than its header says; names the file.
+    """
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            if version not in read_header:
+                raise ValueError(f"unsupported .npy version {version[0]}.{version[1]}")
+            shape, fortran_order, dtype = read_header[version](file)
+        except ValueError as error:
+            raise ValueError(f"{path}: not a readable .npy file ({error})") from error
+        offset = file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{path}: holds pickled Python objects, which are never loaded; expected float32 numbers")
+    if dtype != np.dtype("<f4"):
+        raise ValueError(f"{path}: dtype must be little-endian float32, got {dtype}")
+    if len(shape) != ndim or 0 in shape:
+        raise ValueError(f"{path}: expected {ndim} dimensions, none of them empty, got shape {shape}")
+    if fortran_order:
+        raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
+    expected = offset + 4 * int(np.prod(shape, dtype=object))
+    actual = path.stat().st_size
+    if actual != expected:
+        raise ValueError(f"{path}: {actual} bytes, but an array of shape {shape} takes {expected}: truncated or padded")
+    return np.memmap(path, dtype=np.dtype("<f4"), mode="r", offset=offset, shape=shape)
+
+
+def read_captions(path: Path) -> list[str]:
+    """Read one caption a line.
+
+    Raises:
+        ValueError: the file is empty, a line is blank or a line is not UTF-8; names the file and the line.
+    """
+    lines = path.read_bytes().split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path}: no captions")
+    captions = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            caption = line.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+        if not caption:
+            raise ValueError(f"{path}, line {number}: the caption is empty")
+        captions.append(caption)
+    return captions

@@ -1,0 +1,1 @@
+"""Rendered scenes: pictures, captions, regions and features, made from a seed."""

@@ -1,0 +1,120 @@
+"""Captions to words to word numbers: the tokenizer and the vocabulary."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from crossret.files import atomic_write
+
+PAD, START, END, UNKNOWN = 0, 1, 2, 3
+SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
+
+# As the Penn Treebank splits words, so that published vocabularies are met: "don't" is do + n't, "dog's" is dog + 's,
+# "t-shirt" is one word, and any other visible character is a word of its own.
+_WORD = re.compile(r"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]")
+
+
+def tokenize(caption: str) -> list[str]:
+    """Split a caption into lower-case words; punctuation marks are words, as in SCAN.
+
+    >>> tokenize("A dog's ball isn't in mid-air.")
+    ['a', 'dog', "'s", 'ball', 'is', "n't", 'in', 'mid-air', '.']
+    """
+    return _WORD.findall(caption.lower())
+
+
+class Vocabulary:
+    """A numbering of words that starts with <pad> = 0, <start> = 1, <end> = 2 and <unk> = 3.
+
+    Args:
+        words: the words from number 4 on, each once, in the order of their numbers.
+
+    Raises:
+        ValueError: a word occurs twice or is one of the four special ones.
+    """
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self.idx2word: list[str] = [*SPECIAL_WORDS, *words]
+        self.word2idx: dict[str, int] = {word: number for number, word in enumerate(self.idx2word)}
+        if len(self.word2idx) != len(self.idx2word):
+            repeated = next(word for word, count in Counter(self.idx2word).items() if count > 1)
+            raise ValueError(f"words: {repeated!r} occurs more than once")
+
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+        """Number the words that occur at least ``min_count`` times in ``captions``, the most frequent first.
+
+        Words of equal frequency are in alphabetical order, so the numbering depends on the counts alone.
+
+        Raises:
+            ValueError: ``min_count`` is less than 1.
+        """
+        if min_count < 1:
+            raise ValueError(f"min_count must be at least 1, got {min_count}")
+        counts = Counter(word for caption in captions for word in tokenize(caption))
+        frequent = [word for word, count in counts.items() if count >= min_count]
+        return cls(sorted(frequent, key=lambda word: (-counts[word], word)))
+
+    def __len__(self) -> int:
+        return len(self.idx2word)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.word2idx
+
+    def encode(self, caption: str) -> list[int]:
+        """The numbers of a caption's words between <start> and <end>; a word not in the vocabulary is <unk>."""
+        return [START, *(self.word2idx.get(word, UNKNOWN) for word in tokenize(caption)), END]
+
+    def decode(self, numbers: Sequence[int]) -> list[str]:
+        """The words of these numbers, special ones included.
+
+        Raises:
+            ValueError: a number is not in the vocabulary.
+        """
+        for number in numbers:
+            if not 0 <= number < len(self):
+                raise ValueError(f"numbers: {number} is not in the vocabulary of {len(self)} words")
+        return [self.idx2word[number] for number in numbers]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON {word2idx, idx2word (string keys), idx}, the published code's format, atomically."""
+        contents = {
+            "word2idx": self.word2idx,
+            "idx2word": {str(number): word for number, word in enumerate(self.idx2word)},
+            "idx": len(self),
+        }
+        with atomic_write(path) as file:
+            file.write(json.dumps(contents, ensure_ascii=False, indent=0).encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Read what ``save`` or the published code wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not a vocabulary; the message names the file and what is wrong with it.
+        """
+        try:
+            contents = json.loads(Path(path).read_bytes())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path}: not JSON ({error})") from error
+        if not isinstance(contents, dict) or not isinstance(contents.get("word2idx"), dict):
+            raise ValueError(f"{path}: not a vocabulary: no 'word2idx' object")
+        word2idx = contents["word2idx"]
+        # bool is an int in Python: True would pass for the number 1.
+        for word, number in word2idx.items():
+            if type(number) is not int:
+                raise ValueError(f"{path}: word2idx[{word!r}] must be an integer, got {number!r}")
+        words = sorted(word2idx, key=lambda word: word2idx[word])
+        if [word2idx[word] for word in words] != list(range(len(words))):
+            raise ValueError(f"{path}: the numbers of word2idx must be 0 to {len(words) - 1}, each once")
+        if tuple(words[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
+            raise ValueError(f"{path}: words 0 to 3 must be {', '.join(SPECIAL_WORDS)}, got {words[:4]}")
+        if contents.get("idx2word") != {str(number): word for number, word in enumerate(words)}:
+            raise ValueError(f"{path}: 'idx2word' is not the inverse of 'word2idx'")
+        return cls(words[len(SPECIAL_WORDS) :])
