@@ -31,6 +31,7 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
         OSError: the directory cannot be written.
     """
     folder = Path(directory)
+    check_vocabulary(model, vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary.save(folder / VOCABULARY)
     with atomic_write(folder / CONFIG) as file:
@@ -57,6 +58,7 @@ def load_model(directory: str | os.PathLike[str]) -> tuple[Any, Vocabulary]:
     if header.get("vocabulary") != digest(vocabulary):
         raise ValueError(f"{folder / VOCABULARY}: not the vocabulary that {WEIGHTS} was saved with")
     model = _empty_model(folder / CONFIG, description)
+    check_vocabulary(model, vocabulary)
     weights = read_tensors(folder / WEIGHTS, types_of(tensors_of(model)))
     model.load_state_dict(weights, assign=True)
     return model.eval(), vocabulary
@@ -65,6 +67,13 @@ def load_model(directory: str | os.PathLike[str]) -> tuple[Any, Vocabulary]:
 def describe_model(model: Matcher) -> str:
     """A model's kind and hyper-parameters as JSON, the same text for the same model."""
     return json.dumps({"model": model.kind, "config": json.loads(model.config.to_json())}, indent=1)
+
+
+def check_vocabulary(model: Matcher, vocabulary: Vocabulary) -> None:
+    """Raise a ValueError where the vocabulary is not as large as the model's."""
+    size = model.config.vocabulary_size
+    if len(vocabulary) != size:
+        raise ValueError(f"the vocabulary has {len(vocabulary)} words, but the model was made for {size}")
 
 
 def digest(vocabulary: Vocabulary) -> str:

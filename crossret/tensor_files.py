@@ -41,7 +41,10 @@ class TensorType:
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors and the metadata that belongs to them as one file, which is there as a whole or not at all."""
     # A view is copied: safetensors refuses tensors that share memory or have gaps.
-    contents = save({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, dict(metadata))
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+    contents = save(copies, dict(metadata))
     with atomic_write(path) as file:
         file.write(contents)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from crossret.checkpoints import describe_model, digest, load_model, save_model
+from crossret.checkpoints import check_vocabulary, describe_model, digest, load_model, save_model
 from crossret.config import Config, check_at_least, check_positive
 from crossret.corpus import Corpus
 from crossret.data.batches import Batch
@@ -126,12 +126,15 @@ def train(
     Raises:
         FileExistsError: ``out_dir`` has a checkpoint and ``resume`` is False.
         FileNotFoundError: it has none and ``resume`` is True.
-        ValueError: model and data do not fit each other, or the checkpoint is malformed or of another training.
-        FloatingPointError: the loss or its gradient is not finite; names the step. The last checkpoint stands.
+        ValueError: model and data do not fit each other, the checkpoint is malformed or of another training, or the
+            loss or its gradient is not finite (the message names the step, and the last checkpoint stands).
     """
+    check_vocabulary(model, train_data.vocabulary)
+    if digest(dev_data.vocabulary) != digest(train_data.vocabulary):
+        raise ValueError("dev_data: its vocabulary is not that of train_data")
     for name, data in {"train_data": train_data, "dev_data": dev_data}.items():
-        if digest(data.vocabulary) != digest(train_data.vocabulary):
-            raise ValueError(f"{name}: its vocabulary is not that of train_data")
+        if data.image_dim != model.config.image_dim:
+            raise ValueError(f"{name}: image_dim is {data.image_dim}, but the model's is {model.config.image_dim}")
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -254,7 +257,10 @@ class _Run:
     def _check_finite(self, name: str, value: float) -> None:
         if not math.isfinite(value):
             position = self.position
-            raise FloatingPointError(f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1})")
+            raise ValueError(
+                f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1}): "
+                "the features are not finite, or the learning rate is too high"
+            )
 
     def _log_step(self, rate: float, norm: float) -> None:
         position = self.position

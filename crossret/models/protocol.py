@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from crossret.config import Config
 from crossret.encoded import Encoded
+
+
+@dataclass(frozen=True)
+class ModelConfig(Config):
+    """What every model's hyper-parameters begin with: the sizes of its input.
+
+    Attributes:
+        image_dim: length of a region's feature.
+        vocabulary_size: number of words.
+    """
+
+    image_dim: int
+    vocabulary_size: int
 
 
 class Matcher(Protocol):
@@ -22,7 +36,7 @@ class Matcher(Protocol):
     kind: ClassVar[str]
 
     @property
-    def config(self) -> Config: ...
+    def config(self) -> ModelConfig: ...
 
     def encode_images(self, features: Tensor, lengths: Tensor | None = None) -> Encoded:
         """(n, R, image_dim) float region features, with (n,) int64 counts where they differ, to n entries."""

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from crossret.config import Config, check_at_least, check_positive
+from crossret.config import check_at_least, check_positive
 from crossret.encoded import Encoded, check_lengths
 from crossret.encoders import RegionEncoder, WordEncoder, check_tokens
 from crossret.losses import TripletLoss
+from crossret.models.protocol import ModelConfig
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 
 CrossAttention: TypeAlias = Literal["t2i", "i2t", "ensemble", "sum_max_t2i", "sum_max_i2t"]
@@ -50,12 +51,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class ScanConfig(Config):
+class ScanConfig(ModelConfig):
     """Hyper-parameters of SCAN; the defaults are the paper's Text-Image AVG model.
 
     Attributes:
-        image_dim: length of a region's feature.
-        vocabulary_size: number of words.
+        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings and of the GRU's state.
         word_dim: length of a word's embedding, the GRU's input.
         bidirectional: bidirectional GRU, or a forward one (Table 4).
@@ -75,8 +75,6 @@ class ScanConfig(Config):
         TypeError, ValueError: a field is out of its range; the message names it.
     """
 
-    image_dim: int
-    vocabulary_size: int
     embed_dim: int = 1024
     word_dim: int = 300
     bidirectional: bool = True

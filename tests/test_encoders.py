@@ -1,0 +1,121 @@
+"""Encoders of regions and words: values against a word-by-word computation, padding, zero vectors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.encoders import RegionEncoder, WordEncoder, l2_normalize
+
+
+def gru_by_hand(encoder: WordEncoder, words: torch.Tensor, suffix: str) -> list[torch.Tensor]:
+    """States of one direction of a GRU from its definition (reset gate on the recurrent term, as torch's), float64."""
+    weight = {
+        name: getattr(encoder.rnn, f"{name}_l0{suffix}").double()
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    }
+    state = words.new_zeros(encoder.rnn.hidden_size)
+    states = []
+    for word in words:
+        r, z, n = (weight["weight_ih"] @ word + weight["bias_ih"]).chunk(3)
+        r_h, z_h, n_h = (weight["weight_hh"] @ state + weight["bias_hh"]).chunk(3)
+        update = torch.sigmoid(z + z_h)
+        state = (1 - update) * torch.tanh(n + torch.sigmoid(r + r_h) * n_h) + update * state
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), seed=st.integers(0, 1000))
+@settings(max_examples=10)
+def test_words_are_encoded_as_in_equations_14_to_16(
+    bidirectional: bool, normalize: bool, lengths: list[int], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    encoder = WordEncoder(9, 4, 5, bidirectional=bidirectional, normalize=normalize)
+    tokens = torch.randint(0, 9, (len(lengths), max(lengths)))
+    encoded = encoder(tokens, torch.tensor(lengths))
+    assert encoded.shape == (len(lengths), max(lengths), 5)
+    with torch.no_grad():
+        for item, length in enumerate(lengths):
+            words = encoder.embed(tokens[item, :length]).double()
+            expected = torch.stack(gru_by_hand(encoder, words, ""))
+            if bidirectional:
+                backward = gru_by_hand(encoder, words.flip(0), "_reverse")
+                expected = (expected + torch.stack(backward).flip(0)) / 2
+            if normalize:
+                expected = expected / expected.norm(dim=1, keepdim=True)
+            torch.testing.assert_close(encoded[item, :length].double(), expected, rtol=1e-5, atol=1e-6)
+            assert not encoded[item, length:].any()
+
+
+def test_padding_is_never_read() -> None:
+    encoder = WordEncoder(9, 4, 5)
+    tokens, lengths = torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 4])
+    expected = encoder(tokens, lengths)
+    changed = tokens.clone()
+    changed[0, 2:], changed[2, 4:] = 10**9, -1
+    assert torch.equal(encoder(changed, lengths), expected)
+
+
+def test_regions_are_projected_one_by_one() -> None:
+    encoder = RegionEncoder(6, 4, normalize=False)
+    features = torch.randn(2, 3, 6)
+    expected = torch.einsum("oi,nri->nro", encoder.fc.weight, features) + encoder.fc.bias
+    torch.testing.assert_close(encoder(features), expected)
+    encoder.normalize = True
+    torch.testing.assert_close(encoder(features), expected / expected.norm(dim=2, keepdim=True))
+
+
+def test_parameters_are_initialised_as_the_paper_s() -> None:
+    torch.manual_seed(0)
+    linear = RegionEncoder(300, 200).fc
+    bound = math.sqrt(6 / (300 + 200))
+    assert not linear.bias.any()
+    assert 0.98 * bound < linear.weight.abs().max() <= bound
+    embedding = WordEncoder(500, 30, 4).embed.weight
+    assert 0.099 < embedding.abs().max() <= 0.1
+
+
+def test_names_are_those_of_published_checkpoints() -> None:
+    assert set(RegionEncoder(3, 4).state_dict()) == {"fc.weight", "fc.bias"}
+    one_way = {f"rnn.{part}_l0" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+    assert set(WordEncoder(5, 3, 4).state_dict()) == {
+        "embed.weight",
+        *one_way,
+        *(f"{name}_reverse" for name in one_way),
+    }
+    assert set(WordEncoder(5, 3, 4, bidirectional=False).state_dict()) == {"embed.weight", *one_way}
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1e-7, 1.0, 1e6])
+def test_normalised_vectors_and_gradients_are_finite(scale: float) -> None:
+    x = (scale * torch.randn(4, 8, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    y = l2_normalize(x)
+    y.square().sum().backward()
+    assert y.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    torch.testing.assert_close(y.norm(dim=1), torch.full((4,), 1.0 if scale > 1e-8 else 0.0))
+
+
+def test_the_gradient_of_a_zero_region_is_zero() -> None:
+    encoder = RegionEncoder(3, 4)
+    features = torch.zeros(1, 2, 3)
+    features[0, 1] = torch.tensor([1.0, 2.0, 3.0])
+    alone = RegionEncoder(3, 4)
+    alone.load_state_dict(encoder.state_dict())
+    weights = torch.randn(4)
+    (encoder(features) @ weights).sum().backward()
+    (alone(features[:, 1:]) @ weights).sum().backward()
+    torch.testing.assert_close(encoder.fc.bias.grad, alone.fc.bias.grad)
+
+
+def test_normalising_passes_gradcheck() -> None:
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(l2_normalize, (x,))
