@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 CAPTIONS_PER_IMAGE = 5
 
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
 
 class PrecomputedDataset:
     """One split of a directory in the precomputed-feature format, memory-mapped and validated.
@@ -77,10 +79,9 @@ def map_array(path: Path, ndim: int) -> np.memmap[tuple[int, ...], np.dtype[np.f
     with open(path, "rb") as file:
         try:
             version = np.lib.format.read_magic(file)
-            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            if version not in read_header:
-                raise ValueError(f"unsupported .npy version {version[0]}.{version[1]}")
-            shape, fortran_order, dtype = read_header[version](file)
+            if version not in _HEADER_READERS:
+                raise ValueError(f"version {version[0]}.{version[1]}, which float32 arrays do not need")
+            shape, fortran_order, dtype = _HEADER_READERS[version](file)
         except ValueError as error:
             raise ValueError(f"{path}: not a readable .npy file ({error})") from error
         offset = file.tell()

@@ -117,4 +117,6 @@ class Vocabulary:
             raise ValueError(f"{path}: words 0 to 3 must be {', '.join(SPECIAL_WORDS)}, got {words[:4]}")
         if contents.get("idx2word") != {str(number): word for number, word in enumerate(words)}:
             raise ValueError(f"{path}: 'idx2word' is not the inverse of 'word2idx'")
+        if contents.get("idx") != len(words):
+            raise ValueError(f"{path}: 'idx' must be the number of words, {len(words)}, got {contents.get('idx')!r}")
         return cls(words[len(SPECIAL_WORDS) :])

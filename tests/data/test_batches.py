@@ -1,0 +1,98 @@
+"""Batches: every caption once, with its own image, in an order that can be taken up again."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.data import Batch, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
+
+IMAGES = 7
+
+
+@pytest.fixture(scope="module", params=[1, 5], ids=["a row an image", "a row a caption"])
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PrecomputedDataset:
+    directory = tmp_path_factory.mktemp("data")
+    features = np.arange(IMAGES * 3 * 2, dtype=np.float32).reshape(IMAGES, 3, 2)
+    np.save(directory / "train_ims.npy", np.repeat(features, request.param, axis=0))
+    lines = ["word " * (1 + number % 4) + f"number{number}\n" for number in range(IMAGES * 5)]
+    (directory / "train_caps.txt").write_text("".join(lines))
+    return PrecomputedDataset(directory, "train")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(data: PrecomputedDataset) -> Vocabulary:
+    return Vocabulary.build(data.captions, min_count=1)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in vars(one))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 35, 100])
+def test_every_caption_once_with_its_image(
+    data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, shuffle: bool
+) -> None:
+    seen = []
+    for batch in caption_batches(data, vocabulary, batch_size, seed=0, epoch=0, shuffle=shuffle):
+        assert len(batch) <= batch_size
+        assert batch.regions.dtype == torch.float32
+        assert {batch.tokens.dtype, batch.lengths.dtype, batch.image_ids.dtype} == {torch.int64}
+        assert batch.tokens.shape == (len(batch), int(batch.lengths.max()))
+        for row, caption in enumerate(batch.caption_ids.tolist()):
+            length = int(batch.lengths[row])
+            assert batch.tokens[row, :length].tolist() == vocabulary.encode(data.captions[caption])
+            assert not batch.tokens[row, length:].any()
+            assert int(batch.image_ids[row]) == caption // 5
+            assert batch.regions[row, 0, 0] == (caption // 5) * 6  # as the features above are numbered
+        seen += batch.caption_ids.tolist()
+    assert sorted(seen) == list(range(IMAGES * 5))
+    assert (seen == sorted(seen)) is not shuffle
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        (batch,) = caption_batches(data, vocabulary, 100, seed=seed, epoch=epoch, shuffle=True)
+        return batch.caption_ids.tolist()
+
+    orders = [order(seed, epoch) for seed in range(3) for epoch in range(3)]
+    assert orders == [order(seed, epoch) for seed in range(3) for epoch in range(3)]
+    assert len({tuple(order) for order in orders}) == 9
+
+
+def test_an_epoch_is_resumed_by_skipping(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    whole = list(caption_batches(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
+    torch.manual_seed(1)  # no global generator takes part
+    np.random.seed(1)
+    rest = list(islice(caption_batches(data, vocabulary, 4, seed=1, epoch=2, shuffle=True), 3, None))
+    assert len(rest) == len(whole) - 3
+    assert all(same(one, other) for one, other in zip(whole[3:], rest, strict=True))
+
+
+def test_a_batch_owns_its_memory(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    batch = next(iter(caption_batches(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
+    batch.regions.fill_(-1)
+    assert data.features[0, 0, 1] == 1
+
+
+@pytest.mark.parametrize(("batch_size", "seed", "epoch"), [(0, 0, 0), (1, -1, 0), (1, 0, -1)])
+def test_bad_arguments(
+    data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, seed: int, epoch: int
+) -> None:
+    with pytest.raises(ValueError, match=r"batch_size must be|must not be negative"):
+        caption_batches(data, vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=6))
+def test_pad_tokens(token_lists: list[list[int]]) -> None:
+    padded, lengths = pad_tokens(token_lists)
+    assert padded.shape == (len(token_lists), max(map(len, token_lists)))
+    assert [row[:length].tolist() for row, length in zip(padded, lengths, strict=True)] == token_lists
+    assert not any(row[length:].any() for row, length in zip(padded, lengths, strict=True))

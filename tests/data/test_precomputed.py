@@ -1,0 +1,171 @@
+"""The precomputed-feature format: which row belongs to which caption, and what every malformed file is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from crossret.data import PrecomputedDataset
+
+
+def features_of(rows: int) -> NDArray[np.float32]:
+    return np.arange(rows * 3 * 2, dtype=np.float32).reshape(rows, 3, 2)
+
+
+def write(directory: Path, features: NDArray[np.float32], captions: int, split: str = "train") -> Path:
+    np.save(directory / f"{split}_ims.npy", features)
+    (directory / f"{split}_caps.txt").write_text("".join(f"caption {number}\n" for number in range(captions)))
+    return directory
+
+
+def test_a_row_for_every_five_captions(tmp_path: Path) -> None:
+    data = PrecomputedDataset(write(tmp_path, features_of(4), 20), "train")
+    assert (data.n_images, data.n_captions, data.n_regions, data.image_dim) == (4, 20, 3, 2)
+    assert data.captions[:2] == ["caption 0", "caption 1"]
+    assert data.image_of_caption.dtype == data.feature_rows.dtype == np.int64
+    assert data.image_of_caption.tolist() == [image for image in range(4) for _ in range(5)]
+    assert data.feature_rows.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(data.features, features_of(4))
+
+
+def test_rows_that_are_there_five_times_are_one_image(tmp_path: Path) -> None:
+    data = PrecomputedDataset(write(tmp_path, np.repeat(features_of(4), 5, axis=0), 20), "train")
+    assert (data.n_images, data.n_captions) == (4, 20)
+    assert data.image_of_caption.tolist() == [image for image in range(4) for _ in range(5)]
+    assert data.feature_rows.tolist() == [0, 5, 10, 15]
+    np.testing.assert_array_equal(data.features[data.feature_rows], features_of(4))
+
+
+@pytest.mark.parametrize("rows", [10, 7])
+def test_different_rows_for_every_caption_are_pairs(tmp_path: Path, rows: int) -> None:
+    data = PrecomputedDataset(write(tmp_path, features_of(rows), rows), "train")
+    assert data.n_images == rows
+    assert data.image_of_caption.tolist() == data.feature_rows.tolist() == list(range(rows))
+
+
+def test_features_are_mapped_and_read_only(tmp_path: Path) -> None:
+    data = PrecomputedDataset(write(tmp_path, features_of(2), 10), "train")
+    assert isinstance(data.features, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        data.features[0] = 0
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_both_npy_versions_for_numbers(tmp_path: Path, version: tuple[int, int]) -> None:
+    write(tmp_path, features_of(2), 10)
+    with open(tmp_path / "train_ims.npy", "wb") as file:
+        np.lib.format.write_array(file, features_of(2), version)
+    np.testing.assert_array_equal(PrecomputedDataset(tmp_path, "train").features, features_of(2))
+
+
+@pytest.mark.parametrize("contents", [b"", b"not an array", b"\x93NUMPY\x03\x00v\x00\x00\x00{"])
+def test_a_file_that_is_no_array(tmp_path: Path, contents: bytes) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / "train_ims.npy").write_bytes(contents)
+    with pytest.raises(ValueError, match=r"train_ims.npy: not a readable .npy file"):
+        PrecomputedDataset(tmp_path, "train")
+
+
+def test_line_ends_and_the_last_one_are_forgiven(tmp_path: Path) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / "train_caps.txt").write_bytes(b"one\r\ntwo \nthree\nfour\nf\xc3\xbcnf")
+    assert PrecomputedDataset(tmp_path, "train").captions == ["one", "two", "three", "four", "fünf"]
+
+
+def test_a_separator_that_is_not_a_line_feed_does_not_end_a_line(tmp_path: Path) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / "train_caps.txt").write_text("one\u2028still one\ntwo\nthree\nfour\nfive\n", encoding="utf-8")
+    assert PrecomputedDataset(tmp_path, "train").captions[:2] == ["one\u2028still one", "two"]
+
+
+@pytest.mark.parametrize("missing", ["train_ims.npy", "train_caps.txt"])
+def test_a_missing_file(tmp_path: Path, missing: str) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / missing).unlink()
+    with pytest.raises(FileNotFoundError, match=missing):
+        PrecomputedDataset(tmp_path, "train")
+
+
+def test_a_missing_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent: no such directory"):
+        PrecomputedDataset(tmp_path / "absent", "train")
+
+
+@pytest.mark.parametrize(("rows", "captions"), [(2, 5), (1, 10), (5, 1), (3, 4)])
+def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: int) -> None:
+    write(tmp_path, features_of(rows), captions)
+    with pytest.raises(ValueError, match=rf"train_ims.npy: {rows} rows do not fit the {captions} captions"):
+        PrecomputedDataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", ": no captions"),
+        (b"one\ntwo\n\nfour\nfive\n", ", line 3: the caption is empty"),
+        (b"one\ntwo\nthree\n \t\nfive\n", ", line 4: the caption is empty"),
+        (b"one\n\xff\xfe\nthree\nfour\nfive\n", ", line 2: not UTF-8"),
+        (b"one\ntwo\nthree\nfour\nfive\xc3", ", line 5: not UTF-8"),
+    ],
+)
+def test_malformed_captions(tmp_path: Path, contents: bytes, message: str) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / "train_caps.txt").write_bytes(contents)
+    with pytest.raises(ValueError, match=rf"train_caps\.txt{message}"):
+        PrecomputedDataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.zeros((1, 3, 2)), "dtype must be little-endian float32, got float64"),
+        (np.zeros((1, 3, 2), dtype=">f4"), "dtype must be little-endian float32, got >f4"),
+        (np.zeros((1, 3, 2), dtype=np.int32), "got int32"),
+        (np.zeros((1, 6), dtype=np.float32), "expected 3 dimensions"),
+        (np.zeros((1, 0, 2), dtype=np.float32), "none of them empty"),
+        (np.asfortranarray(np.zeros((2, 3, 2), dtype=np.float32)), "Fortran order"),
+        (np.full((1, 3, 2), None), "pickled Python objects"),
+    ],
+)
+def test_an_array_of_the_wrong_kind(tmp_path: Path, features: NDArray[np.float32], message: str) -> None:
+    write(tmp_path, features, 5)
+    with pytest.raises(ValueError, match=message) as caught:
+        PrecomputedDataset(tmp_path, "train")
+    assert "train_ims.npy" in str(caught.value)
+
+
+def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "executed",)
+
+    write(tmp_path, np.array([[[Bomb()]]], dtype=object), 5)
+    with pytest.raises(ValueError, match="pickled"):
+        PrecomputedDataset(tmp_path, "train")
+    assert not (tmp_path / "executed").exists()
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_truncated_or_padded_array_never_loads(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    directory = write(tmp_path_factory.mktemp("truncated"), features_of(2), 10)
+    path = directory / "train_ims.npy"
+    whole = path.read_bytes()
+    length = data.draw(st.integers(0, len(whole) + 8).filter(lambda length: length != len(whole)))
+    path.write_bytes((whole + bytes(8))[:length])
+    with pytest.raises(ValueError, match=r"train_ims\.npy"):
+        PrecomputedDataset(directory, "train")
+
+
+def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path: Path) -> None:
+    write(tmp_path, features_of(1), 5)
+    with open(tmp_path / "train_ims.npy", "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 1 << 20, 1 << 10)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match="truncated"):
+        PrecomputedDataset(tmp_path, "train")

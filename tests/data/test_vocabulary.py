@@ -1,0 +1,130 @@
+"""Tokenizer and vocabulary: words to numbers and back, and files that are not vocabularies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.data import Vocabulary, tokenize
+
+CAPTIONS = ["a red star", "a red ring", "a blue ring .", "a small star"]
+words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("caption", "expected"),
+    [
+        ("A Red star.", ["a", "red", "star", "."]),
+        ("two dogs, one ball!", ["two", "dogs", ",", "one", "ball", "!"]),
+        ("the dog's ball isn't mid-air", ["the", "dog", "'s", "ball", "is", "n't", "mid-air"]),
+        ("they can't say 'no'", ["they", "ca", "n't", "say", "'", "no", "'"]),
+        ("Ein Bär läuft", ["ein", "bär", "läuft"]),
+        ("  \t ", []),
+    ],
+)
+def test_tokenize(caption: str, expected: list[str]) -> None:
+    assert tokenize(caption) == expected
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=40))
+def test_tokenize_loses_nothing_but_white_space_and_case(caption: str) -> None:
+    assert "".join(tokenize(caption)) == "".join(caption.lower().split())
+
+
+def test_special_words_come_first() -> None:
+    assert Vocabulary().idx2word == ["<pad>", "<start>", "<end>", "<unk>"]
+
+
+def test_build_keeps_frequent_words_the_most_frequent_first() -> None:
+    assert Vocabulary.build(CAPTIONS, min_count=2).idx2word[4:] == ["a", "red", "ring", "star"]
+    assert len(Vocabulary.build(CAPTIONS, min_count=1)) == 4 + 7
+    assert len(Vocabulary.build(CAPTIONS)) == 4 + 1  # by default, four times
+
+
+def test_numbers_depend_on_counts_and_not_on_the_order_of_captions() -> None:
+    assert Vocabulary.build(CAPTIONS, 1).idx2word == Vocabulary.build(CAPTIONS[::-1], 1).idx2word
+
+
+def test_encode_marks_start_end_and_unknown_words() -> None:
+    vocabulary = Vocabulary(["a", "star"])
+    assert vocabulary.encode("A purple star") == [1, 4, 3, 5, 2]
+    assert vocabulary.decode([1, 4, 3, 5, 2]) == ["<start>", "a", "<unk>", "star", "<end>"]
+
+
+@settings(max_examples=50)
+@given(st.lists(words, max_size=10, unique=True))
+def test_encode_decode_and_save_load_round_trip(tmp_path_factory: pytest.TempPathFactory, drawn: list[str]) -> None:
+    tokens = list(dict.fromkeys(token for word in drawn for token in tokenize(word)))
+    vocabulary = Vocabulary(tokens)
+    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.json"
+    vocabulary.save(path)
+    loaded = Vocabulary.load(path)
+    assert loaded.idx2word == vocabulary.idx2word
+    assert loaded.word2idx == vocabulary.word2idx
+    for token in tokens:
+        assert loaded.decode(loaded.encode(token)) == ["<start>", *tokenize(token), "<end>"]
+
+
+def test_the_file_is_the_published_format(tmp_path: Path) -> None:
+    Vocabulary(["star"]).save(tmp_path / "v.json")
+    assert json.loads((tmp_path / "v.json").read_text()) == {
+        "word2idx": {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "star": 4},
+        "idx2word": {"0": "<pad>", "1": "<start>", "2": "<end>", "3": "<unk>", "4": "star"},
+        "idx": 5,
+    }
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match="min_count"):
+        Vocabulary.build(CAPTIONS, min_count=0)
+    with pytest.raises(ValueError, match="'star' occurs more than once"):
+        Vocabulary(["star", "star"])
+    with pytest.raises(ValueError, match="'<end>' occurs more than once"):
+        Vocabulary(["<end>"])
+    with pytest.raises(ValueError, match="4 is not in the vocabulary"):
+        Vocabulary().decode([4])
+    with pytest.raises(ValueError, match="-1 is not in the vocabulary"):
+        Vocabulary().decode([-1])
+
+
+def _contents(**changes: Any) -> dict[str, Any]:
+    special = ["<pad>", "<start>", "<end>", "<unk>", "star"]
+    contents: dict[str, Any] = {
+        "word2idx": {word: number for number, word in enumerate(special)},
+        "idx2word": {str(number): word for number, word in enumerate(special)},
+        "idx": 5,
+    }
+    return contents | changes
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        ([1, 2], "no 'word2idx' object"),
+        ({"idx": 3}, "no 'word2idx' object"),
+        (_contents(word2idx={"<pad>": "0"}), "must be an integer"),
+        (_contents(word2idx={"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "star": 5}), "0 to 4, each once"),
+        (_contents(word2idx={"<pad>": 0, "<start>": 1, "<end>": 2, "star": 3, "<unk>": 4}), "words 0 to 3"),
+        (_contents(idx2word={"0": "<pad>"}), "not the inverse"),
+        (_contents(idx=7), "'idx'"),
+    ],
+)
+def test_a_file_that_is_not_a_vocabulary(tmp_path: Path, contents: Any, message: str) -> None:
+    path = tmp_path / "v.json"
+    path.write_bytes(contents if isinstance(contents, bytes) else json.dumps(contents).encode())
+    with pytest.raises(ValueError, match=message) as caught:
+        Vocabulary.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Vocabulary.load(tmp_path / "absent.json")
