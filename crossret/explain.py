@@ -1,0 +1,146 @@
+"""What SCAN looks at: the attention of the words of a caption over the regions of an image, and whether it is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret.encoded import Encoded
+from crossret.encoders import l2_normalize
+from crossret.scorers import CrossAttentionScorer
+
+EPSILON = 1e-8  # beside the norms of similarities and under the cosine, as in scan_scores
+RAW_FEATURE_NORMS = {  # name: (negative similarities are clipped, the norm over the queries)
+    "softmax": (False, "softmax"),
+    "l2norm": (False, "l2"),
+    "clipped_l2norm": (True, "l2"),
+    "l1norm": (False, "l1"),
+    "clipped_l1norm": (True, "l1"),
+    "clipped": (True, "none"),
+    "no_norm": (False, "none"),
+}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention inside P pairs of an image and a caption, padded to R regions and W words; zero at the padding.
+
+    Attributes:
+        weights: (P, W, R) float, the alpha of SCAN Eq. 3. Text-Image: each word's weights over the regions
+            sum to one. Image-Text: each region's weights over the words sum to one.
+        relevance: R of SCAN Eq. 4, a cosine: (P, W) of every word (Text-Image) or (P, R) of every region (Image-Text).
+        strength: (P, W, R) float, at least 0. Weight times relevance, if that is positive: the brightness
+            of SCAN Figs. 4 and 7-9, which "considers the importance of both region and word".
+    """
+
+    weights: Tensor
+    relevance: Tensor
+    strength: Tensor
+
+    def strongest(self) -> Tensor:
+        """(P, W) int64: the region with the largest attention weight of each word, outlined in SCAN Fig. 4."""
+        return self.weights.argmax(dim=2)
+
+
+@torch.no_grad()
+def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, captions: Encoded) -> Attention:
+    """What the score of image i with caption i saw, for P encoded images and as many encoded captions.
+
+    Takes memory for P * W * R numbers a few times over: meant for chosen pairs, not for every image with every caption.
+
+    Args:
+        scorer: the model's; its options are followed.
+        images: P entries, for instance of ``Scan.encode_images``, one a pair (repeat an image where it is needed).
+        captions: P entries.
+
+    Raises:
+        ValueError: there are not as many images as captions.
+    """
+    if len(images) != len(captions):
+        raise ValueError(f"images and captions must be pairs, got {len(images)} images and {len(captions)} captions")
+    queries, contexts = (captions, images) if scorer.direction == "t2i" else (images, captions)
+    weights, relevance = _attend(scorer, queries, contexts)
+    strength = weights * relevance.clamp(min=0)[:, :, None]
+    if scorer.direction == "i2t":
+        weights, strength = weights.transpose(1, 2), strength.transpose(1, 2)
+    return Attention(weights, relevance, strength)
+
+
+def _attend(scorer: CrossAttentionScorer, queries: Encoded, contexts: Encoded) -> tuple[Tensor, Tensor]:
+    """Eqs. 1-4 with everything kept: weights (P, Q, C) and relevance (P, Q)."""
+    q, q_mask = _prepare(queries, scorer.normalize)
+    c, c_mask = _prepare(contexts, scorer.normalize)
+    both = q_mask[:, :, None] & c_mask[:, None, :]
+    similarity = _normalise_over_queries(q @ c.transpose(1, 2), q_mask[:, :, None], scorer)
+    logits = (scorer.lambda_softmax * similarity).masked_fill(~c_mask[:, None, :], -torch.inf)
+    weights = torch.softmax(logits, dim=2).masked_fill(~both, 0)
+    attended = weights @ c
+    norms = q.norm(dim=2) * attended.norm(dim=2)
+    return weights, (q * attended).sum(dim=2) / norms.clamp(min=EPSILON)
+
+
+def _prepare(encoded: Encoded, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The sequences (P, L, D) with zeros at the padding, and which rows are no padding: (P, L) bool."""
+    sequences, lengths = encoded.sequences, encoded.lengths
+    mask = torch.arange(sequences.shape[1], device=lengths.device) < lengths[:, None]
+    sequences = sequences.masked_fill(~mask[:, :, None], 0)
+    return l2_normalize(sequences) if normalize else sequences, mask
+
+
+def _normalise_over_queries(similarity: Tensor, query_mask: Tensor, scorer: CrossAttentionScorer) -> Tensor:
+    """Make one context's similarities (P, Q, C) comparable across queries (below Eq. 1); they are zero at padding."""
+    clipped, norm = RAW_FEATURE_NORMS[scorer.raw_feature_norm]
+    if clipped:
+        similarity = torch.where(similarity < 0, scorer.clip_slope * similarity, similarity)
+    if norm == "l2":
+        similarity = similarity / (similarity.norm(dim=1, keepdim=True) + EPSILON)
+    if norm == "l1":
+        similarity = similarity / (similarity.abs().sum(dim=1, keepdim=True) + EPSILON)
+    if norm == "softmax":
+        similarity = torch.softmax(similarity.masked_fill(~query_mask, -torch.inf), dim=1)
+    return similarity
+
+
+@dataclass(frozen=True)
+class PointingGame:
+    """How often nouns look at what they name.
+
+    A noun points at the centre of the region with its largest attention weight, and hits where that point lies in the
+    box of the object that the noun names.
+
+    Attributes:
+        nouns: how many nouns were asked.
+        accuracy: the share of them that hit, 0 to 1.
+        chance: the share that would hit if each pointed at a region of its image drawn at random.
+    """
+
+    nouns: int
+    accuracy: float
+    chance: float
+
+
+def pointing_game(
+    strongest: NDArray[np.int64], regions: NDArray[np.float32], objects: NDArray[np.float32]
+) -> PointingGame:
+    """Score the attention of N nouns against the objects they name.
+
+    Args:
+        strongest: (N,) the region that each noun looks at most, 0 to R - 1.
+        regions: (N, R, 4) x0, y0, x1, y1 in pixels, the boxes of all regions of each noun's image.
+        objects: (N, 4) likewise, the box of the object that each noun names.
+
+    Raises:
+        ValueError: there are no nouns, or the shapes do not agree.
+    """
+    n = len(strongest)
+    if n == 0:
+        raise ValueError("strongest: there are no nouns to ask")
+    if regions.ndim != 3 or regions.shape[::2] != (n, 4) or objects.shape != (n, 4):
+        raise ValueError(f"{n} nouns do not fit regions of shape {regions.shape} and objects of shape {objects.shape}")
+    centres = (regions[:, :, :2] + regions[:, :, 2:]) / 2
+    inside = np.logical_and(objects[:, None, :2] <= centres, centres <= objects[:, None, 2:]).prod(axis=2)
+    return PointingGame(n, float(inside[np.arange(n), strongest].mean()), float(inside.mean()))

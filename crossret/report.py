@@ -1,0 +1,90 @@
+"""How figures are shown and kept: tables on the terminal, JSON files, the machine that they were measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from crossret.evaluation import RetrievalMetrics
+from crossret.files import atomic_write
+
+
+def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
+    """Recall at 1, 5 and 10 in percent, median and mean rank, both ways; their sums below."""
+    table = Table(title=title, caption=f"rsum {metrics.rsum:.1f}   mR {metrics.mr:.1f}", caption_style="bold")
+    table.add_column("query → retrieved")
+    for heading in ("R@1", "R@5", "R@10", "medr", "meanr"):
+        table.add_column(heading, justify="right")
+    for name, way in (("image → sentence", metrics.i2t), ("sentence → image", metrics.t2i)):
+        table.add_row(name, f"{way.r1:.1f}", f"{way.r5:.1f}", f"{way.r10:.1f}", f"{way.medr:.0f}", f"{way.meanr:.1f}")
+    return table
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error if that is a terminal, gone at the end; call what it gives with (done, all)."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def write_json(path: str | os.PathLike[str], contents: object) -> None:
+    """Write JSON for people and programs, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(path) as file:
+        file.write(json.dumps(contents, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read one JSON object a line, as a training's log.jsonl has them.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line is not a JSON object; names the file and the line.
+    """
+    entries = []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}, line {number}: not a JSON object")
+        entries.append(entry)
+    return entries
+
+
+def describe_machine() -> dict[str, str | int]:
+    """What a measured figure depends on: CPU model, cores of this process, torch's threads, versions."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _cpu_model() -> str:
+    facts: dict[str, str] = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            facts.setdefault(name.strip(), value.strip())
+    return facts.get("model name") or platform.processor() or platform.machine()

@@ -1,0 +1,102 @@
+"""score_files: the same scores as one call on everything, in blocks; every bad file is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.score_files import score_files
+from crossret_kernels import scan_scores
+
+Change = Callable[[Path], None]
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "regions.npy", rng.standard_normal((5, 3, 8), np.float32))
+    np.save(tmp_path / "words.npy", rng.standard_normal((7, 4, 8), np.float32).astype(np.float16))
+    np.save(tmp_path / "region_lengths.npy", np.array([3, 1, 2, 3, 3], np.int32))
+    np.save(tmp_path / "word_lengths.npy", np.array([4, 1, 2, 3, 4, 1, 2], np.uint8))
+    return tmp_path
+
+
+def score(directory: Path, *, lengths: bool = True, block: int = 512) -> tuple[int, int]:
+    return score_files(
+        partial(scan_scores, normalize=True),
+        directory / "regions.npy",
+        directory / "words.npy",
+        directory / "scores.npy",
+        region_lengths=directory / "region_lengths.npy" if lengths else None,
+        word_lengths=directory / "word_lengths.npy" if lengths else None,
+        block=block,
+    )
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+@pytest.mark.parametrize("block", [2, 512])
+def test_blocks_make_up_the_matrix(features: Path, lengths: bool, block: int) -> None:
+    assert score(features, lengths=lengths, block=block) == (5, 7)
+    scores = np.load(features / "scores.npy", allow_pickle=False)
+    regions, words = (torch.from_numpy(np.load(features / f"{name}.npy")).float() for name in ("regions", "words"))
+    n_regions, n_words = ([3, 1, 2, 3, 3], [4, 1, 2, 3, 4, 1, 2]) if lengths else (None, None)
+    expected = scan_scores(regions, words, n_regions, n_words, normalize=True)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def saved(name: str, array: np.ndarray) -> Change:
+    return lambda directory: np.save(directory / f"{name}.npy", array)
+
+
+def truncated(directory: Path) -> None:
+    path = directory / "words.npy"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def pickled(directory: Path) -> None:
+    np.save(directory / "words.npy", np.array([{}], dtype=object), allow_pickle=True)
+
+
+def archived(directory: Path) -> None:
+    np.savez(directory / "words.npz", words=np.zeros((1, 1, 8), np.float32))
+    os.replace(directory / "words.npz", directory / "words.npy")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (saved("regions", np.zeros((5, 8), np.float32)), r"regions\.npy: expected .* got shape \(5, 8\)"),
+        (saved("regions", np.zeros((5, 0, 8), np.float32)), r"regions\.npy: expected a non-empty"),
+        (saved("words", np.zeros((7, 4, 8), np.int64)), r"words\.npy: expected float16.* got int64"),
+        (
+            saved("words", np.zeros((7, 4, 9), np.float32)),
+            r"words\.npy: words have 9 dimensions, .*regions\.npy have 8",
+        ),
+        (saved("word_lengths", np.ones(6, np.int64)), r"word_lengths\.npy: .*words\.npy has 7 items.*got \(6,\)"),
+        (saved("word_lengths", np.ones(7)), r"word_lengths\.npy: expected integer lengths, got float64"),
+        (
+            saved("region_lengths", np.array([1, 2, 0, 3, 3])),
+            r"region_lengths\.npy: item 2 has length 0, expected 1 to 3",
+        ),
+        (
+            saved("region_lengths", np.array([1, 2, 3, 4, 3])),
+            r"region_lengths\.npy: item 3 has length 4, expected 1 to 3",
+        ),
+        (truncated, r"words\.npy: not a readable \.npy file"),
+        (pickled, r"words\.npy: not a readable \.npy file"),
+        (archived, r"words\.npy: an archive"),
+    ],
+)
+def test_a_bad_file_is_named_and_nothing_is_written(features: Path, change: Change, message: str) -> None:
+    change(features)
+    before = sorted(os.listdir(features))
+    with pytest.raises(ValueError, match=message):
+        score(features)
+    assert sorted(os.listdir(features)) == before
