@@ -58,6 +58,8 @@ class TrainingProgress:
 
     def epoch(self, epoch: int, loss: float, metrics: RetrievalMetrics, best: bool) -> None:
         """The epoch is validated."""
+        if self._progress.disable:
+            return
         self._progress.console.print(
             f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "
             f"rsum {metrics.rsum:.1f}{'  best so far' if best else ''}"
