@@ -32,7 +32,7 @@ LINK_FLAGS = ["-shared", "-Wl,--as-needed", "-Wl,--no-undefined"]
 TORCH_MINIMUM = (2, 11)
 # Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
 OBJECTS = Path("build", "native")
-BYTES_PER_JOB = 2 << 30
+BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
 
 
 def torch_directory() -> Path:
