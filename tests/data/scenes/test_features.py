@@ -1,0 +1,76 @@
+"""Features: functions of the pixels in the box, to the last bit."""
+
+from __future__ import annotations
+
+from inspect import signature
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crossret.data.scenes.drawing import draw_scene
+from crossret.data.scenes.features import region_features
+from crossret.data.scenes.regions import sample_boxes
+from crossret.data.scenes.world import sample_scene
+
+BOX = np.array([[60.25, 40.5, 130.0, 121.75]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return draw_scene(sample_scene(0, "dev", 2)).pixels
+
+
+def test_shape_dtype_and_scale(pixels):
+    boxes = sample_boxes(draw_scene(sample_scene(0, "dev", 2)).object_boxes, np.random.default_rng(0))
+    features = region_features(pixels, boxes)
+    assert features.shape == (12, 256)
+    assert features.dtype == np.float32
+    assert np.isfinite(features).all()
+    assert 0.2 < features.std(axis=0).mean() < 2
+
+
+def test_nothing_but_pixels_and_boxes_is_given(pixels):
+    assert list(signature(region_features).parameters) == ["pixels", "boxes"]
+    np.testing.assert_array_equal(region_features(pixels, BOX), region_features(pixels.copy(), BOX.copy()))
+
+
+def test_pixels_inside_the_box_matter_and_those_outside_do_not(pixels):
+    inside, outside = pixels.copy(), pixels.copy()
+    inside[70:80, 90:100] = 255 - inside[70:80, 90:100]
+    outside[:34], outside[128:], outside[:, :54], outside[:, 136:] = 0, 255, 128, 7
+    before = region_features(pixels, BOX)
+    assert np.abs(region_features(inside, BOX) - before).max() > 0.01
+    np.testing.assert_array_equal(region_features(outside, BOX), before)
+
+
+def test_each_region_stands_alone_bit_for_bit(pixels):
+    # Sums of whole numbers are exact: no matter how many rows a matrix product has, or how its BLAS cuts them up.
+    boxes = sample_boxes(draw_scene(sample_scene(0, "dev", 2)).object_boxes, np.random.default_rng(0))
+    together = region_features(pixels, boxes)
+    for number in range(12):
+        np.testing.assert_array_equal(region_features(pixels, boxes[number : number + 1])[0], together[number])
+    shuffled = np.random.default_rng(0).permutation(12)
+    np.testing.assert_array_equal(region_features(pixels, boxes[shuffled]), together[shuffled])
+
+
+def test_the_same_pixels_elsewhere_differ_by_their_place_only(pixels):
+    canvas = np.full_like(pixels, 90)
+    canvas[20:60, 20:60] = pixels[60:100, 80:120]
+    canvas[150:190, 20:60] = pixels[60:100, 80:120]
+    one, other = region_features(canvas, np.array([[20, 20, 60, 60], [20, 150, 60, 190]], dtype=np.float32))
+    blank = np.full_like(pixels, 90)
+    blank_one, blank_other = region_features(blank, np.array([[20, 20, 60, 60], [20, 150, 60, 190]], dtype=np.float32))
+    assert np.abs(one - other).max() > 0.01
+    np.testing.assert_allclose(one - other, blank_one - blank_other, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, 90, 255])
+def test_a_flat_crop_is_finite(pixels, value):
+    assert np.isfinite(region_features(np.full_like(pixels, value), BOX)).all()
+
+
+def test_a_picture_read_back_has_the_same_features(pixels, tmp_path):
+    Image.fromarray(pixels).save(tmp_path / "scene.png")
+    with Image.open(tmp_path / "scene.png") as image:
+        np.testing.assert_array_equal(region_features(np.asarray(image), BOX), region_features(pixels, BOX))

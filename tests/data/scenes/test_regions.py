@@ -1,0 +1,59 @@
+"""Region boxes: inside the image, round every object, and some on the background."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.data.scenes.regions import overlap_areas, sample_boxes
+from crossret.data.scenes.world import IMAGE_SIZE
+
+
+def areas(boxes):
+    return (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+
+
+def overlaps(boxes, others):
+    shared = overlap_areas(boxes, others)
+    return shared / (areas(boxes)[:, None] + areas(others)[None] - shared)
+
+
+@st.composite
+def object_boxes(draw):
+    boxes = []
+    for _ in range(draw(st.integers(1, 6))):
+        width, height = draw(st.integers(16, 70)), draw(st.integers(16, 70))
+        x, y = draw(st.integers(0, IMAGE_SIZE - width)), draw(st.integers(0, IMAGE_SIZE - height))
+        boxes.append((x, y, x + width, y + height))
+    return np.array(boxes, dtype=np.float32)
+
+
+@settings(max_examples=100)
+@given(object_boxes(), st.integers(0, 2**32))
+def test_boxes_are_inside_the_image_and_frame_every_object(objects, seed):
+    boxes = sample_boxes(objects, np.random.default_rng(seed))
+    assert boxes.shape == (12, 4)
+    assert boxes.dtype == np.float32
+    assert 0 <= boxes.min() and boxes.max() <= IMAGE_SIZE
+    assert (boxes[:, 2:] - boxes[:, :2]).min() >= 8
+    assert (overlaps(boxes, objects).max(axis=0) > 0.5).all()
+    np.testing.assert_array_equal(boxes, sample_boxes(objects, np.random.default_rng(seed)))
+    assert (boxes != sample_boxes(objects, np.random.default_rng(seed + 1))).any()
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_at_least_two_boxes_are_on_the_background(count):
+    corners = np.array([(20, 20), (90, 20), (160, 20), (20, 120), (90, 120), (160, 120)], dtype=np.float32)[:count]
+    objects = np.concatenate([corners, corners + 36], axis=1)
+    for seed in range(20):
+        shares = overlap_areas(sample_boxes(objects, np.random.default_rng(seed)), objects).max(axis=1) / 36**2
+        assert (shares < 0.5).sum() >= 2
+        assert count <= (shares > 0.5).sum() <= 10
+
+
+def test_overlap_areas():
+    boxes = np.array([[0, 0, 10, 10], [20, 20, 30, 40]], dtype=np.float32)
+    others = np.array([[5, 5, 15, 15], [25, 0, 26, 100], [10, 0, 20, 10]], dtype=np.float32)
+    np.testing.assert_array_equal(overlap_areas(boxes, others), [[25, 0, 0], [0, 20, 0]])

@@ -1,0 +1,165 @@
+"""render_scenes: the files it promises, the same for any number of workers, and a manifest only at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from crossret.data import PrecomputedDataset, render_scenes, tokenize
+from crossret.data.scenes.features import region_features
+
+COUNTS = {"train": 6, "dev": 2, "test": 3}
+
+
+def contents(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("parent") / "scenes"
+    render_scenes(directory, **COUNTS, seed=3, workers=1)
+    return directory
+
+
+def test_the_files_are_the_promised_ones(scenes):
+    names = {f"{split}_{name}" for split in COUNTS for name in ("ims.npy", "caps.txt", "boxes.npy", "grounding.jsonl")}
+    names |= {f"images/{split}/{index:05d}.png" for split, count in COUNTS.items() for index in range(count)}
+    assert set(contents(scenes)) == names | {"scenes.json"}
+    assert json.loads((scenes / "scenes.json").read_text()) == {"format": 1, "seed": 3, "counts": COUNTS}
+
+
+@pytest.mark.parametrize("split", COUNTS)
+def test_a_split_is_precomputed_data(scenes, split):
+    data = PrecomputedDataset(scenes, split)
+    assert data.features.shape == (COUNTS[split], 12, 256)
+    assert data.n_images == COUNTS[split]
+    assert data.n_captions == 5 * COUNTS[split]
+    boxes = np.load(scenes / f"{split}_boxes.npy")
+    assert (boxes.shape, boxes.dtype) == ((COUNTS[split], 12, 4), np.float32)
+
+
+def test_features_follow_from_the_pictures_and_the_boxes(scenes):
+    boxes = np.load(scenes / "train_boxes.npy")
+    features = PrecomputedDataset(scenes, "train").features
+    for index in range(COUNTS["train"]):
+        with Image.open(scenes / "images" / "train" / f"{index:05d}.png") as image:
+            assert (image.size, image.mode) == ((224, 224), "RGB")
+            np.testing.assert_array_equal(features[index], region_features(np.asarray(image), boxes[index]))
+
+
+def test_grounding_names_words_of_the_caption_and_boxes_in_the_picture(scenes):
+    captions = PrecomputedDataset(scenes, "test").captions
+    lines = (scenes / "test_grounding.jsonl").read_text().splitlines()
+    for caption, line in zip(captions, lines, strict=True):
+        grounding = json.loads(line)
+        assert grounding["words"] == tokenize(caption)
+        assert 1 <= len(grounding["named"]) <= 3
+        for word, (x0, y0, x1, y1) in grounding["named"]:
+            assert grounding["words"][word] not in ("a", "is", "of", "on", "the")
+            assert 0 <= x0 < x1 <= 224 and 0 <= y0 < y1 <= 224
+
+
+def test_any_number_of_workers_writes_the_same_bytes(scenes, tmp_path):
+    render_scenes(tmp_path / "two", **COUNTS, seed=3, workers=2)
+    assert contents(tmp_path / "two") == contents(scenes)
+
+
+def test_workers_leave_the_environment_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=2)
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
+
+
+def test_another_seed_and_another_split_are_other_scenes(scenes, tmp_path):
+    render_scenes(tmp_path, **COUNTS, seed=4, workers=1)
+    ours, theirs = contents(scenes), contents(tmp_path)
+    assert not [name for name in ours if ours[name] == theirs[name]]
+    assert ours["images/dev/00000.png"] != ours["images/test/00000.png"]
+
+
+def test_more_scenes_begin_with_the_same_ones(scenes, tmp_path):
+    render_scenes(tmp_path, **(COUNTS | {"train": 8}), seed=3, workers=1)
+    ours, theirs = contents(scenes), contents(tmp_path)
+    assert theirs["train_caps.txt"].startswith(ours["train_caps.txt"])
+    assert theirs["images/train/00005.png"] == ours["images/train/00005.png"]
+
+
+def test_an_interrupted_rendering_has_no_manifest(tmp_path):
+    def interrupt(done, total):
+        assert (done, total) == (2, 4)
+        raise KeyboardInterrupt
+
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
+    assert (tmp_path / "scenes.json").exists()
+    with pytest.raises(KeyboardInterrupt):
+        render_scenes(tmp_path, train=2, dev=1, test=1, workers=1, progress=interrupt)
+    assert not (tmp_path / "scenes.json").exists()
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
+    render_scenes(tmp_path / "fresh", train=1, dev=1, test=1, workers=1)
+    fresh = contents(tmp_path / "fresh")
+    assert {name: bytes_ for name, bytes_ in contents(tmp_path).items() if not name.startswith("fresh")} == fresh
+
+
+KILLED = """
+import sys
+from crossret.data import render_scenes
+def report(done, total):
+    print("rendering", flush=True)
+    sys.stdin.read()
+render_scenes(sys.argv[1], train=4, dev=2, test=2, workers=1, progress=report)
+"""
+
+
+def test_a_killed_rendering_has_no_manifest(tmp_path):
+    (tmp_path / "scenes.json").write_text("{}")
+    root = str(Path(__file__).parents[3])
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"rendering\n"
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "scenes.json").exists()
+
+
+def test_progress_counts_images(tmp_path):
+    seen = []
+    render_scenes(tmp_path, **COUNTS, workers=1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(6, 11), (8, 11), (11, 11)]
+
+
+def test_other_files_in_the_directory_are_left_alone(tmp_path):
+    (tmp_path / "images" / "train").mkdir(parents=True)
+    for name in ("notes.txt", "images/train/mine.png"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "images" / "train" / "00099.png").write_text("of an earlier, larger rendering")
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
+    assert (tmp_path / "notes.txt").read_text() == (tmp_path / "images/train/mine.png").read_text() == "mine"
+    assert not (tmp_path / "images" / "train" / "00099.png").exists()
+
+
+@pytest.mark.parametrize("argument", ["train", "dev", "test", "workers"])
+def test_a_number_that_is_too_small(tmp_path, argument):
+    with pytest.raises(ValueError, match=rf"^{argument} must be at least 1"):
+        render_scenes(tmp_path / "scenes", **{argument: 0})
+    with pytest.raises(ValueError, match="seed must not be negative"):
+        render_scenes(tmp_path / "scenes", seed=-1)
+    assert not (tmp_path / "scenes").exists()
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        render_scenes(tmp_path / "file" / "scenes", workers=1)
