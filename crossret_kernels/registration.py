@@ -88,3 +88,7 @@ def _register_autocast(name: str, device_type: str) -> None:
             return operation(*(cast(argument) for argument in arguments))
 
     _LIBRARY.impl(name, kernel, key, with_keyset=True)
+
+
+_LIBRARY.define("cpu_isas() -> str")
+_LIBRARY.define("selected_cpu_isa() -> str")

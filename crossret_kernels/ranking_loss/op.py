@@ -36,9 +36,10 @@ def triplet_loss(
             (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs from
             the sum at p = 1 to the hardest as p grows.
         p: order of that norm, at least 1; used by "softmax" alone.
-        image_ids: (n,) integers, the image of each row; default: all differ. Entries whose images agree, as two
-            captions of one image do, match each other and are nobody's negatives.
-        caption_ids: (n,) integers, the image that each caption describes; default: `image_ids`.
+        image_ids: (n,) integers, the image of each pair; default: all differ.
+        caption_ids: (n,) integers, the caption of each pair; default: all differ. Image i and caption j are negatives
+            of each other only where neither the images nor the captions of pairs i and j are the same, so that two
+            captions of one image never are.
         reduction: "sum" over rows and columns (SCAN), "mean" over the n positives, or "none": (n,), of each
             positive the loss of its row plus that of its column.
         backend: None or "torch".
@@ -53,13 +54,11 @@ def triplet_loss(
     """
     _check(scores, margin, negatives, p, reduction, backend)
     n = scores.size(0)
-    rows = _as_ids(image_ids, "image_ids", n, scores.device)
-    columns = rows if caption_ids is None else _as_ids(caption_ids, "caption_ids", n, scores.device)
-    mismatched = rows != columns
-    if not torch.compiler.is_compiling() and bool(mismatched.any()):
-        index = int(mismatched.nonzero()[0])
-        raise ValueError(f"caption_ids[{index}] differs from image_ids[{index}]: image i and caption i must match")
-    match = rows[:, None] == columns[None, :]
+    match = torch.eye(n, dtype=torch.bool, device=scores.device)
+    for ids, name in ((image_ids, "image_ids"), (caption_ids, "caption_ids")):
+        if ids is not None:
+            same = _as_ids(ids, name, n, scores.device)
+            match = match | (same[:, None] == same[None, :])
     positives = scores.diagonal()
     per_image = _pool((margin - positives[:, None] + scores).masked_fill(match, 0).clamp(min=0), negatives, p)
     per_caption = _pool((margin - positives[None, :] + scores).masked_fill(match, 0).clamp(min=0).T, negatives, p)
@@ -104,9 +103,7 @@ def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: s
         raise UnsupportedByBackend(f"backend {backend!r} cannot serve triplet_loss: it is built in PyTorch operations")
 
 
-def _as_ids(ids: Ids, name: str, n: int, device: torch.device) -> Tensor:
-    if ids is None:
-        return torch.arange(n, device=device)
+def _as_ids(ids: Tensor | Sequence[int], name: str, n: int, device: torch.device) -> Tensor:
     tensor = torch.as_tensor(ids, device=device)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, not {tensor.dtype}")

@@ -1,0 +1,104 @@
+// The block product, the GEMM core of every kernel: C (M × N) (+)= A (M × K) · B (K × N), accumulators in registers.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// A matrix by strides, so that it may be read transposed.
+struct Strided {
+  const float* data;
+  int64_t row;
+  int64_t k;
+};
+
+// One register tile. Each element is one chain of fused multiply-adds over k in order, whatever the tile's shape, added
+// to what C holds at the end: results do not depend on how rows and columns are cut into tiles.
+template <int MR, int NV>
+static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc, bool accumulate) {
+  F sums[MR][NV];
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) sums[i][j] = V::zero();
+  }
+  // Four rows to a base pointer: twelve pointers would not fit the registers.
+  const float* a0 = a.data;
+  const float* a4 = a.data + 4 * a.row;
+  const float* a8 = a.data + 8 * a.row;
+  const int64_t two = 2 * a.row, three = 3 * a.row;
+  for (int64_t k = 0; k < depth; ++k) {
+    F columns[NV];
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) columns[j] = V::load(b + j * V::width);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const float* base = i < 4 ? a0 : i < 8 ? a4 : a8;
+      const int64_t offset = i % 4 == 0 ? 0 : i % 4 == 1 ? a.row : i % 4 == 2 ? two : three;
+      const F value = V::set(base[offset]);
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) sums[i][j] = V::fma(value, columns[j], sums[i][j]);
+    }
+    a0 += a.k;
+    a4 += a.k;
+    a8 += a.k;
+    b += b_k;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      float* out = c + i * ldc + j * V::width;
+      V::store(out, accumulate ? V::add(V::load(out), sums[i][j]) : sums[i][j]);
+    }
+  }
+}
+
+// The tiles that cut any number of rows exactly: the largest as often as it fits, then one of what is left.
+template <int MR, int NV>
+static inline void rest(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
+                        bool accumulate) {
+  if constexpr (MR > 0) {
+    if (rows == MR) {
+      tile<MR, NV>(depth, a, b, b_k, c, ldc, accumulate);
+    } else {
+      rest<MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
+    }
+  }
+}
+
+template <int NV>
+static void panel(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
+                  bool accumulate) {
+  int64_t m = 0;
+  for (; m + V::tile_rows <= rows; m += V::tile_rows) {
+    tile<V::tile_rows, NV>(depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
+  }
+  rest<V::tile_rows - 1, NV>(rows - m, depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
+}
+
+// B by panels of kPanel columns: panel p at b + p * b_panel, its row k at + k * b_k. N is rounded up to whole vectors,
+// so B, and C with row stride ldc, must reach that far; the last panel is half as wide where that suffices.
+static void block_product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, int64_t b_panel,
+                          int64_t b_k, float* c, int64_t ldc, bool accumulate) {
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    const float* bp = b + n / kPanel * b_panel;
+    if (columns - n > V::width) {
+      panel<2>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
+    } else {
+      panel<1>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
+    }
+  }
+}
+
+// The same with B in packed panels `depth` deep, cut into slices of k so that a panel's slice stays in the first cache
+// while every row passes over it.
+static void packed_product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, float* c,
+                           int64_t ldc, bool accumulate) {
+  constexpr int64_t slice = 256;
+  for (int64_t k = 0; k < depth; k += slice) {
+    const int64_t part = depth - k < slice ? depth - k : slice;
+    block_product(rows, columns, part, {a.data + k * a.k, a.row, a.k}, b + k * kPanel, depth * kPanel, kPanel, c, ldc,
+                  accumulate || k > 0);
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

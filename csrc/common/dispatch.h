@@ -1,0 +1,26 @@
+// The kernels of every instruction set, and which of them this processor runs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cross_attention/problem.h"
+#include "maxsim/problem.h"
+
+namespace crossret {
+
+struct Kernels {
+  const char* isa;
+  const CrossAttentionKernels* cross_attention;
+  const MaxSimKernels* maxsim;
+  void (*row_scales)(const Side&, int64_t first, int64_t last, float* scales);
+  void (*unnormalize_gradients)(const Side&, int64_t first, int64_t last, float* gradients);
+};
+
+// Names of the instruction sets that were built and that this processor has, the fastest last.
+std::vector<std::string> available_isas();
+
+// The kernels to run: of the fastest instruction set, or of the one that CROSSRET_CPU_ISA names. Read per call. Throws
+// std::runtime_error where that one is unknown or not to be had.
+const Kernels& kernels();
+
+}  // namespace crossret

@@ -1,0 +1,135 @@
+// Feature rows of any dtype, brought to float32 in the layouts that the block product reads.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+static inline F load_features(const void* row, Dtype dtype, int64_t k, int64_t n) {
+  switch (dtype) {
+    case Dtype::bfloat16:
+      return V::load_bf16(static_cast<const uint16_t*>(row) + k, n);
+    case Dtype::float16:
+      return V::load_f16(static_cast<const uint16_t*>(row) + k, n);
+    default:
+      return V::load(static_cast<const float*>(row) + k, n);
+  }
+}
+
+// ‖row‖₂
+static float row_norm(const void* row, Dtype dtype, int64_t dim) {
+  F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+  int64_t k = 0;
+  for (; k + 4 * V::width <= dim; k += 4 * V::width) {
+    for (int j = 0; j < 4; ++j) {
+      const F x = load_features(row, dtype, k + j * V::width, V::width);
+      sums[j] = V::fma(x, x, sums[j]);
+    }
+  }
+  for (; k < dim; k += V::width) {
+    const F x = load_features(row, dtype, k, dim - k);
+    sums[0] = V::fma(x, x, sums[0]);
+  }
+  return __builtin_sqrtf(V::reduce_add(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3]))));
+}
+
+// What every row is multiplied by as it is read, for rows [first, last): 1 / ‖row‖; a zero row stays zero.
+static void row_scales(const Side& side, int64_t first, int64_t last, float* scales) {
+  for (int64_t row = first; row < last; ++row) {
+    const float norm = row_norm(side.row(row), side.dtype, side.dim);
+    scales[row] = norm != 0.0f ? 1.0f / norm : 0.0f;
+  }
+}
+
+static inline float row_scale(const Side& side, int64_t row) { return side.scales ? side.scales[row] : 1.0f; }
+
+// Copies columns [k0, k0 + n) of a row to float32, scaled.
+static void copy_row(const Side& side, int64_t row, int64_t k0, int64_t n, float* out) {
+  const void* data = side.row(row);
+  const F factor = V::set(row_scale(side, row));
+  for (int64_t k = 0; k < n; k += V::width) {
+    V::store(out + k, V::mul(load_features(data, side.dtype, k0 + k, n - k), factor), n - k);
+  }
+}
+
+// The rows of one item, float32 and row-major with stride pad_row(dim), and the norms of the rows as copied.
+static void copy_item(const Side& side, int64_t item, float* out, float* norms) {
+  const int64_t ld = pad_row(side.dim), start = side.starts[item];
+  for (int64_t r = 0; r < side.lengths[item]; ++r) {
+    copy_row(side, start + r, 0, side.dim, out + r * ld);
+    norms[r] = row_norm(out + r * ld, Dtype::float32, side.dim);
+  }
+}
+
+constexpr int64_t kPanel = 2 * V::width;  // columns of a panel
+
+// Panels of the product's right-hand side: columns in groups of kPanel, each group k-major: [group][k][kPanel].
+static inline float* panel_column(float* panels, int64_t column, int64_t depth) {
+  return panels + column / kPanel * kPanel * depth + column % kPanel;
+}
+
+// Writes rows [0, n) of `rows` (stride ld) as the columns of panels `depth` deep: a transpose in registers. Columns up
+// to the next whole vector become zero.
+static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_t depth, float* panels) {
+  for (int64_t r = 0; r < n; r += V::width) {
+    float* out = panel_column(panels, r, depth);
+    const int64_t valid_rows = n - r < V::width ? n - r : V::width;
+    for (int64_t k = 0; k < depth; k += V::width) {
+      F square[V::width];
+      for (int i = 0; i < V::width; ++i) {
+        square[i] = i < valid_rows ? V::load(rows + (r + i) * ld + k, depth - k) : V::zero();
+      }
+      V::transpose(square);
+      const int64_t valid = depth - k < V::width ? depth - k : V::width;
+      for (int64_t i = 0; i < valid; ++i) V::store(out + (k + i) * kPanel, square[i]);
+    }
+  }
+}
+
+// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose.
+static void item_to_panels(const Side& side, int64_t item, int64_t k0, int64_t columns, float* panels) {
+  const int64_t start = side.starts[item], n = side.lengths[item];
+  for (int64_t r = 0; r < n; ++r) {
+    const void* data = side.row(start + r);
+    const F factor = V::set(row_scale(side, start + r));
+    for (int64_t j = 0; j < columns; j += V::width) {
+      const F x = load_features(data, side.dtype, k0 + j, columns - j);
+      V::store(panel_column(panels, j, n) + r * kPanel, V::mul(x, factor));
+    }
+  }
+}
+
+// Gram matrix (n × n, row stride gram_row(n)) of n rows, by symmetric 4 × 4 tiles of dot products.
+static void gram_matrix(const float* rows, int64_t ld, int64_t n, int64_t dim, float* gram) {
+  constexpr int side = 4;
+  const int64_t ldg = gram_row(n);
+  for (int64_t i = 0; i < n; i += side) {
+    for (int64_t j = i; j < n; j += side) {
+      const float *a[side], *b[side];  // rows past the end repeat the last: computed, never stored
+      F dots[side][side];
+      for (int x = 0; x < side; ++x) {
+        a[x] = rows + (i + x < n ? i + x : n - 1) * ld;
+        b[x] = rows + (j + x < n ? j + x : n - 1) * ld;
+        for (int y = 0; y < side; ++y) dots[x][y] = V::zero();
+      }
+      for (int64_t k = 0; k < dim; k += V::width) {
+        F right[side];
+        for (int y = 0; y < side; ++y) right[y] = V::load(b[y] + k, dim - k);
+        for (int x = 0; x < side; ++x) {
+          const F left = V::load(a[x] + k, dim - k);
+          for (int y = 0; y < side; ++y) dots[x][y] = V::fma(left, right[y], dots[x][y]);
+        }
+      }
+      for (int x = 0; x < side && i + x < n; ++x) {
+        for (int y = 0; y < side && j + y < n; ++y) {
+          const float dot = V::reduce_add(dots[x][y]);
+          gram[(i + x) * ldg + j + y] = dot;
+          gram[(j + y) * ldg + i + x] = dot;
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = n; j < ldg; ++j) gram[i * ldg + j] = 0.0f;
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,129 @@
+#include "common/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace crossret {
+
+namespace {
+
+int64_t total(const Side& side, Range range) {
+  return std::accumulate(side.lengths + range.begin, side.lengths + range.end, int64_t{0});
+}
+
+// Splits a range of items into successive parts of about `rows` rows each.
+std::vector<Range> split(const Side& side, Range range, int64_t rows) {
+  std::vector<Range> parts;
+  int64_t held = 0;
+  for (int64_t item = range.begin; item < range.end; ++item) {
+    const int64_t n = side.lengths[item];
+    if (parts.empty() || held + n > rows) {
+      parts.push_back({item, item});
+      held = 0;
+    }
+    parts.back().end = item + 1;
+    held += n;
+  }
+  return parts;
+}
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Places of the pairs sorted by key, equal keys in their order.
+std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_keys) {
+  std::vector<int64_t> ends(n_keys + 1, 0), places(keys.size());
+  for (const int64_t key : keys) ++ends[key + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  for (size_t k = 0; k < keys.size(); ++k) places[ends[keys[k]]++] = static_cast<int64_t>(k);
+  return places;
+}
+
+}  // namespace
+
+Limits plan_limits(const Side& images, const Side& captions) {
+  constexpr int64_t block_floats = 128 * 1024;  // a packed caption block: half of a second-level cache
+  constexpr int64_t group_floats = 1024 * 1024;
+  const int64_t columns = std::clamp<int64_t>(block_floats / images.dim / kPad * kPad, kPad, 192);
+  const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(images.dim), 1, 4096);
+  Limits limits{};
+  limits.rows = images.longest;
+  limits.group_images = images.count;
+  limits.group_rows = std::max(images.longest, std::min(rows, total(images, {0, images.count})));
+  limits.columns = pad_columns(std::max(captions.longest, std::min(columns, total(captions, {0, captions.count}))));
+  return limits;
+}
+
+Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
+              int64_t threads, const Owner* owner) {
+  const int64_t wanted = threads == 1 ? 1 : 4 * threads;  // enough to even out cores of different speed
+  const int64_t rows = total(images, image_range), columns = total(captions, caption_range);
+  std::vector<Range> image_parts{image_range}, caption_parts{caption_range};
+  if (owner == nullptr || *owner == Owner::image) {
+    image_parts = split(images, image_range, std::min(limits.group_rows, divide_up(rows, wanted)));
+  }
+  if (owner == nullptr) {
+    // Images are prepared once per part of captions: parts are cut only as far as threads would idle, and stay long.
+    const int64_t parts = divide_up(wanted, static_cast<int64_t>(image_parts.size()));
+    if (parts > 1)
+      caption_parts = split(captions, caption_range, std::max(2 * limits.columns, divide_up(columns, parts)));
+  } else if (*owner == Owner::caption) {
+    caption_parts = split(captions, caption_range, divide_up(columns, wanted));
+  }
+  Plan plan;
+  const int64_t n_images = image_range.end - image_range.begin, n_captions = caption_range.end - caption_range.begin;
+  plan.indices.resize(n_images + n_captions);
+  std::iota(plan.indices.begin(), plan.indices.begin() + n_images, image_range.begin);
+  std::iota(plan.indices.begin() + n_images, plan.indices.end(), caption_range.begin);
+  for (const Range& i : image_parts) {
+    for (const Range& c : caption_parts) {
+      plan.rectangles.push_back({plan.indices.data() + (i.begin - image_range.begin), i.end - i.begin,
+                                 plan.indices.data() + n_images + (c.begin - caption_range.begin), c.end - c.begin,
+                                 nullptr, n_captions, image_range.begin * n_captions + caption_range.begin});
+    }
+  }
+  return plan;
+}
+
+Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner owner, bool whole) {
+  constexpr int64_t longest_run = 256;
+  const bool by_image = owner == Owner::image;
+  const std::vector<int64_t>& owners = by_image ? pairs.images : pairs.captions;
+  const std::vector<int64_t>& others = by_image ? pairs.captions : pairs.images;
+  const int64_t count = pairs.size();
+  Plan plan;
+  plan.indices = sorted_places(owners, by_image ? n_images : n_captions);
+  plan.indices.resize(3 * count);
+  int64_t *slots = plan.indices.data(), *own = slots + count, *other = own + count;
+  for (int64_t k = 0; k < count; ++k) {
+    own[k] = owners[slots[k]];
+    other[k] = others[slots[k]];
+  }
+  for (int64_t begin = 0, end; begin < count; begin = end) {
+    end = begin + 1;
+    while (end < count && own[end] == own[begin] && (whole || end - begin < longest_run)) ++end;
+    const int64_t n = end - begin;
+    plan.rectangles.push_back(by_image ? Rectangle{own + begin, 1, other + begin, n, slots + begin, 0, 0}
+                                       : Rectangle{other + begin, n, own + begin, 1, slots + begin, 0, 0});
+  }
+  return plan;
+}
+
+ItemPairsPlan plan_items(const Pairs& pairs, int64_t n_items, Owner side) {
+  const std::vector<int64_t>& keys = side == Owner::image ? pairs.images : pairs.captions;
+  const std::vector<int64_t>& others = side == Owner::image ? pairs.captions : pairs.images;
+  ItemPairsPlan plan;
+  plan.slots = sorted_places(keys, n_items);
+  plan.partners.resize(plan.slots.size());
+  for (size_t k = 0; k < plan.slots.size(); ++k) {
+    const int64_t item = keys[plan.slots[k]];
+    if (plan.items.empty() || plan.items.back() != item) {
+      plan.items.push_back(item);
+      plan.offsets.push_back(static_cast<int64_t>(k));
+    }
+    plan.partners[k] = others[plan.slots[k]];
+  }
+  plan.offsets.push_back(static_cast<int64_t>(plan.slots.size()));
+  return plan;
+}
+
+}  // namespace crossret

@@ -1,0 +1,49 @@
+// Cuts a batch of pairs into rectangles that can be scored independently of each other.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "common/problem.h"
+
+namespace crossret {
+
+// Which side a rectangle of listed pairs holds one item of: the attended one, whose Gram matrix is then made once.
+enum class Owner { image, caption };
+
+struct Pairs {
+  std::vector<int64_t> images;
+  std::vector<int64_t> captions;
+
+  int64_t size() const { return static_cast<int64_t>(images.size()); }
+};
+
+struct Plan {
+  std::vector<Rectangle> rectangles;
+  std::vector<int64_t> indices;  // what the rectangles point into
+};
+
+struct ItemPairsPlan {
+  std::vector<int64_t> items, offsets, partners, slots;
+
+  ItemPairs view() const {
+    return {items.data(), offsets.data(), partners.data(), slots.data(), static_cast<int64_t>(items.size())};
+  }
+};
+
+Limits plan_limits(const Side& images, const Side& captions);
+
+// All pairs of images [i0, i1) and captions [c0, c1). With an owner, an item of the owner's side is in one rectangle
+// only.
+struct Range {
+  int64_t begin, end;
+};
+Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
+              int64_t threads, const Owner* owner);
+
+// Listed pairs, grouped by owner; slot k is the k-th pair. With `whole` an owner is in one rectangle only.
+Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner owner, bool whole);
+
+// The same pairs seen from one side; slots[k] is the place of pair k.
+ItemPairsPlan plan_items(const Pairs& pairs, int64_t n_items, Owner side);
+
+}  // namespace crossret

@@ -1,0 +1,44 @@
+// Functions of vectors that every kernel's epilogue needs: exp, clip, sums of rows.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+using V = Vector;
+using F = Vector::F;
+
+// Within 2 ulp wherever the result is a normal number; NaN stays NaN.
+static inline F exp(F x) {
+  // max and min return their second operand for NaN, so NaN passes both.
+  x = V::min(V::set(88.7228f), V::max(V::set(-104.0f), x));
+  const F n = V::round(V::mul(x, V::set(1.44269504f)));
+  F r = V::fma(n, V::set(-0.693359375f), x);  // ln 2 in two parts, the first exact in the product
+  r = V::fma(n, V::set(2.12194440e-4f), r);
+  F y = V::set(1.9875691500e-4f);
+  y = V::fma(y, r, V::set(1.3981999507e-3f));
+  y = V::fma(y, r, V::set(8.3334519073e-3f));
+  y = V::fma(y, r, V::set(4.1665795894e-2f));
+  y = V::fma(y, r, V::set(1.6666665459e-1f));
+  y = V::fma(y, r, V::set(5.0000001201e-1f));
+  y = V::add(V::fma(V::mul(r, r), y, r), V::set(1.0f));
+  return V::scale2(y, n);
+}
+
+// Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.
+static inline F clip(F x, F slope) { return V::select(V::less(V::zero(), x), x, V::mul(x, slope)); }
+
+// (Σ r[0], Σ r[1], …): the sums of `width` vectors as one vector. Overwrites r.
+static inline F sum_rows(F* r) {
+  V::transpose(r);
+  for (int step = 1; step < V::width; step *= 2) {
+    for (int i = 0; i + step < V::width; i += 2 * step) r[i] = V::add(r[i], r[i + step]);
+  }
+  return r[0];
+}
+
+static inline float max_of(const float* x, int64_t n) {
+  float best = x[0];
+  for (int64_t i = 1; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;
+  return best;
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,273 @@
+// Stacked cross attention of one image and one caption block, from its similarities to the relevance of every query.
+// kernels.md §1: the softmax denominator cancels in the cosine, and ‖a‖² = pᵀ G p needs no attended vector.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+constexpr float kEps =
+    1e-8f;  // of the published code: added to norms after the root, and the cosine's least denominator
+
+// Similarity-shaped arrays, regions × words of the block, row stride ld.
+struct Tiles {
+  float* similarities;
+  float* weights;       // p, the unnormalised attention
+  float* gram_weights;  // G p
+  int64_t ld;
+};
+
+// Per query: words of the block (t2i), or regions of the image for one caption (i2t). Each holds whole vectors.
+struct Queries {
+  float* product;    // Σ p s = q·a
+  float* total;      // Σ p
+  float* square;     // pᵀ G p = ‖a‖²
+  float* diagonal;   // Σ p² ‖c‖², what the square is where contexts are orthogonal
+  float* relevance;  // cos(q, a)
+};
+
+static Queries take_queries(int64_t n, Workspace& memory) {
+  const int64_t size = pad_columns(n);
+  return {memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size)};
+}
+
+// Whether λn stays where exp neither overflows nor loses every weight, so that no maximum need be subtracted:
+// normalised similarities lie in [−1, 1].
+static inline bool bounded(const CrossAttentionOptions& options) {
+  return options.norm != Norm::none && options.lambda_softmax >= 0.0f && options.lambda_softmax <= 20.0f;
+}
+
+// λ / (norm + eps), zero where the norm is zero; a NaN norm stays NaN.
+static inline F norm_factor(F norm, F lambda) {
+  const F factor = V::div(lambda, V::add(norm, V::set(kEps)));
+  return V::select(V::nonzero(norm), factor, V::zero());
+}
+
+static inline F norm_term(F x, Norm norm) { return norm == Norm::l1 ? V::max(V::sub(V::zero(), x), x) : V::mul(x, x); }
+
+static inline F finish_norm(F sum, Norm norm) { return norm == Norm::l1 ? sum : V::sqrt(sum); }
+
+// exp(x − max) of a row segment into out; returns 1 / Σ.
+static float softmax_segment(const float* x, int64_t n, float* out) {
+  const F best = V::set(max_of(x, n));
+  F sum = V::zero();
+  for (int64_t j = 0; j < n; j += V::width) {
+    const F e = V::keep_first(exp(V::sub(V::load(x + j, n - j), best)), n - j);
+    V::store(out + j, e, n - j);
+    sum = V::add(sum, e);
+  }
+  return 1.0f / V::reduce_add(sum);
+}
+
+// λn of one caption's columns [c0, c0 + n), normalised along its words, for every region: t2i.
+static void word_normalised_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
+                                   int64_t n) {
+  const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
+  const float* s = tiles.similarities + c0;
+  float* out = tiles.weights + c0;
+  if (options.norm == Norm::softmax) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const F factor = V::mul(lambda, V::set(softmax_segment(s + r * tiles.ld, n, out + r * tiles.ld)));
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* at = out + r * tiles.ld + j;
+        V::store(at, V::mul(V::load(at, n - j), factor), n - j);
+      }
+    }
+    return;
+  }
+  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
+    const int64_t group = rows - r0 < V::width ? rows - r0 : V::width;
+    F sums[V::width];
+    for (int i = 0; i < V::width; ++i) {
+      sums[i] = V::zero();
+      for (int64_t j = 0; i < group && j < n; j += V::width) {
+        sums[i] = V::add(sums[i], norm_term(clip(V::load(s + (r0 + i) * tiles.ld + j, n - j), slope), options.norm));
+      }
+    }
+    alignas(64) float factors[V::width];
+    V::store(factors, norm_factor(finish_norm(sum_rows(sums), options.norm), lambda));
+    for (int64_t i = 0; i < group; ++i) {
+      const F factor = V::set(factors[i]);
+      for (int64_t j = 0; j < n; j += V::width) {
+        const F x = clip(V::load(s + (r0 + i) * tiles.ld + j, n - j), slope);
+        V::store(out + (r0 + i) * tiles.ld + j, V::mul(x, factor), n - j);
+      }
+    }
+  }
+}
+
+// λn of the columns [j, j + width), normalised along the regions (i2t), or not at all.
+static void column_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t j) {
+  const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
+  const float* s = tiles.similarities + j;
+  float* out = tiles.weights + j;
+  const int64_t ld = tiles.ld;
+  F factor = lambda;
+  if (options.norm == Norm::softmax) {
+    F best = V::load(s);
+    for (int64_t r = 1; r < rows; ++r) best = V::max(best, V::load(s + r * ld));
+    F sum = V::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      const F e = exp(V::sub(V::load(s + r * ld), best));
+      V::store(out + r * ld, e);
+      sum = V::add(sum, e);
+    }
+    factor = V::div(lambda, sum);
+    for (int64_t r = 0; r < rows; ++r) V::store(out + r * ld, V::mul(V::load(out + r * ld), factor));
+    return;
+  }
+  if (options.norm != Norm::none) {
+    F sum = V::zero();
+    for (int64_t r = 0; r < rows; ++r) sum = V::add(sum, norm_term(clip(V::load(s + r * ld), slope), options.norm));
+    factor = norm_factor(finish_norm(sum, options.norm), lambda);
+  }
+  for (int64_t r = 0; r < rows; ++r) V::store(out + r * ld, V::mul(clip(V::load(s + r * ld), slope), factor));
+}
+
+// Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of
+// large float32 terms. Those few are summed again as ‖Σ p c‖² in float64, from the contexts themselves.
+static float attended_square(const float* weights, int64_t weight_stride, const float* contexts, int64_t ld, int64_t n,
+                             int64_t dim) {
+  constexpr int64_t slice = 64;
+  double square = 0.0;
+  for (int64_t k0 = 0; k0 < dim; k0 += slice) {
+    const int64_t width = dim - k0 < slice ? dim - k0 : slice;
+    double attended[slice] = {};
+    for (int64_t c = 0; c < n; ++c) {
+      const double p = weights[c * weight_stride];
+      for (int64_t k = 0; k < width; ++k) attended[k] += p * contexts[c * ld + k0 + k];
+    }
+    for (int64_t k = 0; k < width; ++k) square += attended[k] * attended[k];
+  }
+  return static_cast<float>(square);
+}
+
+// Squares of the queries [j, j + width) that need it are replaced; weights of query q at weights + q * query_stride.
+static inline void mend_squares(Queries& queries, int64_t j, int64_t n, const float* weights, int64_t query_stride,
+                                int64_t weight_stride, const float* contexts, int64_t n_contexts, int64_t dim) {
+  const auto cancelled = V::less(V::load(queries.square + j), V::mul(V::set(0.25f), V::load(queries.diagonal + j)));
+  if (!V::any(cancelled)) return;
+  for (int i = 0; i < V::width && j + i < n; ++i) {
+    if (V::at(cancelled, i)) {
+      queries.square[j + i] =
+          attended_square(weights + (j + i) * query_stride, weight_stride, contexts, pad_row(dim), n_contexts, dim);
+    }
+  }
+}
+
+// cos(q, a) = Σ p s / max(‖q‖ ‖a‖, eps), the floor scaled by the denominator that p lacks; zero where a norm is zero.
+static inline void finish_relevance(Queries& queries, int64_t j, const float* query_norms) {
+  const F attended = V::sqrt(V::max(V::zero(), V::load(queries.square + j)));
+  const F length = V::mul(V::load(query_norms + j), attended);
+  const F least = V::mul(V::set(kEps), V::load(queries.total + j));
+  const F cosine = V::div(V::load(queries.product + j), V::max(least, length));
+  V::store(queries.relevance + j, V::select(V::nonzero(length), cosine, V::zero()));
+}
+
+// Words attend to regions, for all captions of the block at once: fills weights, G p and the queries (block columns).
+static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, const ImageBlock& image,
+                       const CaptionBlock& block, Tiles& tiles, Queries& queries) {
+  const CrossAttentionOptions& options = call.options;
+  const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(rows);
+  const bool subtract_max = !bounded(options);
+  if (options.norm != Norm::none) {
+    int64_t c0 = 0;
+    for (int64_t c = 0; c < block.count; ++c) {
+      const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
+      word_normalised_logits(options, tiles, rows, c0, n);
+      c0 += n;
+    }
+    for (int64_t r = 0; r < rows; ++r) {  // columns of the last vector that no caption owns
+      for (int64_t j = c0; j < (c0 + V::width - 1) / V::width * V::width; ++j) tiles.weights[r * ld + j] = 0.0f;
+    }
+  }
+  for (int64_t j = 0; j < block.columns; j += V::width) {
+    if (options.norm == Norm::none) column_logits(options, tiles, rows, j);
+    const float* s = tiles.similarities + j;
+    float* p = tiles.weights + j;
+    F shift = V::set(options.lambda_softmax);
+    if (subtract_max) {
+      shift = V::load(p);
+      for (int64_t r = 1; r < rows; ++r) shift = V::max(shift, V::load(p + r * ld));
+    }
+    F product = V::zero(), total = V::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      const F weight = exp(V::sub(V::load(p + r * ld), shift));
+      V::store(p + r * ld, weight);
+      product = V::fma(weight, V::load(s + r * ld), product);
+      total = V::add(total, weight);
+    }
+    V::store(queries.product + j, product);
+    V::store(queries.total + j, total);
+  }
+  block_product(rows, block.columns, rows, {image.gram, ldg, 1}, tiles.weights, kPanel, ld, tiles.gram_weights, ld,
+                false);
+  for (int64_t j = 0; j < block.columns; j += V::width) {
+    F square = V::zero(), diagonal = V::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      const F p = V::load(tiles.weights + r * ld + j);
+      square = V::fma(p, V::load(tiles.gram_weights + r * ld + j), square);
+      const F length = V::mul(p, V::set(image.norms[r]));
+      diagonal = V::fma(length, length, diagonal);
+    }
+    V::store(queries.square + j, square);
+    V::store(queries.diagonal + j, diagonal);
+    mend_squares(queries, j, block.columns, tiles.weights, 1, ld, image.rows, rows, call.images.dim);
+    finish_relevance(queries, j, block.norms);
+  }
+}
+
+// Regions attend to words: the weights of all captions of the block at once.
+static void weights_i2t(const CrossAttentionCall& call, const Rectangle& pairs, const ImageBlock& image,
+                        const CaptionBlock& block, Tiles& tiles) {
+  const CrossAttentionOptions& options = call.options;
+  const int64_t rows = image.n_regions, ld = tiles.ld;
+  const F shift = V::set(options.lambda_softmax);
+  const bool subtract_max = !bounded(options);
+  for (int64_t j = 0; j < block.columns; j += V::width) {
+    column_logits(options, tiles, rows, j);
+    float* p = tiles.weights + j;
+    if (subtract_max) continue;
+    for (int64_t r = 0; r < rows; ++r) V::store(p + r * ld, exp(V::sub(V::load(p + r * ld), shift)));
+  }
+  if (!subtract_max) return;
+  int64_t c0 = 0;
+  for (int64_t c = 0; c < block.count; ++c) {
+    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
+    for (int64_t r = 0; r < rows; ++r) {
+      float* p = tiles.weights + r * ld + c0;
+      softmax_segment(p, n, p);
+    }
+    c0 += n;
+  }
+}
+
+// … and the relevance of every region for the caption at columns [c0, c0 + n) of the block.
+static void attend_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
+                       const float* gram, int64_t c0, int64_t n, Tiles& tiles, Queries& queries) {
+  const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(n);
+  const float* words = block.rows + c0 * pad_row(call.captions.dim);
+  const float* weights = tiles.weights + c0;
+  block_product(rows, n, n, {weights, ld, 1}, gram, kPanel, ldg, tiles.gram_weights, ldg, false);
+  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
+    F product[V::width], total[V::width], square[V::width], diagonal[V::width];
+    for (int i = 0; i < V::width; ++i) {
+      product[i] = total[i] = square[i] = diagonal[i] = V::zero();
+      const int64_t r = r0 + i;
+      for (int64_t j = 0; r < rows && j < n; j += V::width) {
+        const F p = V::load(weights + r * ld + j, n - j);
+        product[i] = V::fma(p, V::load(tiles.similarities + r * ld + c0 + j, n - j), product[i]);
+        total[i] = V::add(total[i], p);
+        square[i] = V::fma(p, V::load(tiles.gram_weights + r * ldg + j, n - j), square[i]);
+        const F length = V::mul(p, V::load(block.norms + c0 + j, n - j));
+        diagonal[i] = V::fma(length, length, diagonal[i]);
+      }
+    }
+    V::store(queries.product + r0, sum_rows(product));
+    V::store(queries.total + r0, sum_rows(total));
+    V::store(queries.square + r0, sum_rows(square));
+    V::store(queries.diagonal + r0, sum_rows(diagonal));
+    mend_squares(queries, r0, rows, weights, ld, 1, words, n, call.images.dim);
+    finish_relevance(queries, r0, image.norms);
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,294 @@
+// Backward pass of stacked cross attention over one rectangle of pairs, down to the gradients of the similarities
+// (kernels.md §2). Everything is recomputed; what it leaves is turned into the features' gradients by
+// cpu_feature_gradients.inl.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// Per query, besides the forward pass's: ∂L/∂r and the factors it puts on Σps, pᵀGp and Σp.
+struct QueryGradients {
+  float* relevance;
+  float* product;       // ∂L/∂(Σ p s)
+  float* twice_square;  // 2 ∂L/∂(pᵀ G p)
+  float* total;         // ∂L/∂(Σ p): not zero only where the cosine's denominator is at its floor
+};
+
+struct CrossAttentionBackwardBuffers {
+  CrossAttentionBuffers forward;
+  QueryGradients grads;
+  float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, regions × words
+  float* weight_panels;   // pᵀ as panels: t2i
+};
+
+static CrossAttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& call, Workspace& memory) {
+  const bool t2i = call.options.direction == Direction::t2i;
+  const Limits& limits = call.limits;
+  const int64_t queries = pad_columns(t2i ? limits.columns : limits.rows);
+  CrossAttentionBackwardBuffers buffers{};
+  buffers.forward = take_attention_buffers(call, memory);
+  buffers.grads = {memory.floats(queries), memory.floats(queries), memory.floats(queries), memory.floats(queries)};
+  buffers.scaled_weights = memory.floats(limits.rows * limits.columns);
+  buffers.weight_panels = t2i ? memory.floats(pad_columns(limits.rows) * limits.columns) : nullptr;
+  return buffers;
+}
+
+// From ∂L/∂r to the factors above and to the coefficient of the query's own row, for queries [j, j + width).
+static void relevance_gradient(const Queries& queries, const float* query_norms, int64_t j, QueryGradients& grads,
+                               float* query_coefs, int64_t n) {
+  const F norm = V::load(query_norms + j), square = V::max(V::zero(), V::load(queries.square + j));
+  const F grad = V::load(grads.relevance + j), total = V::load(queries.total + j);
+  const F length = V::mul(norm, V::sqrt(square)), least = V::mul(V::set(kEps), total);
+  const auto valid = V::nonzero(length), floored = V::less(length, least);
+  const F zero = V::zero();
+  const F product = V::select(valid, V::div(grad, V::max(least, length)), zero);
+  const F pull = V::sub(zero, V::mul(grad, V::load(queries.relevance + j)));  // −g r
+  const F kept = V::select(floored, zero, pull);
+  V::store(grads.product + j, product);
+  V::store(grads.twice_square + j, V::select(valid, V::div(kept, square), zero));
+  V::store(grads.total + j, V::select(valid, V::div(V::sub(pull, kept), total), zero));
+  V::store(query_coefs + j, V::select(valid, V::div(kept, V::mul(norm, norm)), zero), n - j);
+}
+
+// ∂L/∂(λn) of every cell, in place of G p.
+static inline F logit_gradient(F p, F s, F gram_weight, F product, F twice_square, F total) {
+  return V::mul(p, V::fma(product, s, V::fma(twice_square, gram_weight, total)));
+}
+
+// ∂L/∂x = own · ∂L/∂n − shared · (x or sign x), from Σx² or Σ|x| and Σ x ∂L/∂n; both zero where the norm is zero.
+struct NormGradient {
+  F own, shared;
+};
+
+static inline NormGradient norm_gradient(Norm norm, F sum, F dot) {
+  const F length = finish_norm(sum, norm);
+  const auto valid = V::nonzero(length);
+  const F inverse = V::div(V::set(1.0f), V::add(length, V::set(kEps)));
+  F shared = V::mul(dot, V::mul(inverse, inverse));
+  if (norm == Norm::l2) shared = V::div(shared, length);
+  return {V::select(valid, inverse, V::zero()), V::select(valid, shared, V::zero())};
+}
+
+static inline F direction_of(F x, Norm norm) {
+  if (norm == Norm::l2) return x;
+  const F one = V::set(1.0f), zero = V::zero();
+  return V::sub(V::select(V::less(zero, x), one, zero), V::select(V::less(x, zero), one, zero));
+}
+
+// ∂L/∂s of one cell: through the norm and the clip, and directly through q·a.
+static inline F similarity_gradient(F s, F slope, F dx, F product, F p) {
+  return V::fma(product, p, V::mul(dx, V::select(V::less(V::zero(), s), V::set(1.0f), slope)));
+}
+
+// Gradient of a softmax over a row segment of similarities, in place of ∂L/∂n: e · (∂L/∂n − Σ e ∂L/∂n). scratch holds
+// n.
+static void softmax_segment_gradient(const float* s, int64_t n, float* dn, float* scratch) {
+  const F inverse = V::set(softmax_segment(s, n, scratch));
+  F dot = V::zero();
+  for (int64_t j = 0; j < n; j += V::width) {
+    const F e = V::mul(V::load(scratch + j, n - j), inverse);
+    V::store(scratch + j, e, n - j);
+    dot = V::fma(e, V::load(dn + j, n - j), dot);
+  }
+  const F shift = V::set(V::reduce_add(dot));
+  for (int64_t j = 0; j < n; j += V::width) {
+    V::store(dn + j, V::mul(V::load(scratch + j, n - j), V::sub(V::load(dn + j, n - j), shift)), n - j);
+  }
+}
+
+// ∂L/∂x of one caption's columns, in place of ∂L/∂n, where the norm runs along its words: t2i.
+static void word_norm_gradient(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
+                               int64_t n, float* scratch) {
+  const F slope = V::set(options.clip_slope);
+  const float* s = tiles.similarities + c0;
+  float* dn = tiles.gram_weights + c0;
+  const int64_t ld = tiles.ld;
+  if (options.norm == Norm::softmax) {
+    for (int64_t r = 0; r < rows; ++r) softmax_segment_gradient(s + r * ld, n, dn + r * ld, scratch);
+    return;
+  }
+  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
+    const int64_t group = rows - r0 < V::width ? rows - r0 : V::width;
+    F sums[V::width], dots[V::width];
+    for (int i = 0; i < V::width; ++i) {
+      sums[i] = dots[i] = V::zero();
+      for (int64_t j = 0; i < group && j < n; j += V::width) {
+        const F x = clip(V::load(s + (r0 + i) * ld + j, n - j), slope);
+        sums[i] = V::add(sums[i], norm_term(x, options.norm));
+        dots[i] = V::fma(x, V::load(dn + (r0 + i) * ld + j, n - j), dots[i]);
+      }
+    }
+    const F sum = sum_rows(sums), dot = sum_rows(dots);
+    const NormGradient gradient = norm_gradient(options.norm, sum, dot);
+    alignas(64) float own[V::width], shared[V::width];
+    V::store(own, gradient.own);
+    V::store(shared, gradient.shared);
+    for (int64_t i = 0; i < group; ++i) {
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* at = dn + (r0 + i) * ld + j;
+        const F x = clip(V::load(s + (r0 + i) * ld + j, n - j), slope);
+        const F pulled = V::mul(V::set(shared[i]), direction_of(x, options.norm));
+        V::store(at, V::sub(V::mul(V::set(own[i]), V::load(at, n - j)), pulled), n - j);
+      }
+    }
+  }
+}
+
+// ∂L/∂x of the columns [j, j + width), in place of ∂L/∂n, where the norm runs along the regions: i2t.
+static void region_norm_gradient(const CrossAttentionOptions& options, const float* s, float* dn, int64_t ld,
+                                 int64_t ldn, int64_t rows, int64_t valid) {
+  const F slope = V::set(options.clip_slope);
+  if (options.norm == Norm::softmax) {
+    F best = V::load(s, valid);
+    for (int64_t r = 1; r < rows; ++r) best = V::max(best, V::load(s + r * ld, valid));
+    F sum = V::zero(), dot = V::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      const F e = exp(V::sub(V::load(s + r * ld, valid), best));
+      sum = V::add(sum, e);
+      dot = V::fma(e, V::load(dn + r * ldn, valid), dot);
+    }
+    const F inverse = V::div(V::set(1.0f), sum), shift = V::mul(dot, inverse);
+    for (int64_t r = 0; r < rows; ++r) {
+      const F n = V::mul(exp(V::sub(V::load(s + r * ld, valid), best)), inverse);
+      V::store(dn + r * ldn, V::mul(n, V::sub(V::load(dn + r * ldn, valid), shift)), valid);
+    }
+    return;
+  }
+  F sum = V::zero(), dot = V::zero();
+  for (int64_t r = 0; r < rows; ++r) {
+    const F x = clip(V::load(s + r * ld, valid), slope);
+    sum = V::add(sum, norm_term(x, options.norm));
+    dot = V::fma(x, V::load(dn + r * ldn, valid), dot);
+  }
+  const NormGradient gradient = norm_gradient(options.norm, sum, dot);
+  for (int64_t r = 0; r < rows; ++r) {
+    const F x = clip(V::load(s + r * ld, valid), slope);
+    const F pulled = V::mul(gradient.shared, direction_of(x, options.norm));
+    V::store(dn + r * ldn, V::sub(V::mul(gradient.own, V::load(dn + r * ldn, valid)), pulled), valid);
+  }
+}
+
+static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
+                         const ImageBlock& image, const CaptionBlock& block, CrossAttentionBackwardBuffers& buffers) {
+  const CrossAttentionOptions& options = call.options;
+  Tiles& tiles = buffers.forward.tiles;
+  Queries& queries = buffers.forward.queries;
+  QueryGradients& grads = buffers.grads;
+  const int64_t rows = image.n_regions, ld = tiles.ld;
+  attend_t2i(call, pairs, image, block, tiles, queries);
+  int64_t c0 = 0;
+  for (int64_t c = 0; c < block.count; ++c) {
+    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
+    const float grad = out.grad_scores[pairs.slot(image.image, block.first + c)];
+    pool_gradient(queries.relevance + c0, n, options.pooling, options.lambda_lse, grad, grads.relevance + c0);
+    c0 += n;
+  }
+  // The relevances are used up one vector later, so that the coefficients of the words take their place.
+  for (int64_t j = 0; j < block.columns; j += V::width) {
+    relevance_gradient(queries, block.norms, j, grads, queries.relevance, block.columns);
+    const F product = V::load(grads.product + j), square = V::load(grads.twice_square + j);
+    const F total = V::load(grads.total + j), lambda = V::set(options.lambda_softmax);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = r * ld + j;
+      const F p = V::load(tiles.weights + at), s = V::load(tiles.similarities + at);
+      const F dt = logit_gradient(p, s, V::load(tiles.gram_weights + at), product, square, total);
+      V::store(tiles.gram_weights + at, V::mul(lambda, dt));
+      V::store(buffers.scaled_weights + at, V::mul(square, p));
+    }
+  }
+  // ∂L/∂G of this image: Σ over words of 2 ∂L/∂(pᵀGp) · p pᵀ.
+  transpose_to_panels(tiles.weights, ld, rows, block.columns, buffers.weight_panels);
+  block_product(rows, rows, block.columns, {buffers.scaled_weights, ld, 1}, buffers.weight_panels,
+                block.columns * kPanel, kPanel, out.gram_grads + out.gram_offsets[pairs.images[image.image]],
+                gram_row(rows), true);
+  c0 = 0;
+  for (int64_t c = 0; c < block.count; ++c) {
+    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
+    const int64_t slot = pairs.slot(image.image, block.first + c), ldo = gram_row(n);
+    if (options.norm != Norm::none) {
+      word_norm_gradient(options, tiles, rows, c0, n, buffers.weight_panels);
+    }
+    float* ds = out.similarity_grads + out.similarity_offsets[slot];
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < n; j += V::width) {
+        const int64_t at = r * ld + c0 + j;
+        const F s = V::load(tiles.similarities + at, n - j), dx = V::load(tiles.gram_weights + at, n - j);
+        const F product = V::load(grads.product + c0 + j, n - j), p = V::load(tiles.weights + at, n - j);
+        V::store(ds + r * ldo + j, similarity_gradient(s, V::set(options.clip_slope), dx, product, p), n - j);
+      }
+    }
+    float* coefs = out.query_coefs + out.query_offsets[slot];
+    for (int64_t j = 0; j < n; ++j) coefs[j] = queries.relevance[c0 + j];
+    c0 += n;
+  }
+}
+
+static void backward_i2t(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
+                         const ImageBlock& image, const CaptionBlock& block, CrossAttentionBackwardBuffers& buffers) {
+  const CrossAttentionOptions& options = call.options;
+  Tiles& tiles = buffers.forward.tiles;
+  Queries& queries = buffers.forward.queries;
+  QueryGradients& grads = buffers.grads;
+  const int64_t rows = image.n_regions, ld = tiles.ld;
+  weights_i2t(call, pairs, image, block, tiles);
+  int64_t c0 = 0, gram = 0;
+  for (int64_t c = 0; c < block.count; ++c) {
+    const int64_t caption = pairs.captions[block.first + c], n = call.captions.lengths[caption];
+    const int64_t slot = pairs.slot(image.image, block.first + c), ldg = gram_row(n);
+    attend_i2t(call, image, block, block.grams + gram, c0, n, tiles, queries);
+    pool_gradient(queries.relevance, rows, options.pooling, options.lambda_lse, out.grad_scores[slot], grads.relevance);
+    for (int64_t r = 0; r < rows; r += V::width) {
+      relevance_gradient(queries, image.norms, r, grads, out.query_coefs + out.query_offsets[slot], rows);
+    }
+    const float *weights = tiles.weights + c0, *similarities = tiles.similarities + c0;
+    float* scaled = buffers.scaled_weights;
+    for (int64_t r = 0; r < rows; ++r) {
+      const F product = V::set(grads.product[r]), square = V::set(grads.twice_square[r]);
+      const F total = V::set(grads.total[r]), lambda = V::set(options.lambda_softmax);
+      for (int64_t j = 0; j < n; j += V::width) {
+        const F p = V::load(weights + r * ld + j, n - j), s = V::load(similarities + r * ld + j, n - j);
+        float* gp = tiles.gram_weights + r * ldg + j;
+        const F dt = logit_gradient(p, s, V::load(gp, n - j), product, square, total);
+        V::store(gp, V::mul(lambda, dt), n - j);
+        V::store(scaled + r * ldg + j, V::mul(square, p), n - j);
+      }
+    }
+    // ∂L/∂G of this caption: Σ over regions of p · 2 ∂L/∂(pᵀGp) pᵀ.
+    block_product(n, n, rows, {weights, 1, ld}, scaled, kPanel, ldg, out.gram_grads + out.gram_offsets[caption], ldg,
+                  true);
+    float* ds = out.similarity_grads + out.similarity_offsets[slot];
+    for (int64_t j = 0; j < n; j += V::width) {
+      if (options.norm != Norm::none) {
+        region_norm_gradient(options, similarities + j, tiles.gram_weights + j, ld, ldg, rows, n - j);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        const F s = V::load(similarities + r * ld + j, n - j), p = V::load(weights + r * ld + j, n - j);
+        const F dx = V::load(tiles.gram_weights + r * ldg + j, n - j), product = V::set(grads.product[r]);
+        V::store(ds + r * ldg + j, similarity_gradient(s, V::set(options.clip_slope), dx, product, p), n - j);
+      }
+    }
+    c0 += n;
+    gram += n * ldg;
+  }
+}
+
+static void cross_attention_backward(const CrossAttentionCall& call, const CrossAttentionGradients& out,
+                                     const Rectangle& pairs, Workspace& memory) {
+  CrossAttentionBackwardBuffers buffers = take_backward_buffers(call, memory);
+  const bool t2i = call.options.direction == Direction::t2i;
+  for_each_block(call.images, call.captions, call.limits, pairs, buffers.forward.blocks,
+                 [&](const ImageBlock& image, const CaptionBlock& block) {
+                   if (t2i) {
+                     backward_t2i(call, out, pairs, image, block, buffers);
+                   } else {
+                     backward_i2t(call, out, pairs, image, block, buffers);
+                   }
+                 });
+}
+
+static int64_t cross_attention_backward_bytes(const CrossAttentionCall& call) {
+  Workspace count;
+  take_backward_buffers(call, count);
+  return count.bytes();
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,52 @@
+// What the stacked cross attention kernels are given, and their entry points under one instruction set.
+#pragma once
+#include "common/problem.h"
+#include "common/workspace.h"
+
+namespace crossret {
+
+enum class Norm : int { none, softmax, l2, l1 };
+
+struct CrossAttentionOptions {
+  Direction direction;
+  Norm norm;
+  float clip_slope;  // 1 where the mode does not clip
+  float lambda_softmax;
+  Pooling pooling;
+  float lambda_lse;
+};
+
+struct CrossAttentionCall {
+  Side images;
+  Side captions;
+  CrossAttentionOptions options;
+  Limits limits;
+  float* scores;  // by slot
+};
+
+// The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (regions × words) with row
+// stride gram_row(words), at similarity_offsets[slot]; `query_coefs` the factor of each query's own row in its
+// gradient, at query_offsets[slot]; `gram_grads` the (contexts × contexts) matrix whose product with the contexts
+// completes their gradient, summed over pairs, at gram_offsets[item] of the attended side.
+struct CrossAttentionGradients {
+  const float* grad_scores;
+  float* similarity_grads;
+  const int64_t* similarity_offsets;
+  float* query_coefs;
+  const int64_t* query_offsets;
+  float* gram_grads;
+  const int64_t* gram_offsets;
+};
+
+struct CrossAttentionKernels {
+  void (*forward)(const CrossAttentionCall&, const Rectangle&, Workspace&);
+  void (*backward)(const CrossAttentionCall&, const CrossAttentionGradients&, const Rectangle&, Workspace&);
+  void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_images, const ItemPairs&,
+                            int64_t index, int64_t column, float* gradients, Workspace&);
+  // Bytes of workspace that one call of each takes.
+  int64_t (*forward_bytes)(const CrossAttentionCall&);
+  int64_t (*backward_bytes)(const CrossAttentionCall&);
+  int64_t (*feature_bytes)(const CrossAttentionCall&);
+};
+
+}  // namespace crossret

@@ -1,0 +1,15 @@
+// Sum-Max on the CPU: plans a batch and runs it over threads under the instruction set at hand.
+#pragma once
+#include "common/plan.h"
+#include "maxsim/problem.h"
+
+namespace crossret {
+
+// Writes (n_images × n_captions) scores, or one for each of `pairs` when given.
+void maxsim_scores(MaxSimCall call, const Pairs* pairs);
+
+// Adds to the gradients (rows of the side × dim, float32); a null one is not wanted.
+void maxsim_gradients(MaxSimCall call, const Pairs* pairs, const float* grad_scores, float* image_gradients,
+                      float* caption_gradients);
+
+}  // namespace crossret
