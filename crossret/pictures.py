@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from crossret.files import atomic_write
 
-DARKEST = 0.15  # brightness where a word does not look at all: the image stays recognisable
-COLUMNS = 5
+DARKEST = 0.2  # brightness where a word does not look at all: the image stays recognisable
+COLUMNS = (6, 5, 7)  # by preference
 PANEL_INCHES = 1.9
 STRONGEST_LINE: dict[str, Any] = {"edgecolor": "#ff3030", "linewidth": 1.8}
 OBJECT_LINE: dict[str, Any] = {"edgecolor": "#30e060", "linewidth": 1.8, "linestyle": (0, (3, 2))}
@@ -49,10 +49,11 @@ def draw_attention(
     Raises:
         OSError: the file cannot be written.
     """
-    rows = math.ceil((len(words) + 1) / COLUMNS)
-    figure = Figure(figsize=(COLUMNS * PANEL_INCHES, rows * (PANEL_INCHES + 0.3) + 0.95), layout="constrained")
+    columns = min(COLUMNS, key=lambda count: -(len(words) + 1) % count)  # as few empty places as possible
+    rows = math.ceil((len(words) + 1) / columns)
+    figure = Figure(figsize=(columns * PANEL_INCHES, rows * (PANEL_INCHES + 0.3) + 0.95), layout="constrained")
     figure.suptitle(" ".join(words), fontsize=11, wrap=True)
-    panels = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels:
         panel.set_axis_off()
     panels[0].imshow(image)
@@ -138,4 +139,4 @@ def _outline(panel: Axes, box: NDArray[np.float32], **line: Any) -> None:
 
 def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
     with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
+        figure.savefig(file, format="png", dpi=120)

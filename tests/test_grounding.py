@@ -62,7 +62,7 @@ def test_picture_of_a_caption(directory: Path) -> None:
     with Image.open(path) as picture:
         colours = np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
     # The image in full brightness twice over (itself, and where a word looks), and darkened where no word looks.
-    for brightness in (1.0, 0.15):
+    for brightness in (1.0, 0.2):
         assert (np.abs(colours - np.array([200, 100, 50]) * brightness).max(axis=1) <= 2).sum() > 100
     for outline in ([255, 48, 48], [48, 224, 96]):
         assert (np.abs(colours - outline).max(axis=1) <= 2).sum() > 50
