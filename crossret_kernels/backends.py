@@ -45,7 +45,7 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
 
 
 def select_backend(requested: str | None, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend that serves a call: the one named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
+    """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """

@@ -1,4 +1,4 @@
-"""The "torch" backend's driver: any pairwise score in plain PyTorch operations, chunk by chunk within a bounded workspace."""
+"""The "torch" backend's driver: a pairwise score in plain PyTorch operations, in chunks of bounded size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries attending to contexts: similarities (…, C, Q), contexts (items, C, D), queries (…, Q, D), masks (…, C), (…, Q)."""
+    """Queries attending to contexts.
+
+    Similarities (…, C, Q), contexts (items, C, D), queries (…, Q, D), masks (…, C) and (…, Q).
+    """
 
     similarities: Tensor
     contexts: Tensor
@@ -83,7 +86,8 @@ def chunked_scores(
 ) -> Tensor:
     """Scores (n_images, n_captions), or (P,) for pairs, by calling `scorer` on blocks of bounded size.
 
-    `transform` is applied to the features of a block before anything else. Each block is recomputed in the backward pass, so no block's intermediates outlive it.
+    `transform` is applied to the features of a block before anything else. Each block is recomputed in the backward
+    pass, so no block's intermediates outlive it.
     """
     dtype = torch.promote_types(regions.values.dtype, torch.float32)
 

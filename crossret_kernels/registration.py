@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ _TENSORS = 7  # arguments of _RAGGED, ahead of an operation's options
 _REGIONS, _WORDS = 0, 3  # which of them get gradients
 
 
-def define_scores(name: str, options: str) -> None:
-    """Registers ``crossret::<name>`` and ``crossret::<name>_backward`` for an operation that scores images and captions.
+def define_scores(name: str, options: str) -> Callable[..., Tensor]:
+    """Registers ``crossret::<name>`` and ``crossret::<name>_backward``, which score images and captions.
 
     Both take the two ragged sides and the pairs, then `options`, in schema notation. The kernels live in csrc and are
-    registered when the native library loads. Scores are (n_images, n_captions) or (P,), float32.
+    registered when the native library loads. Scores are (n_images, n_captions) or (P,), float32. Returns the operation
+    as a function that is differentiable under `torch.func` too.
     """
     tags = (torch.Tag.pt2_compliant_tag,)
     _LIBRARY.define(f"{name}({_RAGGED}, {options}) -> Tensor", tags=tags)
@@ -31,9 +33,21 @@ def define_scores(name: str, options: str) -> None:
     )
     torch.library.register_fake(f"crossret::{name}", _fake_scores, lib=_LIBRARY)
     torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients, lib=_LIBRARY)
-    _register_autograd(name)
+    operation = getattr(torch.ops.crossret, name)
+    function = _differentiable(name, operation)
+    torch.library.register_autograd(
+        f"crossret::{name}", function.backward, setup_context=function.setup_context, lib=_LIBRARY
+    )
     for device_type in ("cpu", "cuda"):
-        _register_autocast(name, device_type)
+        _register_autocast(name, operation, device_type)
+
+    def call(*arguments: Any) -> Tensor:
+        # An operation's registered autograd does not know torch.func's transforms; an autograd.Function does.
+        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        scores: Tensor = function.apply(*arguments) if transformed else operation(*arguments)
+        return scores
+
+    return call
 
 
 def _fake_scores(*arguments: Any) -> Tensor:
@@ -51,31 +65,38 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
     )
 
 
-def _register_autograd(name: str) -> None:
+def _differentiable(name: str, operation: Callable[..., Tensor]) -> Any:
+    """The operation's gradient as an autograd.Function."""
     gradients = getattr(torch.ops.crossret, f"{name}_backward")
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:_TENSORS])
-        ctx.options = inputs[_TENSORS:]
+    class Scores(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments: Any) -> Tensor:
+            return operation(*arguments)
 
-    def backward(ctx: Any, grad_scores: Tensor) -> tuple[Any, ...]:
-        needed = (ctx.needs_input_grad[_REGIONS], ctx.needs_input_grad[_WORDS])
-        regions, words = gradients(grad_scores, *ctx.saved_tensors, *ctx.options, *needed)
-        grads: list[Tensor | None] = [None] * (_TENSORS + len(ctx.options))
-        grads[_REGIONS] = regions if needed[0] else None
-        grads[_WORDS] = words if needed[1] else None
-        return tuple(grads)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs[:_TENSORS])
+            ctx.options = inputs[_TENSORS:]
 
-    torch.library.register_autograd(f"crossret::{name}", backward, setup_context=setup_context, lib=_LIBRARY)
+        @staticmethod
+        def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
+            needed = (ctx.needs_input_grad[_REGIONS], ctx.needs_input_grad[_WORDS])
+            regions, words = gradients(grad_scores, *ctx.saved_tensors, *ctx.options, *needed)
+            grads: list[Tensor | None] = [None] * (_TENSORS + len(ctx.options))
+            grads[_REGIONS] = regions if needed[0] else None
+            grads[_WORDS] = words if needed[1] else None
+            return tuple(grads)
+
+    return Scores
 
 
-def _register_autocast(name: str, device_type: str) -> None:
+def _register_autocast(name: str, operation: Callable[..., Tensor], device_type: str) -> None:
     """Under autocast, features are cast to the dtype in force there.
 
     `torch.library.register_autocast` would fix one dtype at registration; this asks for the user's.
     """
     key = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}[device_type]
-    operation = getattr(torch.ops.crossret, name)
 
     def kernel(_keys: Any, *arguments: Any) -> Any:
         dtype = torch.get_autocast_dtype(device_type)

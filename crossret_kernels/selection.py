@@ -35,7 +35,9 @@ def as_pairs(
     if candidates is None:
         return None
     _check_indices(candidates, "candidates")
-    queries, others, other = (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
+    queries, others, other = (
+        (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
+    )
     if candidates.dim() != 2 or candidates.size(0) != queries:
         raise ValueError(
             f"candidates must have shape ({queries}, K), a row for each attending item, got {tuple(candidates.shape)}"

@@ -1,4 +1,4 @@
-"""Stacked cross attention of padded items in plain PyTorch operations: what the "torch" and "reference" backends share."""
+"""Stacked cross attention of padded items in PyTorch operations: what backends "torch" and "reference" share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def attention_logits(
     elif options.norm == "none":
         n = x
     else:
-        norm = x.abs().sum(-1, keepdim=True) if options.norm == "l1norm" else safe_sqrt(x.square().sum(-1, keepdim=True))
+        norm = (
+            x.abs().sum(-1, keepdim=True) if options.norm == "l1norm" else safe_sqrt(x.square().sum(-1, keepdim=True))
+        )
         n = safe_divide(x, norm.where(norm == 0, norm + EPS))
     return (options.lambda_softmax * n).masked_fill(~context_mask[..., :, None], -torch.inf)
 

@@ -12,9 +12,7 @@ from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.ragged import Ragged
 
 
-def scan_scores_chunked(
-    regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
-) -> Tensor:
+def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions) -> Tensor:
     """Scores by the Gram form: the attended vectors are never built."""
 
     def score(block: Block) -> Tensor:

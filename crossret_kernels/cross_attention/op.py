@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
@@ -12,6 +11,13 @@ from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, shape_scores
+
+_native_scores = define_scores(
+    "scan_scores",
+    "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
+    "bool normalize",
+)
+
 
 def scan_scores(
     regions: Features,
@@ -74,7 +80,7 @@ def scan_scores(
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
     if chosen == "cpu":
-        scores = torch.ops.crossret.scan_scores(
+        scores = _native_scores(
             *images.tensors(), *captions.tensors(), selected,
             direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize,
         )  # fmt: skip
@@ -82,10 +88,3 @@ def scan_scores(
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         scores = score(images, captions, selected, options)
     return shape_scores(scores, candidates)
-
-
-define_scores(
-    "scan_scores",
-    "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
-    "bool normalize",
-)

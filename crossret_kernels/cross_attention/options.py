@@ -28,7 +28,7 @@ class CrossAttentionOptions:
         choose("raw_feature_norm", self.raw_feature_norm, NORM_MODES)
         choose("pooling", self.pooling, POOLINGS)
         for name in ("clip_slope", "lambda_softmax", "lambda_lse"):
-            if not math.isfinite(getattr(self, name)):
+            if not -math.inf < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number, not {getattr(self, name)!r}")
         if self.lambda_lse <= 0:
             raise ValueError(f"lambda_lse must be above 0, not {self.lambda_lse!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
@@ -12,6 +11,8 @@ from crossret_kernels.maxsim.reference import maxsim_scores_reference
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, shape_scores
+
+_native_scores = define_scores("maxsim_scores", "str direction, str pooling, bool normalize")
 
 
 def maxsim_scores(
@@ -63,13 +64,8 @@ def maxsim_scores(
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
     if chosen == "cpu":
-        scores = torch.ops.crossret.maxsim_scores(
-            *images.tensors(), *captions.tensors(), selected, direction, pooling, normalize
-        )
+        scores = _native_scores(*images.tensors(), *captions.tensors(), selected, direction, pooling, normalize)
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, selected, options)
     return shape_scores(scores, candidates)
-
-
-define_scores("maxsim_scores", "str direction, str pooling, bool normalize")
