@@ -36,7 +36,8 @@ def test_boxes_are_inside_the_image_and_frame_every_object(objects, seed):
     boxes = sample_boxes(objects, np.random.default_rng(seed))
     assert boxes.shape == (12, 4)
     assert boxes.dtype == np.float32
-    assert 0 <= boxes.min() and boxes.max() <= IMAGE_SIZE
+    assert boxes.min() >= 0
+    assert boxes.max() <= IMAGE_SIZE
     assert (boxes[:, 2:] - boxes[:, :2]).min() >= 8
     assert (overlaps(boxes, objects).max(axis=0) > 0.5).all()
     np.testing.assert_array_equal(boxes, sample_boxes(objects, np.random.default_rng(seed)))

@@ -65,18 +65,13 @@ def test_grounding_names_words_of_the_caption_and_boxes_in_the_picture(scenes):
         assert 1 <= len(grounding["named"]) <= 3
         for word, (x0, y0, x1, y1) in grounding["named"]:
             assert grounding["words"][word] not in ("a", "is", "of", "on", "the")
-            assert 0 <= x0 < x1 <= 224 and 0 <= y0 < y1 <= 224
+            assert 0 <= x0 < x1 <= 224
+            assert 0 <= y0 < y1 <= 224
 
 
 def test_any_number_of_workers_writes_the_same_bytes(scenes, tmp_path):
     render_scenes(tmp_path / "two", **COUNTS, seed=3, workers=2)
     assert contents(tmp_path / "two") == contents(scenes)
-
-
-def test_workers_leave_the_environment_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    render_scenes(tmp_path, train=1, dev=1, test=1, workers=2)
-    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
 
 
 def test_another_seed_and_another_split_are_other_scenes(scenes, tmp_path):
@@ -109,29 +104,37 @@ def test_an_interrupted_rendering_has_no_manifest(tmp_path):
     assert {name: bytes_ for name, bytes_ in contents(tmp_path).items() if not name.startswith("fresh")} == fresh
 
 
-KILLED = """
+# Without a guard: workers must not run the main module again.
+PROGRAM = """
 import sys
 from crossret.data import render_scenes
 def report(done, total):
     print("rendering", flush=True)
     sys.stdin.read()
-render_scenes(sys.argv[1], train=4, dev=2, test=2, workers=1, progress=report)
+render_scenes(sys.argv[1], train=500, dev=2, test=2, workers=int(sys.argv[2]), progress=report)
 """
 
 
-def test_a_killed_rendering_has_no_manifest(tmp_path):
+@pytest.mark.parametrize(("blow", "workers"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
+def test_a_rendering_that_is_killed_or_interrupted_has_no_manifest(tmp_path, blow, workers):
     (tmp_path / "scenes.json").write_text("{}")
     root = str(Path(__file__).parents[3])
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), str(workers)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": root},
     ) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == b"rendering\n"
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(blow)
+        errors = process.stderr.read()  # ends when the last process that could write to it has ended
+    assert process.returncode == -blow
     assert not (tmp_path / "scenes.json").exists()
+    assert (b"KeyboardInterrupt" in errors) is (blow == signal.SIGINT)
+    assert len(list((tmp_path / "images" / "train").iterdir())) < 500
 
 
 def test_progress_counts_images(tmp_path):
