@@ -97,7 +97,7 @@ def demo(
         "demo-output"
     ),
     images: Annotated[int, _option("Training images; an eighth as many to develop, a quarter to test.", min=16)] = 4000,
-    epochs: Annotated[int, _option("Passes over the training captions.", min=1)] = 6,
+    epochs: Annotated[int, _option("Passes over the training captions.", min=1)] = 4,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
