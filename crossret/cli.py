@@ -36,6 +36,13 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, **settings)
 
 
+def _in_a_directory(path: Path | None) -> Path | None:
+    """A file to write is checked when the command starts, not after minutes of work."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {path.parent}")
+    return path
+
+
 Threads = Annotated[int | None, _option("CPU threads; by default one a core.", min=1)]
 Seed = Annotated[int, _option("Decides everything that is random.", min=0)]
 DataDirectory = Annotated[
@@ -258,7 +265,9 @@ def evaluate(
     data: DataDirectory,
     split: Annotated[str, _option("Which SPLIT_ims.npy and SPLIT_caps.txt.")] = "test",
     five_fold: Annotated[bool, _option("Means over five folds, as MS-COCO's 1K results.", "--five-fold")] = False,
-    json: Annotated[Path | None, _option("Also write the figures to this file.", dir_okay=False)] = None,
+    json: Annotated[
+        Path | None, _option("Also write the figures to this file.", dir_okay=False, callback=_in_a_directory)
+    ] = None,
     threads: Threads = None,
 ) -> None:
     """Measure a trained model's retrieval.
@@ -280,8 +289,6 @@ def evaluate(
     from crossret.training import BEST
 
     _use_threads(threads)
-    if json is not None and not json.parent.is_dir():
-        raise FileNotFoundError(f"{json.parent}: no such directory")  # now, not after minutes of work
     model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
     corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
     if corpus.image_dim != model.config.image_dim:
@@ -308,7 +315,9 @@ def score(
         Path, _option("Region features (images, regions, dimensions), .npy.", exists=True, dir_okay=False)
     ],
     words: Annotated[Path, _option("Word features (captions, words, dimensions), .npy.", exists=True, dir_okay=False)],
-    output: Annotated[Path, _option("Scores (images, captions) float32, .npy, to write.", dir_okay=False)],
+    output: Annotated[
+        Path, _option("Scores (images, captions) float32, .npy, to write.", dir_okay=False, callback=_in_a_directory)
+    ],
     region_lengths: Annotated[
         Path | None, _option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
     ] = None,

@@ -118,7 +118,8 @@ def test_help_does_not_wait_for_torch() -> None:
         (["train", "{data}", "--output", "{trained}", "--embed-dim", "8"], "there is a training already"),
         (["evaluate", "{tmp}", "{data}"], "config.json: no such file"),
         (["evaluate", "{trained}", "{data}", "--split", "testall"], "testall_ims.npy: no such file"),
-        (["evaluate", "{trained}", "{data}", "--json", "{tmp}/absent/figures.json"], "absent"),
+        (["evaluate", "{trained}", "{data}", "--json", "{tmp}/absent/figures.json"], "no directory {tmp}/absent"),
+        (["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/absent/y.npy"], "{tmp}/absent"),
         (["score", "--regions", "{tmp}/x.npy", "--words", "{tmp}/x.npy", "--output", "{tmp}/y.npy"], "x.npy"),
         (["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/y.npy"], "not a readable .npy file"),
         (["render-scenes", "{text}"], "train_caps.txt"),
@@ -132,7 +133,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     places = {"data": data, "trained": trained, "tmp": tmp_path, "text": data / "train_caps.txt"}
     assert crossret(*(argument.format_map(places) for argument in arguments)) == 2
     assert crossret.err.startswith("crossret: ")
-    assert message in crossret.err
+    assert message.format_map(places) in crossret.err
     assert crossret.err.count("\n") == 1
     assert crossret.out == ""
 
