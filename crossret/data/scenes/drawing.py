@@ -43,7 +43,10 @@ class Drawing:
 
 
 def draw_scene(scene: Scene) -> Drawing:
-    """Render a scene; the same scene gives the same bytes."""
+    """Render a scene; the same scene gives the same bytes.
+
+    On another kind of processor NumPy may round a sine differently in its last bit, and so, rarely, a pixel.
+    """
     rng = np.random.default_rng((*scene.drawing_seed, 1))
     canvas = draw_background(scene.background, rng)
     boxes = [_draw_object(canvas, thing, rng) for thing in scene.objects]
