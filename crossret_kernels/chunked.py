@@ -87,7 +87,7 @@ def chunked_scores(
     """Scores (n_images, n_captions), or (P,) for pairs, by calling `scorer` on blocks of bounded size.
 
     `transform` is applied to the features of a block before anything else. Each block is recomputed in the backward
-    pass, so no block's intermediates outlive it.
+    pass, so no block's intermediates outlive it; under `torch.func`, which cannot recompute, they do.
     """
     dtype = torch.promote_types(regions.values.dtype, torch.float32)
 
@@ -95,6 +95,8 @@ def chunked_scores(
         features = features.to(dtype)
         return transform(features) if transform else features
 
+    if not len(regions) or not len(words) or (pairs is not None and not len(pairs)):
+        return _no_scores(regions, words, pairs, prepared)
     if pairs is not None:
         return _paired_scores(regions, words, pairs, scorer, prepared, dtype)
     image_chunks = _split(regions, _chunk_rows(regions, words))
@@ -108,8 +110,16 @@ def chunked_scores(
     rows = []
     for v, v_lengths in image_chunks:
         scored = [_recomputed(cross, v, e, v_lengths, e_lengths) for e, e_lengths in caption_chunks]
-        rows.append(torch.cat(scored, 1) if scored else v.new_zeros(len(v_lengths), 0, dtype=dtype))
-    return torch.cat(rows) if rows else regions.values.new_zeros(0, len(words), dtype=dtype)
+        rows.append(torch.cat(scored, 1))
+    return torch.cat(rows)
+
+
+def _no_scores(regions: Ragged, words: Ragged, pairs: Tensor | None, prepared: Callable[[Tensor], Tensor]) -> Tensor:
+    """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
+    v, e = (prepared(side.values.index_select(0, side.starts)) for side in (regions, words))
+    if pairs is None:
+        return v @ e.T
+    return (v.index_select(0, pairs[:, 0]) * e.index_select(0, pairs[:, 1])).sum(-1)
 
 
 def _paired_scores(
@@ -130,11 +140,14 @@ def _paired_scores(
     r, w, dim = v_all[0].size(1), e_all[0].size(1), v_all[0].size(2)
     cells = _ARRAYS_PER_CELL * r * w + 2 * (r + w) * dim
     size = max(1, WORKSPACE_BYTES // (dtype.itemsize * max(cells, 1)))
-    scored = [_recomputed(paired, v_all[0], e_all[0], chunk) for chunk in pairs.split(size) if len(chunk)]
-    return torch.cat(scored) if scored else v_all[0].new_zeros(0, dtype=dtype)
+    scored = [_recomputed(paired, v_all[0], e_all[0], chunk) for chunk in pairs.split(size)]
+    return torch.cat(scored)
 
 
 def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
+        kept: Tensor = function(*arguments)
+        return kept
     result: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
     return result
 
@@ -142,7 +155,7 @@ def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
 def _chunk_rows(side: Ragged, other: Ragged) -> int:
     """Padded rows of `side` in a chunk: both sides get the square root of the workspace, or what the other leaves."""
     cells = WORKSPACE_BYTES // (4 * _ARRAYS_PER_CELL)
-    total = max(1, int(other.lengths.max()) * len(other) if len(other) else 1)
+    total = int(other.lengths.max()) * len(other)
     return max(int(cells**0.5), cells // total)
 
 

@@ -11,6 +11,7 @@ from crossret_kernels.backends import (
     BACKENDS,
     ENVIRONMENT_VARIABLE,
     NATIVE_MISSING,
+    UnsupportedByBackend,
     select_backend,
     unsupported_reason,
 )
@@ -20,20 +21,32 @@ def describe() -> str:
     """A few lines on this installation: versions, native kernels, backends by device and dtype."""
     lines = [f"torch {torch.__version__}, numpy {np.__version__}, {torch.get_num_threads()} threads"]
     if NATIVE_MISSING is None:
-        isas = torch.ops.crossret.cpu_isas()
-        lines.append(f"native CPU kernels: {isas}; running {torch.ops.crossret.selected_cpu_isa()} (CROSSRET_CPU_ISA)")
+        lines.append(f"native CPU kernels: {torch.ops.crossret.cpu_isas()}; {_selected_isa()} (CROSSRET_CPU_ISA)")
     else:
         lines.append(f"native CPU kernels: none, {NATIVE_MISSING}")
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     for device in devices:
         for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
             reasons = {backend: unsupported_reason(backend, device, dtype) for backend in BACKENDS}
-            chosen = select_backend(None, device, dtype)
             others = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
-            lines.append(f"{device} {dtype}: {chosen}{others}")
+            lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     lines.append(f"{ENVIRONMENT_VARIABLE}: {wanted or 'not set'}")
     return "\n".join(lines)
+
+
+def _selected_isa() -> str:
+    try:
+        return f"running {torch.ops.crossret.selected_cpu_isa()}"
+    except RuntimeError as error:
+        return f"no call is served: {error}"
+
+
+def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
+    try:
+        return select_backend(None, device, dtype)
+    except (ValueError, UnsupportedByBackend) as error:
+        return f"no call is served: {error}"
 
 
 if __name__ == "__main__":

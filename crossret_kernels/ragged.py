@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,8 +44,11 @@ class Ragged:
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Packed rows (sum of lengths, D) as (n, longest, D) with zeros behind, and the mask (n, longest) of valid rows."""
-    longest = max(lengths, default=0)
+    """Packed rows (sum of lengths, D) as (n, longest, D) with zeros behind, and the mask (n, longest) of valid rows.
+
+    Of no items at all, longest is 1: maxima along the rows exist then too.
+    """
+    longest = max(lengths, default=1)
     sizes = torch.tensor(lengths, dtype=torch.int64, device=packed.device)
     mask = torch.arange(longest, device=packed.device) < sizes[:, None]
     padded = packed.new_zeros(len(lengths), longest, packed.size(-1)).masked_scatter(mask[:, :, None], packed)
@@ -73,20 +77,54 @@ def as_ragged(features: Features, lengths: Lengths, *, name: str, lengths_name: 
 
 
 def check_together(regions: Ragged, words: Ragged) -> None:
-    """Raises where regions and words cannot be compared: other D, dtype or device."""
+    """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
     if regions.values.size(1) != words.values.size(1):
         raise ValueError(
             f"regions have D = {regions.values.size(1)} but words have D = {words.values.size(1)}: they must agree"
         )
-    if regions.values.dtype != words.values.dtype:
+    device = regions.values.device
+    if words.values.device != device:
+        raise ValueError(f"regions are on {device} but words are on {words.values.device}")
+    if regions.values.is_meta and checkable():
+        raise ValueError("regions and words are on the meta device, which holds no values to score")
+    if regions.values.dtype != words.values.dtype and not _autocast_unites(regions.values, words.values):
         raise TypeError(f"regions are {regions.values.dtype} but words are {words.values.dtype}: they must agree")
-    if regions.values.device != words.values.device:
-        raise ValueError(f"regions are on {regions.values.device} but words are on {words.values.device}")
+
+
+def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
+    """Whether autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one dtype."""
+    device_type = regions.device.type
+    enabled = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+    return enabled and torch.float64 not in (regions.dtype, words.dtype)
 
 
 def checkable() -> bool:
     """Whether tensor values may be looked at: not while torch.compile traces."""
     return not torch.compiler.is_compiling()
+
+
+def as_int64(integers: Tensor, name: str) -> Tensor:
+    """Lengths, offsets or indices as int64, where they are; TypeError or ValueError where they are no such thing."""
+    _check_dense(integers, name)
+    if integers.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, not {integers.dtype}")
+    if integers.is_meta and checkable():
+        raise ValueError(f"{name} is on the meta device, which holds no values")
+    return integers.to(torch.int64)
+
+
+def as_integers(integers: Tensor | Sequence[int], name: str) -> Tensor:
+    """The same from a tensor or a list."""
+    if isinstance(integers, Tensor):
+        return as_int64(integers, name)
+    if not isinstance(integers, Sequence):
+        raise TypeError(f"{name} must be an integer tensor or a list of integers, not {type(integers).__name__}")
+    for index, integer in enumerate(integers):
+        if isinstance(integer, bool) or not isinstance(integer, (int, np.integer)):
+            raise TypeError(f"{name}[{index}] must be an integer, not {type(integer).__name__}")
+        if not -(2**63) <= integer < 2**63:
+            raise ValueError(f"{name}[{index}] is {integer}: it does not fit 64 bits")
+    return torch.tensor([int(integer) for integer in integers], dtype=torch.int64)
 
 
 def _from_padded(features: Tensor, lengths: Lengths, name: str, lengths_name: str, item: str) -> Ragged:
@@ -99,11 +137,12 @@ def _from_padded(features: Tensor, lengths: Lengths, name: str, lengths_name: st
     if lengths is None:
         sizes = torch.full((n,), longest, dtype=torch.int64, device=device)
     else:
-        sizes = _as_integers(lengths, lengths_name).to(device)
+        sizes = as_integers(lengths, lengths_name)
         if sizes.dim() != 1 or sizes.size(0) != n:
             raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
         if checkable():
             _check_lengths(sizes, longest, lengths_name, item)
+        sizes = sizes.to(device)
     return Ragged(_rows(features.reshape(n * longest, dim)), starts, sizes)
 
 
@@ -111,7 +150,9 @@ def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ra
     if not isinstance(values, Tensor):
         raise TypeError(f"{name}[0] must be the tensor of packed rows, not {type(values).__name__}")
     _check_features(values, f"{name}[0]", 2, "(rows, D)")
-    offsets = cu_seqlens.to(device=values.device, dtype=torch.int64)
+    offsets = as_int64(cu_seqlens, f"{name}[1] (cu_seqlens)")
+    if offsets.dim() != 1:
+        raise ValueError(f"{name}[1] (cu_seqlens) must have one dimension, got shape {tuple(offsets.shape)}")
     if checkable():
         if offsets.size(0) == 0 or int(offsets[0]) != 0:
             raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")
@@ -120,6 +161,7 @@ def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ra
                 f"{name}[1] (cu_seqlens) ends at {int(offsets[-1])} but {name}[0] has {values.size(0)} rows"
             )
         _check_lengths(offsets.diff(), values.size(0), f"diff of {name}[1] (cu_seqlens)", item)
+    offsets = offsets.to(values.device)
     return Ragged(_rows(values), offsets[:-1], offsets.diff())
 
 
@@ -150,29 +192,17 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def _is_offsets(candidate: object) -> bool:
-    return isinstance(candidate, Tensor) and candidate.dim() == 1 and candidate.dtype in INTEGER_DTYPES
+    return isinstance(candidate, Tensor) and (candidate.dim() == 1 or not candidate.is_floating_point())
 
 
 def _check_features(features: Tensor, name: str, dims: int, shape: str) -> None:
+    _check_dense(features, name)
     if features.dtype not in FEATURE_DTYPES:
         raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {features.dtype}")
     if features.dim() != dims:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(features.shape)}")
     if features.size(-1) == 0:
         raise ValueError(f"{name} has D = 0 (shape {tuple(features.shape)})")
-
-
-def _as_integers(lengths: Tensor | Sequence[int], name: str) -> Tensor:
-    if isinstance(lengths, Tensor):
-        tensor = lengths
-    else:
-        for index, length in enumerate(lengths):
-            if isinstance(length, bool) or not isinstance(length, int):
-                raise TypeError(f"{name}[{index}] must be an integer, not {type(length).__name__}")
-        tensor = torch.tensor(list(lengths), dtype=torch.int64)
-    if tensor.dtype not in INTEGER_DTYPES:
-        raise TypeError(f"{name} must be integers, not {tensor.dtype}")
-    return tensor.to(torch.int64)
 
 
 def _check_lengths(sizes: Tensor, longest: int, name: str, item: str) -> None:
@@ -182,3 +212,8 @@ def _check_lengths(sizes: Tensor, longest: int, name: str, item: str) -> None:
         size = int(sizes[index])
         reason = f"every {item} needs at least one row" if size == 0 else f"it must lie in 1..{longest}"
         raise ValueError(f"{name}[{index}] is {size}: {reason}")
+
+
+def _check_dense(tensor: Tensor, name: str) -> None:
+    if tensor.is_nested or tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, not a nested or sparse one")

@@ -34,20 +34,16 @@ def define_scores(name: str, options: str) -> Callable[..., Tensor]:
     torch.library.register_fake(f"crossret::{name}", _fake_scores, lib=_LIBRARY)
     torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients, lib=_LIBRARY)
     operation = getattr(torch.ops.crossret, name)
-    function = _differentiable(name, operation)
-    torch.library.register_autograd(
-        f"crossret::{name}", function.backward, setup_context=function.setup_context, lib=_LIBRARY
-    )
+    gradients = getattr(torch.ops.crossret, f"{name}_backward")
+    once = _differentiable_once(gradients, f"{name}_backward")
+    function = _differentiable(operation, _under_transforms(gradients, once))
+    for registered, rule in ((f"{name}_backward", once), (name, function)):
+        torch.library.register_autograd(
+            f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
+        )
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
-
-    def call(*arguments: Any) -> Tensor:
-        # An operation's registered autograd does not know torch.func's transforms; an autograd.Function does.
-        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-        scores: Tensor = function.apply(*arguments) if transformed else operation(*arguments)
-        return scores
-
-    return call
+    return _under_transforms(operation, function)
 
 
 def _fake_scores(*arguments: Any) -> Tensor:
@@ -65,9 +61,21 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
     )
 
 
-def _differentiable(name: str, operation: Callable[..., Tensor]) -> Any:
-    """The operation's gradient as an autograd.Function."""
-    gradients = getattr(torch.ops.crossret, f"{name}_backward")
+def _under_transforms(operation: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    """The operation, which under torch.func's transforms is `function`, its equal as an autograd.Function.
+
+    An operation's registered autograd does not know those transforms.
+    """
+
+    def call(*arguments: Any) -> Any:
+        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        return function.apply(*arguments) if transformed else operation(*arguments)
+
+    return call
+
+
+def _differentiable(operation: Callable[..., Tensor], gradients: Callable[..., tuple[Tensor, Tensor]]) -> Any:
+    """The operation with its gradient as an autograd.Function."""
 
     class Scores(torch.autograd.Function):
         @staticmethod
@@ -89,6 +97,27 @@ def _differentiable(name: str, operation: Callable[..., Tensor]) -> Any:
             return tuple(grads)
 
     return Scores
+
+
+def _differentiable_once(gradients: Callable[..., tuple[Tensor, Tensor]], name: str) -> Any:
+    """The gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
+
+    class Gradients(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+            return gradients(*arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> None:
+            raise RuntimeError(
+                f"crossret::{name} cannot be differentiated: second derivatives are served by backend='torch'"
+            )
+
+    return Gradients
 
 
 def _register_autocast(name: str, operation: Callable[..., Tensor], device_type: str) -> None:

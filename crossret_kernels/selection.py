@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import INTEGER_DTYPES, checkable
+from crossret_kernels.ragged import as_int64, checkable
 
 
 def as_pairs(
@@ -24,17 +24,16 @@ def as_pairs(
     if pairs is not None and candidates is not None:
         raise ValueError("pairs and candidates exclude each other: pass one of them")
     if pairs is not None:
-        _check_indices(pairs, "pairs")
+        pairs = _as_indices(pairs, "pairs")
         if pairs.dim() != 2 or pairs.size(1) != 2:
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
-        pairs = pairs.to(device=device, dtype=torch.int64)
         if checkable():
             _check_range(pairs[:, 0], n_images, "pairs", "image")
             _check_range(pairs[:, 1], n_captions, "pairs", "caption")
-        return pairs
+        return pairs.to(device)
     if candidates is None:
         return None
-    _check_indices(candidates, "candidates")
+    candidates = _as_indices(candidates, "candidates")
     queries, others, other = (
         (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
     )
@@ -42,9 +41,9 @@ def as_pairs(
         raise ValueError(
             f"candidates must have shape ({queries}, K), a row for each attending item, got {tuple(candidates.shape)}"
         )
-    candidates = candidates.to(device=device, dtype=torch.int64)
     if checkable():
         _check_range(candidates, others, "candidates", other)
+    candidates = candidates.to(device)
     own = torch.arange(queries, device=device)[:, None].expand_as(candidates)
     columns = (candidates, own) if direction == "t2i" else (own, candidates)
     return torch.stack([column.reshape(-1) for column in columns], 1)
@@ -56,11 +55,10 @@ def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
     return scores if candidates is None else scores.view(candidates.shape)
 
 
-def _check_indices(indices: object, name: str) -> None:
+def _as_indices(indices: object, name: str) -> Tensor:
     if not isinstance(indices, Tensor):
         raise TypeError(f"{name} must be an integer tensor, not {type(indices).__name__}")
-    if indices.dtype not in INTEGER_DTYPES:
-        raise TypeError(f"{name} must be integers, not {indices.dtype}")
+    return as_int64(indices, name)
 
 
 def _check_range(indices: Tensor, count: int, name: str, item: str) -> None:

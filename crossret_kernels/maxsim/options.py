@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels.cross_attention.options import DIRECTIONS, choose
+from crossret_kernels.cross_attention.options import DIRECTIONS, check_flag, choose
 
 POOLINGS = ("sum", "avg", "max")
 
 
 @dataclass(frozen=True)
 class MaxSimOptions:
-    """One way to score a pair; `maxsim_scores` documents the fields. Raises ValueError where one is out of range."""
+    """One way to score a pair; `maxsim_scores` documents the fields. Raises ValueError where one is out of range,
+    TypeError where `normalize` is no flag.
+    """
 
     direction: str
     pooling: str
@@ -20,3 +22,4 @@ class MaxSimOptions:
     def __post_init__(self) -> None:
         choose("direction", self.direction, DIRECTIONS)
         choose("pooling", self.pooling, POOLINGS)
+        check_flag("normalize", self.normalize)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
-from crossret_kernels.cross_attention.options import choose
+from crossret_kernels.cross_attention.options import check_number, choose
+from crossret_kernels.ragged import as_integers
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")
@@ -49,7 +49,8 @@ def triplet_loss(
         gradient; where hinges are zero so are their gradients, never NaN.
 
     Raises:
-        ValueError: shapes, names or numbers out of range. TypeError: scores that are no floating-point tensor.
+        ValueError: shapes, names or numbers out of range. TypeError: scores that are no floating-point tensor,
+            ids that are no integers, numbers that are none.
         UnsupportedByBackend: any other backend.
     """
     _check(scores, margin, negatives, p, reduction, backend)
@@ -60,8 +61,8 @@ def triplet_loss(
             same = _as_ids(ids, name, n, scores.device)
             match = match | (same[:, None] == same[None, :])
     positives = scores.diagonal()
-    per_image = _pool((margin - positives[:, None] + scores).masked_fill(match, 0).clamp(min=0), negatives, p)
-    per_caption = _pool((margin - positives[None, :] + scores).masked_fill(match, 0).clamp(min=0).T, negatives, p)
+    per_image = _pool((margin - positives[:, None] + scores).masked_fill(match, 0).relu(), negatives, p)
+    per_caption = _pool((margin - positives[None, :] + scores).masked_fill(match, 0).relu().T, negatives, p)
     losses = per_image + per_caption
     if reduction == "none":
         return losses
@@ -70,19 +71,15 @@ def triplet_loss(
 
 def _pool(hinges: Tensor, negatives: str, p: float) -> Tensor:
     """Hinges (n, n) ≥ 0, one row a positive, to one loss each; matching entries are zero."""
-    if negatives == "sum":
-        return hinges.sum(1)
-    if hinges.size(1) == 0:
+    if negatives == "sum" or hinges.size(1) == 0:  # of no hinges there is no maximum
         return hinges.sum(1)
     hardest = hinges.max(1).values
     if negatives == "hardest":
         return hardest
-    # Scaled by the maximum, so that no power overflows or underflows; the root's argument is then at least 1.
-    scale = hardest.detach()[:, None]
-    ratios = hinges / scale.where(scale != 0, 1)
-    total = ratios.pow(p).sum(1)
-    some = total != 0
-    return torch.where(some, total.where(some, 1).pow(1 / p) * scale[:, 0], 0)
+    # Scaled by the maximum, so that no power overflows, and underflows only beside a 1. The scale cancels: a constant.
+    scale = hardest.detach()
+    ratios = hinges / scale.where(scale != 0, 1)[:, None]
+    return torch.linalg.vector_norm(ratios, p, dim=1) * scale
 
 
 def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None) -> None:
@@ -93,10 +90,10 @@ def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: s
         raise ValueError(f"scores must be square, one matching caption an image, got {tuple(scores.shape)}")
     choose("negatives", negatives, NEGATIVES)
     choose("reduction", reduction, REDUCTIONS)
-    if not math.isfinite(margin):
-        raise ValueError(f"margin must be finite, not {margin!r}")
-    if not (math.isfinite(p) and p >= 1):
-        raise ValueError(f"p must be a finite number of at least 1, not {p!r}")
+    check_number("margin", margin)
+    check_number("p", p)
+    if p < 1:
+        raise ValueError(f"p must be at least 1, not {p!r}")
     if backend not in (None, *BACKENDS):
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     if backend not in (None, "torch"):
@@ -104,9 +101,7 @@ def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: s
 
 
 def _as_ids(ids: Tensor | Sequence[int], name: str, n: int, device: torch.device) -> Tensor:
-    tensor = torch.as_tensor(ids, device=device)
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} must be integers, not {tensor.dtype}")
+    tensor = as_integers(ids, name)
     if tensor.shape != (n,):
         raise ValueError(f"{name} must hold one id for each of {n} rows, got shape {tuple(tensor.shape)}")
-    return tensor
+    return tensor.to(device)
