@@ -1,0 +1,68 @@
+"""Scores straight from the paper, one pair and one query at a time, in NumPy float64: the oracle of the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+EPS = 1e-8
+
+
+def scan_score(
+    regions: Array,
+    words: Array,
+    direction: str,
+    raw_feature_norm: str,
+    clip_slope: float,
+    lambda_softmax: float,
+    pooling: str,
+    lambda_lse: float,
+    normalize: bool,
+) -> float:
+    """SCAN Eqs. 1–8 for one image (R, D) and one caption (W, D)."""
+    if normalize:
+        regions, words = _unit(regions), _unit(words)
+    contexts, queries = (regions, words) if direction == "t2i" else (words, regions)
+    s = np.array([[float(c @ q) for q in queries] for c in contexts])
+    x = np.where(s > 0, s, clip_slope * s) if raw_feature_norm.startswith("clipped") else s
+    n = np.array([_normalised(row, raw_feature_norm) for row in x])
+    relevances = []
+    for q, query in enumerate(queries):
+        weights = np.exp(lambda_softmax * (n[:, q] - n[:, q].max()))
+        attended = (weights / weights.sum()) @ contexts
+        length = np.linalg.norm(query) * np.linalg.norm(attended)
+        relevances.append(float(query @ attended) / max(length, EPS) if length != 0 else 0.0)
+    return pooled(np.array(relevances), pooling, lambda_lse)
+
+
+def maxsim_score(regions: Array, words: Array, direction: str, pooling: str, normalize: bool) -> float:
+    """SCAN Eqs. 9 and 10 for one image (R, D) and one caption (W, D)."""
+    if normalize:
+        regions, words = _unit(regions), _unit(words)
+    contexts, queries = (regions, words) if direction == "t2i" else (words, regions)
+    return pooled(np.array([max(float(c @ q) for c in contexts) for q in queries]), pooling, 1.0)
+
+
+def pooled(values: Array, pooling: str, lambda_lse: float) -> float:
+    if pooling == "lse":
+        return float(np.log(np.exp(lambda_lse * values).sum()) / lambda_lse)
+    return float({"avg": np.mean, "sum": np.sum, "max": np.max}[pooling](values))
+
+
+def _unit(features: Array) -> Array:
+    return np.array([row / np.linalg.norm(row) if np.linalg.norm(row) > 0 else row for row in features])
+
+
+def _normalised(row: Array, mode: str) -> Array:
+    """One context's similarities to all queries, normalised along them."""
+    if mode == "softmax":
+        e = np.exp(row - row.max())
+        return e / e.sum()
+    if mode in ("l2norm", "clipped_l2norm"):
+        norm = float(np.sqrt((row**2).sum()))
+    elif mode in ("l1norm", "clipped_l1norm"):
+        norm = float(np.abs(row).sum())
+    else:
+        return row
+    return row / (norm + EPS)

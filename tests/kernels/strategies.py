@@ -1,0 +1,121 @@
+"""Hypothesis strategies for batches of ragged features and for the options of the scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+DIRECTIONS = ("t2i", "i2t")
+NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
+POOLINGS = ("lse", "avg", "sum", "max")
+
+
+@dataclass(frozen=True)
+class Features:
+    """A padded batch, float64 values that every narrower dtype in use represents after `to`."""
+
+    regions: Tensor
+    words: Tensor
+    region_lengths: Tensor
+    word_lengths: Tensor
+    pairs: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> Features:
+        return replace(self, regions=self.regions.to(dtype), words=self.words.to(dtype))
+
+    @property
+    def lengths(self) -> tuple[Tensor, Tensor]:
+        return self.region_lengths, self.word_lengths
+
+    def arguments(self, layout: str = "padded") -> tuple[Any, ...]:
+        """Positional arguments of a scoring function, in one of the three layouts."""
+        if layout == "padded":
+            return self.regions, self.words, self.region_lengths, self.word_lengths
+        sides = []
+        for values, lengths in ((self.regions, self.region_lengths), (self.words, self.word_lengths)):
+            items = [item[:length] for item, length in zip(values, lengths.tolist(), strict=True)]
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+            sides.append(items if layout == "list" else (torch.cat(items), offsets))
+        return tuple(sides)
+
+
+# What real batches hold now and then, and careless kernels die of.
+DEGENERACIES = (
+    "none",
+    "none",
+    "zero region",
+    "zero word",
+    "all negative",
+    "duplicates",
+    "opposites",
+    "small",
+    "large",
+    "correlated",
+)
+
+
+@st.composite
+def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES) -> Features:
+    """Batches around the vector widths and tile heights of every kernel, in every degenerate form."""
+    n_images, n_captions = draw(st.integers(1, 5)), draw(st.integers(1, 7))
+    longest_image = draw(st.sampled_from((1, 2, 5, 6, 7, 12, 13, 17, 36)))
+    longest_caption = draw(st.sampled_from((1, 2, 4, 9, 15, 16, 17, 33)))
+    dim = draw(st.sampled_from((1, 2, 3, 8, 16, 17, 31, 64, 100, 257)))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    regions = torch.randn(n_images, longest_image, dim, generator=generator, dtype=torch.float64)
+    words = torch.randn(n_captions, longest_caption, dim, generator=generator, dtype=torch.float64)
+    kind = draw(st.sampled_from(degeneracies))
+    if kind == "zero region":
+        regions[draw(st.integers(0, n_images - 1)), 0] = 0
+    elif kind == "zero word":
+        words[draw(st.integers(0, n_captions - 1)), 0] = 0
+    elif kind == "all negative":
+        regions, words = regions.abs(), -words.abs()
+    elif kind == "duplicates":
+        regions[:] = regions[:, :1]
+        words[:, :2] = words[:, :1]
+    elif kind == "opposites" and longest_image > 1:
+        regions[:, 1] = -regions[:, 0]
+        if longest_caption > 1:
+            words[:, 1] = -words[:, 0]
+    elif kind == "small":
+        regions, words = regions * 1e-3, words * 1e-3
+    elif kind == "large":
+        regions = regions * 30
+    elif kind == "correlated":
+        regions, words = regions * 0.1 + regions[:1, :1], words * 0.1 + regions[:1, :1]
+    lengths = [
+        torch.randint(1, longest + 1, (n,), generator=generator)
+        for n, longest in ((n_images, longest_image), (n_captions, longest_caption))
+    ]
+    pairs = None
+    if draw(st.booleans()):
+        count = draw(st.integers(1, 12))
+        pairs = torch.stack([torch.randint(0, n, (count,), generator=generator) for n in (n_images, n_captions)], 1)
+    return Features(regions, words, lengths[0], lengths[1], pairs)
+
+
+@st.composite
+def scan_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "direction": draw(st.sampled_from(DIRECTIONS)),
+        "raw_feature_norm": draw(st.sampled_from(NORM_MODES)),
+        "clip_slope": draw(st.sampled_from((0.0, 0.1, 0.5))),
+        "lambda_softmax": draw(st.sampled_from((0.9, 4.0, 9.0, 30.0))),
+        "pooling": draw(st.sampled_from(POOLINGS)),
+        "lambda_lse": draw(st.sampled_from((5.0, 6.0, 20.0))),
+        "normalize": draw(st.booleans()),
+    }
+
+
+@st.composite
+def maxsim_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "direction": draw(st.sampled_from(DIRECTIONS)),
+        "pooling": draw(st.sampled_from(("sum", "avg", "max"))),
+        "normalize": draw(st.booleans()),
+    }

@@ -1,0 +1,87 @@
+"""`scan_scores` of every backend, instruction set and dtype against the float64 oracle, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from crossret_kernels import scan_scores
+from tests.kernels.strategies import Features, features, scan_options
+from tests.kernels.tolerance import Expectation
+
+ISAS = torch.ops.crossret.cpu_isas().split()
+
+
+@settings(max_examples=150)
+@given(batch=features(), options=scan_options())
+def test_float32(batch: Features, options: dict[str, Any]) -> None:
+    expected = Expectation.of(scan_scores, batch, torch.float32, **options)
+    expected.check("torch")
+    for isa in ISAS:
+        expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@settings(max_examples=40)
+@given(batch=features(), options=scan_options())
+def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
+    expected = Expectation.of(scan_scores, batch, dtype, **options)
+    expected.check("torch")
+    for isa in ISAS:
+        expected.check("cpu", isa)
+
+
+@settings(max_examples=30)
+@given(batch=features(), options=scan_options())
+def test_torch_is_exact_in_float64(batch: Features, options: dict[str, Any]) -> None:
+    arguments, options = batch.arguments(), {"pairs": batch.pairs, **options}
+    expected = scan_scores(*arguments, backend="reference", **options)
+    actual = scan_scores(*arguments, backend="torch", **options)
+    assert actual.dtype == torch.float64
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_batches_of_many_blocks_and_groups(direction: str) -> None:
+    """More images than a group holds, more words than a block, one image and one caption far longer than the rest."""
+    generator = torch.Generator().manual_seed(0)
+    regions, words = torch.randn(16, 60, 2000, generator=generator), torch.randn(9, 70, 2000, generator=generator)
+    region_lengths = torch.randint(30, 40, (16,), generator=generator).index_fill(0, torch.tensor(3), 60)
+    word_lengths = torch.randint(1, 21, (9,), generator=generator).index_fill(0, torch.tensor(7), 70)
+    batch = Features(regions.double(), words.double(), region_lengths, word_lengths, None)
+    expected = Expectation.of(
+        scan_scores, batch, torch.float32, direction=direction, lambda_softmax=4.0, pooling="lse", normalize=True
+    )
+    for isa in ISAS:
+        expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_gradients_of_more_pairs_than_a_chunk_holds(direction: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    regions, words = torch.randn(100, 24, 8, generator=generator), torch.randn(250, 12, 8, generator=generator)
+    lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((24, 100), (12, 250))]
+    grads = []
+    for backend in ("cpu", "torch"):
+        v, e = regions.clone().requires_grad_(), words.clone().requires_grad_()
+        scores = scan_scores(v, e, *lengths, direction=direction, backend=backend)
+        weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2))
+        grads.append(torch.autograd.grad((scores * weights).sum(), (v, e)))
+    for native, chunked in zip(*grads, strict=True):
+        torch.testing.assert_close(native, chunked, rtol=1e-3, atol=1e-4 * float(chunked.abs().max()))
+
+
+def test_attended_vectors_that_nearly_cancel() -> None:
+    """pᵀGp is then a small difference of large terms; the kernels must see it and take the long way."""
+    generator = torch.Generator().manual_seed(3)
+    regions = torch.randn(4, 2, 64, generator=generator, dtype=torch.float64)
+    regions[:, 1] = -regions[:, 0] * (1 + 1e-3 * torch.arange(1, 5, dtype=torch.float64)[:, None])
+    words = 1e-2 * torch.randn(5, 6, 64, generator=generator, dtype=torch.float64)
+    batch = Features(regions, words, torch.full((4,), 2), torch.full((5,), 6), None)
+    expected = Expectation.of(scan_scores, batch, torch.float32, raw_feature_norm="no_norm", lambda_softmax=1.0)
+    expected.check("torch")
+    for isa in ISAS:
+        expected.check("cpu", isa)
