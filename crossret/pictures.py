@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from crossret.files import atomic_write
 
+DISPLAY_GAMMA = 2.2  # pixel values are not proportional to light; the light that the eye gets shall be, to strength
 DARKEST = 0.2  # brightness where a word does not look at all: the image stays recognisable
 COLUMNS = (6, 5, 7)  # by preference
 PANEL_INCHES = 1.9
@@ -129,7 +130,7 @@ def _light(size: tuple[int, ...], boxes: NDArray[np.float32], strength: NDArray[
     light = np.zeros(size, np.float32)
     for (x0, y0, x1, y1), value in zip(np.rint(boxes).astype(int).clip(min=0), strength, strict=True):
         light[y0:y1, x0:x1] = np.maximum(light[y0:y1, x0:x1], value)
-    return DARKEST + (1 - DARKEST) * light
+    return DARKEST + (1 - DARKEST) * light ** (1 / DISPLAY_GAMMA)
 
 
 def _outline(panel: Axes, box: NDArray[np.float32], **line: Any) -> None:

@@ -45,7 +45,7 @@ def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:
 def test_one_brightness_scale_for_all_words(tmp_path: Path) -> None:
     one = draw(tmp_path / "one.png", [[0.0, 0.4, 0.0]])
     both = draw(tmp_path / "both.png", [[0.0, 0.4, 0.0], [0.0, 0.2, 0.0]])
-    half = (0.2 + 0.8 / 2) * np.array([200, 100, 50])
+    half = (0.2 + 0.8 * 0.5 ** (1 / 2.2)) * np.array([200, 100, 50])
     assert count(one, half) == 0
     assert count(both, half) > 500
 
