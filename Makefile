@@ -39,7 +39,7 @@ bench: setup  ## run the benchmarks
 
 clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find crossret crossret_kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find crossret crossret_kernels tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The virtual environment with what a build without isolation needs.
 $(VENV)/.requirements: pyproject.toml constraints.txt
