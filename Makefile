@@ -38,7 +38,7 @@ bench: setup  ## run the benchmarks
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only
 
 clean:  ## remove what the targets made, .venv included
-	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find crossret crossret_kernels tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The virtual environment with what a build without isolation needs.
