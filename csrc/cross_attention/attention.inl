@@ -34,11 +34,8 @@ static inline bool bounded(const CrossAttentionOptions& options) {
   return options.norm != Norm::none && options.lambda_softmax >= 0.0f && options.lambda_softmax <= 20.0f;
 }
 
-// λ / (norm + eps), zero where the norm is zero; a NaN norm stays NaN.
-static inline F norm_factor(F norm, F lambda) {
-  const F factor = V::div(lambda, V::add(norm, V::set(kEps)));
-  return V::select(V::nonzero(norm), factor, V::zero());
-}
+// λ / (norm + eps): what a similarity of that norm is multiplied by.
+static inline F norm_factor(F norm, F lambda) { return V::div(lambda, V::add(norm, V::set(kEps))); }
 
 static inline F norm_term(F x, Norm norm) { return norm == Norm::l1 ? V::max(V::sub(V::zero(), x), x) : V::mul(x, x); }
 

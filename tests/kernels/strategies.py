@@ -53,6 +53,7 @@ DEGENERACIES = (
     "duplicates",
     "opposites",
     "small",
+    "below the cosine's floor",
     "large",
     "correlated",
 )
@@ -84,6 +85,8 @@ def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES) -> F
             words[:, 1] = -words[:, 0]
     elif kind == "small":
         regions, words = regions * 1e-3, words * 1e-3
+    elif kind == "below the cosine's floor":
+        regions, words = regions * 1e-6, words * 1e-5
     elif kind == "large":
         regions = regions * 30
     elif kind == "correlated":
