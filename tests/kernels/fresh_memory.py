@@ -1,0 +1,72 @@
+"""A program for test_memory.py: writes the bits of many scores and gradients to a file, over fresh memory of any kind.
+
+``python -m tests.kernels.fresh_memory OUTPUT [--fill]``; with --fill every tensor that torch hands out uninitialised
+holds NaN. "overflow" in place of OUTPUT writes one byte past a tensor instead, and "perturbed" prints the bytes of
+a fresh one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+
+N_IMAGES, N_CAPTIONS, LONGEST_CAPTION = 4, 40, 11  # words for more than one block
+SHAPES = ((5, 3), (13, 33))  # regions and dimensions
+KINDS = ((torch.float32, False), (torch.bfloat16, True))  # dtype, normalize
+OPTIONS = [
+    *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
+      for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))
+      for direction in ("t2i", "i2t")),
+    *((maxsim_scores, {"direction": direction}) for direction in ("t2i", "i2t")),
+]  # fmt: skip
+
+
+def results() -> list[Tensor]:
+    """Scores and gradients of padded batches, all pairs and some, on every instruction set."""
+    collected: list[Tensor] = []
+    generator = torch.Generator().manual_seed(0)
+    isas = torch.ops.crossret.cpu_isas().split()
+    for (regions, dim), (dtype, normalize) in itertools.product(SHAPES, KINDS):
+        sides = [
+            torch.randn(n, longest, dim, generator=generator).to(dtype).requires_grad_()
+            for n, longest in ((N_IMAGES, regions), (N_CAPTIONS, LONGEST_CAPTION))
+        ]
+        lengths = [torch.randint(1, side.size(1) + 1, (side.size(0),), generator=generator) for side in sides]
+        some = torch.stack([torch.randint(n, (15,), generator=generator) for n in (N_IMAGES, N_CAPTIONS)], 1)
+        for (function, options), isa, pairs in itertools.product(OPTIONS, isas, (None, some)):
+            os.environ["CROSSRET_CPU_ISA"] = isa
+            scores = function(*sides, *lengths, normalize=normalize, pairs=pairs, backend="cpu", **options)
+            collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
+    square = torch.randn(9, 9, generator=generator).requires_grad_()
+    for negatives in ("hardest", "sum", "softmax"):
+        loss = triplet_loss(square, negatives=negatives)
+        collected += [loss, *torch.autograd.grad(loss, square)]
+    return [tensor.detach().float().flatten() for tensor in collected]
+
+
+def main() -> None:
+    if sys.argv[1] == "overflow":
+        block = torch.empty(10)
+        ctypes.memset(block.data_ptr(), 0, block.nbytes + 1)
+        del block
+        return
+    if sys.argv[1] == "perturbed":
+        print(bytes(torch.empty(10).view(torch.uint8).tolist()).hex())
+        return
+    if "--fill" in sys.argv:
+        torch.use_deterministic_algorithms(True)
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        assert torch.empty(5).isnan().all()
+    np.save(sys.argv[1], torch.cat(results()).numpy())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""A program for test_memory.py: scores tensors that end or begin where no memory may be touched; a stray read kills it.
+
+``python -m tests.kernels.guarded_memory PLACEMENT [--normalize]`` compares every operation, dtype and instruction set
+with the same call on ordinary tensors, and prints how many calls agreed. PLACEMENT "overrun" and "underrun" read one
+byte outside instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import NATIVE_MISSING
+
+PAGE = mmap.PAGESIZE
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DIMS = (1, 3, 17, 33, 100)
+REGION_LENGTHS, WORD_LENGTHS = (5, 1, 13), (3, 7, 1, 17)
+PADDING = 3  # rows behind the last item
+OPTIONS = [
+    *(("scan_scores", (direction, norm, 0.1, 9.0, pooling, 6.0))
+      for direction in ("t2i", "i2t")
+      for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))),
+    *(("maxsim_scores", (direction, pooling)) for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
+]  # fmt: skip
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 1, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Guarded:
+    """Tensors on pages of their own, between pages that may not be touched."""
+
+    def __init__(self, at_start: bool) -> None:
+        self._at_start = at_start
+        self._mappings: list[tuple[int, int]] = []
+
+    def copy(self, tensor: Tensor, beyond: int = 0) -> Tensor:
+        """The tensor against a guard page, longer by `beyond` rows that lie on that page."""
+        dense = tensor.contiguous()
+        rows = dense.size(0)
+        row_bytes = dense.nbytes // max(rows, 1)
+        pages = -(-max(dense.nbytes, 1) // PAGE)
+        behind = 1 + -(-beyond * row_bytes // PAGE)
+        size = (1 + pages + behind) * PAGE
+        base = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        assert base not in (None, ctypes.c_void_p(-1).value)
+        self._mappings.append((base, size))
+        for first, count in ((0, 1), (1 + pages, behind)):
+            assert libc.mprotect(base + first * PAGE, count * PAGE, 0) == 0
+        start = base + PAGE if self._at_start else base + (1 + pages) * PAGE - dense.nbytes
+        buffer = (ctypes.c_char * (dense.nbytes + beyond * row_bytes)).from_address(start)
+        placed = torch.frombuffer(buffer, dtype=dense.dtype).view(rows + beyond, *dense.shape[1:])
+        placed[:rows] = dense
+        return placed
+
+    def free(self) -> None:
+        for base, size in self._mappings:
+            libc.munmap(base, size)
+
+
+@contextmanager
+def guarded(placement: str) -> Iterator[Guarded]:
+    memory = Guarded(at_start=placement in ("start", "underrun"))
+    yield memory
+    memory.free()
+
+
+def features(lengths: tuple[int, ...], dim: int, dtype: torch.dtype, placement: str, seed: int) -> Tensor:
+    """Packed rows; for "strided" the last columns of wider ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sum(lengths), dim + (3 if placement == "strided" else 0), generator=generator).to(dtype)
+
+
+def integers(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    sizes = torch.tensor(lengths)
+    return sizes.cumsum(0) - sizes, sizes
+
+
+def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs: Tensor | None) -> int:
+    """Every operation on one batch; returns how many calls agreed with ordinary memory."""
+    sides = [
+        features(lengths, dim, dtype, placement, seed) for seed, lengths in enumerate((REGION_LENGTHS, WORD_LENGTHS))
+    ]
+    plain: list[Tensor | None] = []
+    fenced: list[Tensor | None] = []
+    agreed = 0
+    with guarded(placement) as memory:
+        for side, lengths in zip(sides, (REGION_LENGTHS, WORD_LENGTHS), strict=True):
+            beyond = PADDING if placement == "padding" else 0
+            padded = torch.cat([side, side.new_zeros(beyond, side.size(1))])
+            for target, values in ((plain, padded), (fenced, memory.copy(side, beyond))):
+                target.append(values[:, values.size(1) - dim :])
+            plain.extend(integers(lengths))
+            fenced.extend(memory.copy(tensor) for tensor in integers(lengths))
+        plain.append(pairs)
+        fenced.append(None if pairs is None else memory.copy(pairs))
+        n_scores = len(pairs) if pairs is not None else len(REGION_LENGTHS) * len(WORD_LENGTHS)
+        grads = torch.randn(n_scores, generator=torch.Generator().manual_seed(2))
+        fenced_grads = memory.copy(grads)
+        for (name, options), isa in itertools.product(OPTIONS, torch.ops.crossret.cpu_isas().split()):
+            os.environ["CROSSRET_CPU_ISA"] = isa
+            forward, backward = (getattr(torch.ops.crossret, name + suffix) for suffix in ("", "_backward"))
+            assert torch.equal(forward(*fenced, *options, normalize), forward(*plain, *options, normalize))
+            ours = backward(fenced_grads, *fenced, *options, normalize, True, True)
+            theirs = backward(grads, *plain, *options, normalize, True, True)
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+            agreed += 2
+        del fenced, fenced_grads
+    return agreed
+
+
+def read_outside(placement: str) -> None:
+    with guarded(placement) as memory:
+        tensor = memory.copy(torch.ones(3))
+        address = tensor.data_ptr() - 1 if placement == "underrun" else tensor.data_ptr() + tensor.nbytes
+        ctypes.string_at(address, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("placement", choices=("start", "end", "strided", "padding", "overrun", "underrun"))
+    parser.add_argument("--normalize", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.placement in ("overrun", "underrun"):
+        read_outside(arguments.placement)
+        return
+    assert NATIVE_MISSING is None, NATIVE_MISSING
+    pairs = torch.tensor([[2, 1], [0, 3], [0, 3], [1, 2], [2, 3]])
+    agreed = 0
+    for dim, dtype, selected in itertools.product(DIMS, DTYPES, (None, pairs)):
+        agreed += compare(arguments.placement, arguments.normalize, dim, dtype, selected)
+    print(agreed)
+
+
+if __name__ == "__main__":
+    main()

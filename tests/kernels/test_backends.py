@@ -1,0 +1,206 @@
+"""Backends by name: which serves a call, how one is named, why one refuses, and life without the native library."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import crossret_kernels
+from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
+from crossret_kernels.backends import select_backend
+from tests.kernels.subprocesses import run_python
+
+FUNCTIONS = (scan_scores, maxsim_scores)
+CPU = torch.device("cpu")
+REGIONS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+WORDS = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))
+
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+
+
+@pytest.fixture(autouse=True)
+def unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CROSSRET_BACKEND", "CROSSRET_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "expected"),
+    [
+        ("cpu", torch.float32, "cpu"),
+        ("cpu", torch.bfloat16, "cpu"),
+        ("cpu", torch.float16, "cpu"),
+        ("cpu", torch.float64, "torch"),
+        ("cuda", torch.float32, "torch"),
+    ],
+)
+def test_the_fastest_that_can_serves(device: str, dtype: torch.dtype, expected: str) -> None:
+    assert select_backend(None, torch.device(device), dtype) == expected
+
+
+@functions
+def test_no_backend_is_the_native_one(function: Callable[..., Tensor]) -> None:
+    assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, backend="cpu"))
+    double = REGIONS.double(), WORDS.double()
+    assert torch.equal(function(*double), function(*double, backend="torch"))
+
+
+@functions
+def test_the_variable_is_read_at_every_call(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = function(REGIONS, WORDS)
+    monkeypatch.setenv("CROSSRET_BACKEND", "triton")
+    with pytest.raises(UnsupportedByBackend, match="'triton'"):
+        function(REGIONS, WORDS)
+    monkeypatch.setenv("CROSSRET_BACKEND", "torch")
+    assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, backend="torch"))
+    monkeypatch.setenv("CROSSRET_BACKEND", "")
+    assert torch.equal(function(REGIONS, WORDS), expected)
+
+
+@functions
+def test_the_argument_goes_before_the_variable(
+    function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
+    assert function(REGIONS, WORDS, backend="cpu").shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["cpu", "triton", "cuda", "torch", "reference"])
+def test_every_backend_can_be_named_by_the_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSRET_BACKEND", name)
+    if name in ("triton", "cuda"):
+        with pytest.raises(UnsupportedByBackend):
+            select_backend(None, CPU, torch.float32)
+    else:
+        assert select_backend(None, CPU, torch.float32) == name
+
+
+@functions
+def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="backend must be one of cpu, triton, cuda, torch, reference, not 'gpu'"):
+        function(REGIONS, WORDS, backend="gpu")
+    monkeypatch.setenv("CROSSRET_BACKEND", "gpu")
+    with pytest.raises(ValueError, match=r"CROSSRET_BACKEND must be one of cpu, .*, not 'gpu'"):
+        function(REGIONS, WORDS)
+
+
+@functions
+@pytest.mark.parametrize(
+    ("backend", "dtype", "reason"),
+    [
+        ("cpu", torch.float64, "it takes float32, bfloat16 and float16 features, not torch.float64"),
+        ("triton", torch.float32, "these kernels are not built in this version"),
+        ("cuda", torch.float32, "these kernels are not built in this version"),
+    ],
+)
+def test_refusals_say_why(function: Callable[..., Tensor], backend: str, dtype: torch.dtype, reason: str) -> None:
+    with pytest.raises(UnsupportedByBackend, match=f"backend '{backend}' cannot serve this call: {reason}"):
+        function(REGIONS.to(dtype), WORDS.to(dtype), backend=backend)
+
+
+def test_the_native_backend_refuses_other_devices() -> None:
+    with pytest.raises(UnsupportedByBackend, match="it runs on the CPU but the features are on cuda:1"):
+        select_backend("cpu", torch.device("cuda", 1), torch.float32)
+
+
+@functions
+def test_every_instruction_set_can_be_named(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = function(REGIONS, WORDS, backend="reference")
+    isas = torch.ops.crossret.cpu_isas().split()
+    assert isas[0] == "base"
+    assert torch.ops.crossret.selected_cpu_isa() == isas[-1]
+    for name in isas:
+        monkeypatch.setenv("CROSSRET_CPU_ISA", name)
+        assert torch.ops.crossret.selected_cpu_isa() == name
+        torch.testing.assert_close(function(REGIONS, WORDS), expected)
+
+
+@functions
+@pytest.mark.parametrize("backward", [False, True])
+def test_an_unknown_instruction_set_names_what_there_is(
+    function: Callable[..., Tensor], backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = function(REGIONS.clone().requires_grad_(), WORDS)
+    isas = torch.ops.crossret.cpu_isas().replace(" ", ", ")
+    monkeypatch.setenv("CROSSRET_CPU_ISA", "avx1024")
+    with pytest.raises(RuntimeError, match=f"CROSSRET_CPU_ISA is 'avx1024', but this processor has: {isas}"):
+        scores.sum().backward() if backward else function(REGIONS, WORDS)
+
+
+def info(directory: Path | None = None, **environment: str) -> list[str]:
+    located = {} if directory is None else {"directory": directory}
+    process = run_python("-m", "crossret_kernels.info", **located, **environment)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return process.stdout.splitlines()
+
+
+def test_info_says_what_runs_and_why() -> None:
+    isas = torch.ops.crossret.cpu_isas()
+    lines = info()
+    assert lines[0].startswith(f"torch {torch.__version__}, numpy ")
+    assert lines[1] == f"native CPU kernels: {isas}; running {isas.split()[-1]} (CROSSRET_CPU_ISA)"
+    for dtype, chosen in (("float32", "cpu"), ("bfloat16", "cpu"), ("float16", "cpu"), ("float64", "torch")):
+        assert f"cpu torch.{dtype}: {chosen}" in lines
+    assert "    not cpu: it takes float32, bfloat16 and float16 features, not torch.float64" in lines
+    assert "    not triton: these kernels are not built in this version" in lines
+    assert lines[-1] == "CROSSRET_BACKEND: not set"
+
+
+def test_info_shows_what_the_variables_do() -> None:
+    lines = info(CROSSRET_BACKEND="cuda", CROSSRET_CPU_ISA="base")
+    assert any(line.endswith("; running base (CROSSRET_CPU_ISA)") for line in lines)
+    refusal = "backend 'cuda' cannot serve this call: these kernels are not built in this version"
+    assert f"cpu torch.float32: no call is served: {refusal}" in lines
+    assert lines[-1] == "CROSSRET_BACKEND: cuda"
+    lines = info(CROSSRET_BACKEND="gpu", CROSSRET_CPU_ISA="avx1024")
+    assert "no call is served: CROSSRET_CPU_ISA is 'avx1024', but this processor has: base" in lines[1]
+    assert any("no call is served: CROSSRET_BACKEND must be one of " in line for line in lines)
+
+
+SCORES_WITHOUT_NATIVE = """
+import json, torch
+from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
+from crossret_kernels.info import describe
+regions, words = torch.ones(2, 3, 4).requires_grad_(), torch.ones(3, 4, 4)
+refusals = []
+for function in (scan_scores, maxsim_scores):
+    scores = function(regions, words)
+    assert torch.equal(scores, function(regions, words, backend="torch"))
+    scores.sum().backward()
+    assert torch.allclose(scores, function(regions, words, backend="reference"))
+    try:
+        function(regions, words, backend="cpu")
+    except UnsupportedByBackend as error:
+        refusals.append(str(error))
+print(json.dumps([refusals, describe()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [(None, "the native library was not built"), (b"no library", "the native library does not load: ")],
+    ids=["missing", "broken"],
+)
+def test_without_the_native_library(tmp_path: Path, library: bytes | None, reason: str) -> None:
+    package = tmp_path / "crossret_kernels"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(Path(crossret_kernels.__file__).parent, package, ignore=ignored)
+    if library is not None:
+        (package / "_native.abi3.so").write_bytes(library)
+    process = run_python("-c", SCORES_WITHOUT_NATIVE, directory=tmp_path)
+    assert process.returncode == 0, process.stderr
+    refusals, description = json.loads(process.stdout)
+    assert len(refusals) == len(FUNCTIONS)
+    for refusal in refusals:
+        assert refusal.startswith(f"backend 'cpu' cannot serve this call: {reason}")
+    lines = description.splitlines()
+    assert lines[1].startswith(f"native CPU kernels: none, {reason}")
+    assert "cpu torch.float32: torch" in lines
+    assert any(line.startswith(f"    not cpu: {reason}") for line in lines)

@@ -1,0 +1,83 @@
+"""Memory: nothing outside the inputs is read, nothing outside the buffers written, nothing uninitialised used."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.kernels.subprocesses import run_python
+
+MALLOC_DEBUG = "libc_malloc_debug.so.0"
+CHECKED = {"LD_PRELOAD": MALLOC_DEBUG, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "1"}
+PERTURBED = 0xFE  # the complement of MALLOC_PERTURB_: floats of it are −1.7e38
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["end"],
+        ["start", "--normalize"],
+        ["strided"],
+        ["strided", "--normalize"],
+        ["padding"],
+        pytest.param(
+            ["padding", "--normalize"],
+            marks=pytest.mark.xfail(reason="the native kernels take the norms of padding rows too"),
+        ),
+    ],
+    ids=" ".join,
+)
+def test_nothing_outside_the_inputs_is_read(arguments: list[str]) -> None:
+    process = run_python("-m", "tests.kernels.guarded_memory", *arguments)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) > 0
+
+
+@pytest.mark.parametrize("placement", ["overrun", "underrun"])
+def test_the_guard_pages_guard(placement: str) -> None:
+    assert run_python("-m", "tests.kernels.guarded_memory", placement).returncode == -signal.SIGSEGV
+
+
+@pytest.fixture
+def checked_allocator() -> None:
+    try:
+        ctypes.CDLL(MALLOC_DEBUG)
+    except OSError:
+        pytest.skip(f"this C library has no {MALLOC_DEBUG}")
+
+
+@pytest.fixture(scope="module")
+def plain_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_results(tmp_path_factory.mktemp("plain") / "results.npy")
+
+
+def run_results(path: Path, *arguments: str, **environment: str) -> Path:
+    process = run_python("-m", "tests.kernels.fresh_memory", str(path), *arguments, OMP_NUM_THREADS="2", **environment)
+    assert process.returncode == 0, process.stderr
+    return path
+
+
+def assert_same_bits(ours: Path, theirs: Path) -> None:
+    results = [np.load(path, allow_pickle=False) for path in (ours, theirs)]
+    assert np.isfinite(results[0]).all()
+    assert np.array_equal(*(result.view(np.uint32) for result in results))
+
+
+def test_fresh_tensors_full_of_nan_change_nothing(tmp_path: Path, plain_results: Path) -> None:
+    assert_same_bits(run_results(tmp_path / "results.npy", "--fill"), plain_results)
+
+
+@pytest.mark.usefixtures("checked_allocator")
+def test_guarded_blocks_full_of_garbage_change_nothing(tmp_path: Path, plain_results: Path) -> None:
+    assert_same_bits(run_results(tmp_path / "results.npy", **CHECKED), plain_results)
+
+
+@pytest.mark.usefixtures("checked_allocator")
+def test_the_checked_allocator_checks() -> None:
+    assert run_python("-m", "tests.kernels.fresh_memory", "overflow", **CHECKED).returncode == -signal.SIGABRT
+    process = run_python("-m", "tests.kernels.fresh_memory", "perturbed", **CHECKED)
+    assert process.stdout.strip() == f"{PERTURBED:02x}" * 40

@@ -1,0 +1,378 @@
+"""Ragged inputs: the three layouts agree, any strides serve, and every bad input is named with its place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores
+
+FUNCTIONS = (scan_scores, maxsim_scores)
+BACKENDS = ("cpu", "torch", "reference")
+N_IMAGES, N_CAPTIONS, R, W, D = 3, 4, 5, 6, 16
+REGION_LENGTHS, WORD_LENGTHS = [5, 1, 4], [6, 3, 1, 2]
+
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(N_IMAGES, R, D, generator=generator),
+        torch.randn(N_CAPTIONS, W, D, generator=generator),
+    )
+
+
+REGIONS, WORDS = batch()
+PACKED = REGIONS.reshape(-1, D)
+
+
+def items(padded: Tensor, lengths: list[int]) -> list[Tensor]:
+    return [item[:length] for item, length in zip(padded, lengths, strict=True)]
+
+
+def packed(padded: Tensor, lengths: list[int], dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
+    return torch.cat(items(padded, lengths)), torch.tensor([0, *np.cumsum(lengths)], dtype=dtype)
+
+
+def layouts(regions: Tensor, words: Tensor) -> dict[str, tuple[Any, ...]]:
+    return {
+        "padded": (regions, words, REGION_LENGTHS, WORD_LENGTHS),
+        "packed": (packed(regions, REGION_LENGTHS), packed(words, WORD_LENGTHS)),
+        "packed, int32": (packed(regions, REGION_LENGTHS, torch.int32), packed(words, WORD_LENGTHS, torch.int32)),
+        "list": (items(regions, REGION_LENGTHS), items(words, WORD_LENGTHS)),
+        "tuple": (tuple(items(regions, REGION_LENGTHS)), tuple(items(words, WORD_LENGTHS))),
+        "list and padded": (items(regions, REGION_LENGTHS), words, None, torch.tensor(WORD_LENGTHS)),
+    }
+
+
+@functions
+@backends
+@pytest.mark.parametrize("layout", [name for name in layouts(REGIONS, WORDS) if name != "padded"])
+def test_layouts_agree_bit_for_bit(function: Callable[..., Tensor], backend: str, layout: str) -> None:
+    def run(name: str) -> tuple[Tensor, ...]:
+        regions, words = (side.clone().requires_grad_() for side in (REGIONS, WORDS))
+        scores = function(*layouts(regions, words)[name], backend=backend)
+        gradients = torch.autograd.grad((scores * torch.arange(12.0).view(3, 4)).sum(), (regions, words))
+        return scores, *gradients
+
+    for ours, theirs in zip(run(layout), run("padded"), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@functions
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, "list", "numpy"])
+def test_lengths_of_every_integer_type(function: Callable[..., Tensor], dtype: torch.dtype | str) -> None:
+    lengths: list[Any] = [REGION_LENGTHS, WORD_LENGTHS]
+    if dtype == "numpy":
+        lengths = [[np.int32(length) for length in side] for side in lengths]
+    elif isinstance(dtype, torch.dtype):
+        lengths = [torch.tensor(side, dtype=dtype) for side in lengths]
+    expected = torch.stack(
+        [
+            torch.stack([function(image[None], caption[None])[0, 0] for caption in items(WORDS, WORD_LENGTHS)])
+            for image in items(REGIONS, REGION_LENGTHS)
+        ]
+    )
+    assert torch.equal(function(REGIONS, WORDS, *lengths), expected)
+
+
+@functions
+def test_lengths_default_to_all_rows(function: Callable[..., Tensor]) -> None:
+    assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, [R] * N_IMAGES, [W] * N_CAPTIONS))
+
+
+def strided(kind: str) -> tuple[Tensor, Tensor]:
+    """A leaf, and a (3, 5, 16) view of it with unusual strides."""
+    shapes = {
+        "transposed": (N_IMAGES, D, R),
+        "swapped items and rows": (R, N_IMAGES, D),
+        "slice of D": (N_IMAGES, R, 3 * D),
+        "every other D": (N_IMAGES, R, 2 * D),
+        "every other row": (N_IMAGES, 2 * R, D),
+        "every other item": (2 * N_IMAGES, R, D),
+        "expanded items": (1, R, D),
+        "expanded rows": (N_IMAGES, 1, D),
+        "expanded D": (N_IMAGES, R, 1),
+    }
+    leaf = torch.randn(shapes[kind], generator=torch.Generator().manual_seed(1)).requires_grad_()
+    view = {
+        "transposed": lambda: leaf.mT,
+        "swapped items and rows": lambda: leaf.transpose(0, 1),
+        "slice of D": lambda: leaf[..., D + 1 : 2 * D + 1],
+        "every other D": lambda: leaf[..., ::2],
+        "every other row": lambda: leaf[:, ::2],
+        "every other item": lambda: leaf[1::2],
+    }.get(kind, lambda: leaf.expand(N_IMAGES, R, D))()
+    return leaf, view
+
+
+STRIDES = (
+    *("transposed", "swapped items and rows", "slice of D", "every other D", "every other row", "every other item"),
+    *("expanded items", "expanded rows", "expanded D"),
+)
+
+
+@functions
+@pytest.mark.parametrize(("backend", "layout"), [("cpu", "padded"), ("cpu", "list"), ("torch", "padded")])
+@pytest.mark.parametrize("kind", STRIDES)
+def test_strides_do_not_matter(function: Callable[..., Tensor], backend: str, layout: str, kind: str) -> None:
+    leaf, view = strided(kind)
+    dense = view.detach().clone().requires_grad_()
+
+    def run(regions: Tensor) -> Tensor:
+        if layout == "list":
+            scores = function(items(regions, REGION_LENGTHS), WORDS, normalize=True, backend=backend)
+        else:
+            scores = function(regions, WORDS, REGION_LENGTHS, normalize=True, backend=backend)
+        scores.square().sum().backward()
+        return scores
+
+    assert torch.equal(run(view), run(dense))
+    (expected,) = torch.autograd.grad(view, leaf, dense.grad)
+    torch.testing.assert_close(leaf.grad, expected)
+
+
+@functions
+@backends
+@pytest.mark.parametrize("step", [(slice(None), slice(1, 1 + D)), (slice(None, None, 2), slice(None, D))])
+def test_packed_rows_may_lie_apart(function: Callable[..., Tensor], backend: str, step: tuple[slice, slice]) -> None:
+    rows = torch.randn(20, 2 * D, generator=torch.Generator().manual_seed(2))[step]
+    offsets = torch.tensor([0, 3, len(rows)])
+    scores = function((rows, offsets), WORDS, backend=backend)
+    assert torch.equal(scores, function((rows.contiguous(), offsets), WORDS, backend=backend))
+
+
+@functions
+@backends
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_padding_is_never_read(
+    request: pytest.FixtureRequest, function: Callable[..., Tensor], backend: str, normalize: bool, value: float
+) -> None:
+    if backend == "cpu" and normalize and not math.isfinite(value):
+        request.applymarker(pytest.mark.xfail(reason="the native backward pass normalises padding rows too"))
+
+    def run(fill: float) -> tuple[Tensor, ...]:
+        sides = []
+        for side, lengths in ((REGIONS, REGION_LENGTHS), (WORDS, WORD_LENGTHS)):
+            side = side.clone()
+            for item, length in enumerate(lengths):
+                side[item, length:] = fill
+            sides.append(side.requires_grad_())
+        scores = function(*sides, REGION_LENGTHS, WORD_LENGTHS, normalize=normalize, backend=backend)
+        return scores, *torch.autograd.grad(scores.sum(), sides)
+
+    for ours, theirs in zip(run(value), run(0.0), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def empty(kind: str, n: int) -> Any:
+    if kind == "packed":
+        return (torch.zeros(0, D), torch.tensor([0]))
+    return torch.zeros(0, n, D)
+
+
+@functions
+@backends
+@pytest.mark.parametrize("kind", ["padded", "packed", "padded of no rows"])
+@pytest.mark.parametrize("side", ["images", "captions", "both"])
+def test_no_items_have_no_scores(function: Callable[..., Tensor], backend: str, kind: str, side: str) -> None:
+    nothing = empty(kind, 0 if kind == "padded of no rows" else R)
+    regions = REGIONS.clone().requires_grad_() if side == "captions" else nothing
+    words = WORDS.clone().requires_grad_() if side == "images" else nothing
+    scores = function(regions, words, backend=backend)
+    assert scores.shape == ({"images": 0, "captions": N_IMAGES, "both": 0}[side], N_CAPTIONS if side == "images" else 0)
+    assert scores.dtype == torch.float32
+    for present in (regions, words):
+        if isinstance(present, Tensor) and present.requires_grad:
+            (gradient,) = torch.autograd.grad(scores.sum(), present)
+            assert torch.equal(gradient, torch.zeros_like(present))
+
+
+Case = tuple[str, Callable[[], tuple[Any, ...]], type[Exception], str]
+
+ERRORS: tuple[Case, ...] = (
+    # features
+    ("nothing", lambda: (None, WORDS), TypeError, "regions must be a (n, L, D) tensor"),
+    ("array", lambda: (REGIONS, WORDS.numpy()), TypeError, "words must be a (n, L, D) tensor"),
+    ("two dimensions", lambda: (REGIONS[0], WORDS), ValueError, "regions must have shape (n, L, D), got (5, 16)"),
+    ("four dimensions", lambda: (REGIONS, WORDS[None]), ValueError, "words must have shape (n, L, D)"),
+    ("integers", lambda: (REGIONS.long(), WORDS), TypeError, "regions must be float32, float64, bfloat16 or float16"),
+    ("booleans", lambda: (REGIONS, WORDS > 0), TypeError, "words must be float32, float64, bfloat16 or float16"),
+    ("complex", lambda: (REGIONS.to(torch.complex64), WORDS), TypeError, "regions must be float32"),
+    ("sparse", lambda: (REGIONS.to_sparse(), WORDS), TypeError, "regions must be a dense tensor"),
+    ("no D", lambda: (REGIONS[..., :0], WORDS[..., :0]), ValueError, "regions has D = 0"),
+    ("no rows", lambda: (REGIONS, WORDS[:, :0]), ValueError, "words has no rows (shape (4, 0, 16)): caption 0"),
+    # together
+    ("D", lambda: (REGIONS, WORDS[..., :8]), ValueError, "regions have D = 16 but words have D = 8"),
+    (
+        "dtypes",
+        lambda: (REGIONS, WORDS.bfloat16()),
+        TypeError,
+        "regions are torch.float32 but words are torch.bfloat16",
+    ),
+    ("devices", lambda: (REGIONS.to("meta"), WORDS), ValueError, "regions are on meta but words are on cpu"),
+    ("no device", lambda: (REGIONS.to("meta"), WORDS.to("meta")), ValueError, "regions and words are on the meta"),
+    # lengths
+    ("empty image", lambda: (REGIONS, WORDS, [5, 0, 1]), ValueError, "region_lengths[1] is 0: every image needs"),
+    ("empty caption", lambda: (REGIONS, WORDS, None, [1, 1, 1, 0]), ValueError, "word_lengths[3] is 0: every caption"),
+    ("too long", lambda: (REGIONS, WORDS, [5, 5, 6]), ValueError, "region_lengths[2] is 6: it must lie in 1..5"),
+    (
+        "negative",
+        lambda: (REGIONS, WORDS, None, [6, -2, 1, 1]),
+        ValueError,
+        "word_lengths[1] is -2: it must lie in 1..6",
+    ),
+    ("of int64", lambda: (REGIONS, WORDS, [2**62, 1, 1]), ValueError, f"region_lengths[0] is {2**62}: it must lie in"),
+    ("huge", lambda: (REGIONS, WORDS, [1, 2**70, 1]), ValueError, f"region_lengths[1] is {2**70}: it does not fit"),
+    (
+        "too few",
+        lambda: (REGIONS, WORDS, [5, 5]),
+        ValueError,
+        "region_lengths must hold one length for each of 3 images",
+    ),
+    (
+        "a column",
+        lambda: (REGIONS, WORDS, None, torch.ones(4, 1, dtype=torch.int64)),
+        ValueError,
+        "word_lengths must hold",
+    ),
+    ("a scalar", lambda: (REGIONS, WORDS, torch.tensor(3)), ValueError, "region_lengths must hold one length for each"),
+    ("a number", lambda: (REGIONS, WORDS, 3), TypeError, "region_lengths must be an integer tensor or a list"),
+    ("float list", lambda: (REGIONS, WORDS, [5, 1.0, 2]), TypeError, "region_lengths[1] must be an integer, not float"),
+    ("float tensor", lambda: (REGIONS, WORDS, torch.ones(3)), TypeError, "region_lengths must be integers"),
+    ("bool list", lambda: (REGIONS, WORDS, None, [1, True, 1, 1]), TypeError, "word_lengths[1] must be an integer"),
+    ("mask", lambda: (REGIONS, WORDS, torch.ones(3, dtype=torch.bool)), TypeError, "region_lengths must be integers"),
+    ("string", lambda: (REGIONS, WORDS, "123"), TypeError, "region_lengths[0] must be an integer, not str"),
+    (
+        "lengths on meta",
+        lambda: (REGIONS, WORDS, torch.ones(3, device="meta").long()),
+        ValueError,
+        "region_lengths is on",
+    ),
+    (
+        "sparse lengths",
+        lambda: (REGIONS, WORDS, torch.ones(3).long().to_sparse()),
+        TypeError,
+        "region_lengths must be a",
+    ),
+    (
+        "packed and lengths",
+        lambda: ((PACKED, torch.tensor([0, 15])), WORDS, [15]),
+        ValueError,
+        "region_lengths goes with",
+    ),
+    (
+        "list and lengths",
+        lambda: (REGIONS, [WORDS[0]], None, [6]),
+        ValueError,
+        "word_lengths goes with padded words only",
+    ),
+    # packed
+    (
+        "start",
+        lambda: ((PACKED, torch.tensor([1, 15])), WORDS),
+        ValueError,
+        "regions[1] (cu_seqlens) must begin with 0",
+    ),
+    (
+        "no offsets",
+        lambda: ((PACKED, torch.tensor([]).long()), WORDS),
+        ValueError,
+        "regions[1] (cu_seqlens) must begin",
+    ),
+    (
+        "end",
+        lambda: (REGIONS, (PACKED, torch.tensor([0, 14]))),
+        ValueError,
+        "words[1] (cu_seqlens) ends at 14 but words[0]",
+    ),
+    ("falling", lambda: ((PACKED, torch.tensor([0, 9, 5, 15])), WORDS), ValueError, "regions[1] (cu_seqlens)[1] is -4"),
+    ("repeated", lambda: (REGIONS, (PACKED, torch.tensor([0, 5, 5, 15]))), ValueError, "words[1] (cu_seqlens)[1] is 0"),
+    (
+        "float offsets",
+        lambda: ((PACKED, torch.tensor([0.0, 15])), WORDS),
+        TypeError,
+        "regions[1] (cu_seqlens) must be int",
+    ),
+    (
+        "bool offsets",
+        lambda: ((PACKED, torch.tensor([False])), WORDS),
+        TypeError,
+        "regions[1] (cu_seqlens) must be int",
+    ),
+    (
+        "flat offsets",
+        lambda: ((PACKED, torch.tensor([[0, 15]])), WORDS),
+        ValueError,
+        "regions[1] (cu_seqlens) must have one",
+    ),
+    (
+        "meta offsets",
+        lambda: ((PACKED, torch.zeros(2, device="meta").long()), WORDS),
+        ValueError,
+        "regions[1] (cu_seqlens)",
+    ),
+    (
+        "no values",
+        lambda: (([1.0], torch.tensor([0, 15])), WORDS),
+        TypeError,
+        "regions[0] must be the tensor of packed",
+    ),
+    (
+        "padded values",
+        lambda: ((REGIONS, torch.tensor([0, 15])), WORDS),
+        ValueError,
+        "regions[0] must have shape (rows, D)",
+    ),
+    (
+        "integer values",
+        lambda: ((PACKED.long(), torch.tensor([0, 15])), WORDS),
+        TypeError,
+        "regions[0] must be float32",
+    ),
+    # lists
+    ("no items", lambda: ([], WORDS), ValueError, "regions is an empty list"),
+    ("no tensor", lambda: (REGIONS, [WORDS[0], 3]), TypeError, "words[1] must be a (L, D) tensor, not int"),
+    ("strings", lambda: ("abc", WORDS), TypeError, "regions[0] must be a (L, D) tensor, not str"),
+    (
+        "padded item",
+        lambda: ([PACKED, REGIONS], WORDS),
+        ValueError,
+        "regions[1] must have shape (L, D), got (3, 5, 16)",
+    ),
+    ("empty item", lambda: ([PACKED, PACKED[:0]], WORDS), ValueError, "regions[1] is empty: every image needs"),
+    ("other D", lambda: (REGIONS, [PACKED, PACKED[:, :8]]), ValueError, "words[1] has D = 8 but words[0] has D = 16"),
+    (
+        "other dtype",
+        lambda: ([PACKED, PACKED.half()], WORDS),
+        TypeError,
+        "regions[1] is torch.float16 but regions[0] is",
+    ),
+    ("other device", lambda: ([PACKED, PACKED.to("meta")], WORDS), ValueError, "regions[1] is on meta but regions[0]"),
+    (
+        "integer item",
+        lambda: (REGIONS, [PACKED, PACKED.int()]),
+        TypeError,
+        "words[1] must be float32, float64, bfloat16",
+    ),
+    ("item of no D", lambda: ([PACKED[:, :0]], WORDS), ValueError, "regions[0] has D = 0"),
+)
+
+
+@functions
+@pytest.mark.parametrize(("arguments", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS])
+def test_bad_input_is_named_with_its_place(
+    function: Callable[..., Tensor], arguments: Callable[[], tuple[Any, ...]], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        function(*arguments())

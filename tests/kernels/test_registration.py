@@ -1,0 +1,331 @@
+"""Registration: the operations inside autograd, autocast, torch.compile and torch.func, and called directly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.backends.debugging import aot_eager
+from torch.autograd import gradcheck
+
+from crossret_kernels import maxsim_scores, scan_scores
+from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
+
+FUNCTIONS = (scan_scores, maxsim_scores)
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "scan_scores": ("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True),
+    "maxsim_scores": ("i2t", "sum", False),
+}
+MODES = [
+    *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
+      for norm, pooling, direction in itertools.product(NORM_MODES, POOLINGS, DIRECTIONS)),
+    *((maxsim_scores, {"pooling": pooling, "direction": direction})
+      for pooling, direction in itertools.product(("sum", "avg", "max"), DIRECTIONS)),
+]  # fmt: skip
+MODE_NAMES = ["-".join((function.__name__, *options.values())) for function, options in MODES]
+
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+modes = pytest.mark.parametrize(("function", "options"), MODES, ids=MODE_NAMES)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+# --- the operations themselves
+
+
+def operands(name: str, dtype: torch.dtype = torch.float32, pairs: bool = False) -> dict[str, Any]:
+    """Arguments of an operation, by name: padded batches of three images and two captions, with gaps."""
+    arguments: dict[str, Any] = {
+        "regions": randn(12, 8, dtype=dtype),
+        "region_starts": torch.tensor([0, 4, 8]),
+        "region_lengths": torch.tensor([3, 4, 1]),
+        "words": randn(14, 8, seed=1, dtype=dtype),
+        "word_starts": torch.tensor([0, 7]),
+        "word_lengths": torch.tensor([6, 7]),
+        "pairs": torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None,
+    }
+    if name.endswith("_backward"):
+        return {"grad_scores": randn(4, seed=2) if pairs else randn(3, 2, seed=2), **arguments}
+    return arguments
+
+
+def call(name: str, arguments: dict[str, Any]) -> Any:
+    needed = (True, True) if name.endswith("_backward") else ()
+    return getattr(torch.ops.crossret, name)(*arguments.values(), *OPTIONS[name.removesuffix("_backward")], *needed)
+
+
+OPERATIONS = [f"{name}{suffix}" for name in OPTIONS for suffix in ("", "_backward")]
+operations = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@operations
+@pytest.mark.parametrize(
+    ("dtype", "pairs"),
+    [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True), (torch.float16, False)],
+)
+def test_opcheck(name: str, dtype: torch.dtype, pairs: bool) -> None:
+    arguments = operands(name, dtype, pairs)
+    options: tuple[Any, ...] = OPTIONS[name.removesuffix("_backward")]
+    if name.endswith("_backward"):
+        options = (*options, True, pairs)
+    else:
+        arguments["regions"].requires_grad_()
+        arguments["words"].requires_grad_()
+    torch.library.opcheck(getattr(torch.ops.crossret, name).default, (*arguments.values(), *options))
+
+
+FAR = 2**63 - 1
+BAD_OPERANDS = {
+    "start before the rows": ("region_starts", torch.tensor([-1, 4, 8]), "regions: item 0"),
+    "start past the rows": ("region_starts", torch.tensor([0, 12, 8]), "regions: item 1"),
+    "start far past the rows": ("word_starts", torch.tensor([0, FAR]), "words: item 1"),
+    "length past the rows": ("word_lengths", torch.tensor([6, 8]), "words: item 1"),
+    "length far past the rows": ("region_lengths", torch.tensor([FAR, 4, 1]), "regions: item 0"),
+    "empty item": ("region_lengths", torch.tensor([3, 0, 1]), "regions: item 1 has length 0"),
+    "negative length": ("word_lengths", torch.tensor([-6, 7]), "words: item 0 has length -6"),
+    "a length too few": ("region_lengths", torch.tensor([3, 4]), "regions: one length for each item"),
+    "int32 starts": ("region_starts", torch.tensor([0, 4, 8], dtype=torch.int32), "regions must be a contiguous 1-D"),
+    "two-dimensional lengths": ("word_lengths", torch.tensor([[6, 7]]), "words must be a contiguous 1-D int64"),
+    "pair without image": ("pairs", torch.tensor([[0, 1], [3, 0], [0, 0], [0, 0]]), r"pairs\[1\] names image 3"),
+    "pair without caption": ("pairs", torch.tensor([[0, 2], [0, 0], [0, 0], [0, 0]]), r"pairs\[0\] names caption 2"),
+    "negative pair": ("pairs", torch.tensor([[0, 1], [0, 0], [0, 0], [-1, 0]]), r"pairs\[3\] names image -1"),
+    "flat pairs": ("pairs", torch.tensor([0, 0, 0, 0]), "pairs must be a"),
+    "int32 pairs": ("pairs", torch.zeros(4, 2, dtype=torch.int32), "pairs must be a"),
+    "other D": ("words", randn(14, 4), "regions have D = 8 but words have D = 4"),
+    "other dtype": ("words", randn(14, 8, dtype=torch.bfloat16), "regions and words must have one dtype"),
+    "float64": ("regions", randn(12, 8, dtype=torch.float64), "regions must be float32, bfloat16 or float16"),
+    "integers": ("words", torch.zeros(14, 8, dtype=torch.int64), "words must be float32, bfloat16 or float16"),
+    "padded features": ("regions", randn(3, 4, 8), "regions must be a"),
+    "no D": ("regions", randn(12, 0), "regions must be a"),
+}
+
+
+@operations
+@pytest.mark.parametrize(("argument", "value", "message"), BAD_OPERANDS.values(), ids=BAD_OPERANDS)
+def test_direct_calls_with_bad_operands_raise(name: str, argument: str, value: Tensor, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        call(name, operands(name, pairs=argument == "pairs") | {argument: value})
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name.endswith("_backward")])
+@pytest.mark.parametrize("grad_scores", [randn(3, 3), randn(5), randn(3, 2, dtype=torch.float64)])
+def test_gradients_of_other_scores_raise(name: str, grad_scores: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="grad_scores must be float32 of the scores' shape"):
+        call(name, operands(name) | {"grad_scores": grad_scores})
+
+
+@operations
+@pytest.mark.parametrize("position", range(2))
+def test_direct_calls_with_unknown_options_raise(name: str, position: int) -> None:
+    options: list[Any] = list(OPTIONS[name.removesuffix("_backward")])
+    options[position] = "unheard-of"
+    needed = (True, True) if name.endswith("_backward") else ()
+    with pytest.raises(RuntimeError, match=r"unknown .* unheard-of"):
+        getattr(torch.ops.crossret, name)(*operands(name).values(), *options, *needed)
+
+
+# --- gradients
+
+
+@modes
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_gradcheck(function: Callable[..., Tensor], options: dict[str, Any], backend: str) -> None:
+    regions, words = (
+        randn(*shape, seed=seed, dtype=torch.float64).requires_grad_()
+        for seed, shape in enumerate(((2, 3, 4), (3, 4, 4)))
+    )
+
+    def scores(v: Tensor, e: Tensor) -> Tensor:
+        return function(v, e, [3, 2], [4, 1, 3], normalize=True, backend=backend, **options)
+
+    assert gradcheck(scores, (regions, words), fast_mode=True)
+
+
+@modes
+def test_native_gradients_are_derivatives(function: Callable[..., Tensor], options: dict[str, Any]) -> None:
+    """The float32 gradients against a central difference of the float64 formulas, along a random direction."""
+    normalize = options["pooling"] in ("lse", "max")
+    sides = [randn(2, 5, 9), randn(3, 7, 9, seed=1)]
+    lengths = ([5, 3], [7, 1, 4])
+    weights = randn(2, 3, seed=2)
+    ours = [side.clone().requires_grad_() for side in sides]
+    scores = function(*ours, *lengths, normalize=normalize, backend="cpu", **options)
+    gradients = torch.autograd.grad((scores * weights).sum(), ours)
+
+    def value(step: float, directions: list[Tensor]) -> float:
+        moved = [side.double() + step * direction for side, direction in zip(sides, directions, strict=True)]
+        result = function(*moved, *lengths, normalize=normalize, backend="reference", **options)
+        return float((result * weights).sum())
+
+    directions = [randn(*side.shape, seed=10, dtype=torch.float64) for side in sides]
+    slope = (value(1e-6, directions) - value(-1e-6, directions)) / 2e-6
+    products = [gradient * direction for gradient, direction in zip(gradients, directions, strict=True)]
+    size = sum(product.abs().sum().item() for product in products)
+    assert abs(sum(product.sum().item() for product in products) - slope) <= 1e-5 * size
+
+
+@functions
+def test_only_the_wanted_gradients_are_made(function: Callable[..., Tensor]) -> None:
+    for wanted in (0, 1):
+        sides = [randn(2, 3, 4), randn(3, 4, 4, seed=1)]
+        both = [side.clone().requires_grad_() for side in sides]
+        function(*both).sum().backward()
+        sides[wanted].requires_grad_()
+        function(*sides).sum().backward()
+        assert torch.equal(sides[wanted].grad, both[wanted].grad)
+        assert sides[1 - wanted].grad is None
+
+
+@functions
+@pytest.mark.parametrize("transform", [False, True], ids=["autograd", "func"])
+def test_second_derivatives_are_refused(function: Callable[..., Tensor], transform: bool) -> None:
+    regions, words = randn(2, 3, 4), randn(3, 4, 4, seed=1)
+
+    def score(v: Tensor) -> Tensor:
+        return function(v, words).square().sum()
+
+    def twice() -> None:
+        if transform:
+            torch.func.grad(lambda v: torch.func.grad(score)(v).square().sum())(regions)
+        else:
+            (gradient,) = torch.autograd.grad(score(regions.requires_grad_()), regions, create_graph=True)
+            (gradient.square().sum() + regions.sum()).backward()
+
+    with pytest.raises(RuntimeError, match="cannot be differentiated"):
+        twice()
+
+
+@functions
+def test_backend_torch_has_second_derivatives(function: Callable[..., Tensor]) -> None:
+    sides = [randn(2, 3, 4, dtype=torch.float64), randn(2, 2, 4, seed=1, dtype=torch.float64)]
+    inputs = [side.requires_grad_() for side in sides]
+    assert torch.autograd.gradgradcheck(lambda v, e: function(v, e, backend="torch"), inputs, fast_mode=True)
+
+
+@functions
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("pairs", [None, torch.tensor([[1, 2], [0, 0], [1, 2]])], ids=["all", "pairs"])
+def test_torch_func(function: Callable[..., Tensor], backend: str, pairs: Tensor | None) -> None:
+    sides = (randn(2, 3, 4), randn(3, 4, 4, seed=1))
+
+    def loss(v: Tensor, e: Tensor) -> Tensor:
+        return function(v, e, [3, 2], normalize=True, pairs=pairs, backend=backend).square().sum()
+
+    inputs = [side.clone().requires_grad_() for side in sides]
+    expected = loss(*inputs)
+    expected.backward()
+    gradients, value = torch.func.grad_and_value(loss, argnums=(0, 1))(*sides)
+    assert torch.equal(value, expected)
+    for ours, theirs in zip(gradients, inputs, strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+    assert torch.equal(torch.func.grad(loss)(*sides), gradients[0])
+
+
+# --- autocast
+
+
+@functions
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("precast", [False, True], ids=["both float32", "one cast already"])
+def test_autocast(function: Callable[..., Tensor], dtype: torch.dtype, precast: bool) -> None:
+    parameters = [randn(2, 3, 16).requires_grad_(), randn(3, 4, 16, seed=1).requires_grad_()]
+    with torch.autocast("cpu", dtype=dtype):
+        scores = function(parameters[0].to(dtype) if precast else parameters[0], parameters[1])
+    scores.sum().backward()
+    lowered = [parameter.detach().to(dtype).requires_grad_() for parameter in parameters]
+    expected = function(*lowered)
+    expected.sum().backward()
+    assert scores.dtype == torch.float32
+    assert torch.equal(scores, expected)
+    assert not torch.equal(scores, function(*parameters))
+    for ours, theirs in zip(parameters, lowered, strict=True):
+        assert ours.grad.dtype == torch.float32
+        assert torch.equal(ours.grad, theirs.grad.float())
+
+
+@functions
+def test_autocast_switched_off_inside(function: Callable[..., Tensor]) -> None:
+    sides = randn(2, 3, 16), randn(3, 4, 16, seed=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
+        scores = function(*sides)
+    assert torch.equal(scores, function(*sides))
+
+
+@functions
+def test_autocast_leaves_float64_alone(function: Callable[..., Tensor]) -> None:
+    sides = randn(2, 3, 16, dtype=torch.float64), randn(3, 4, 16, seed=1, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(function(*sides), function(*sides, backend="torch"))
+        with pytest.raises(TypeError, match=r"regions are torch.float64 but words are torch.float32"):
+            function(sides[0], sides[1].float())
+
+
+# --- torch.compile
+
+
+def compiled_arguments(layout: str, r: int, w: int) -> tuple[list[Tensor], tuple[Any, ...], dict[str, Any]]:
+    """The leaves of a call, its positional arguments and its keyword arguments. A list keeps its number of items."""
+    if layout == "list":
+        sides = [[randn(side + i, 8, seed=i).requires_grad_() for i in range(n)] for n, side in ((3, r), (4, w))]
+        return [item for side in sides for item in side], tuple(sides), {}
+    n, m = r + 7, w + 13
+    shapes = ((n * r, 8), (m * w, 8)) if layout == "packed" else ((n, r, 8), (m, w, 8))
+    leaves = [randn(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes)]
+    if layout == "packed":
+        return leaves, tuple(zip(leaves, (torch.arange(n + 1) * r, torch.arange(m + 1) * w), strict=True)), {}
+    lengths = (torch.arange(n) % r + 1, torch.arange(m) % w + 1)
+    pairs = torch.stack([torch.arange(3 * r + 1) % n, torch.arange(3 * r + 1) % m], 1)
+    return leaves, (*leaves, *lengths), {"pairs": pairs} if layout == "pairs" else {}
+
+
+@functions
+@pytest.mark.parametrize("layout", ["padded", "packed", "list", "pairs"])
+def test_compiles_once_for_all_sizes(function: Callable[..., Tensor], layout: str) -> None:
+    torch.compiler.reset()
+    compilations = 0
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Any:
+        nonlocal compilations
+        compilations += 1
+        return aot_eager(graph, examples)
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=backend)
+    def compiled(arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+        return function(*arguments, **options)
+
+    after_the_first = None
+    for r, w in ((5, 9), (6, 11), (11, 7)):
+        results = []
+        for scores in (compiled, lambda arguments, options: function(*arguments, **options)):
+            leaves, arguments, options = compiled_arguments(layout, r, w)
+            output = scores(arguments, options)
+            results.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
+        for ours, theirs in zip(*results, strict=True):
+            assert torch.equal(ours, theirs)
+        after_the_first = after_the_first or compilations
+    assert compilations == after_the_first
+
+
+@functions
+def test_compiled_calls_check_values_as_they_run(function: Callable[..., Tensor]) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    regions, words = randn(2, 3, 4), randn(3, 5, 4)
+    compiled(regions, words, torch.tensor([3, 1]))
+    with pytest.raises(RuntimeError, match="regions: item 1 has length 9"):
+        compiled(regions, words, torch.tensor([3, 9]))
+
+
+@functions
+def test_compiled_under_autocast(function: Callable[..., Tensor]) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    sides = randn(2, 3, 16), randn(3, 5, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(compiled(*sides), function(*sides))

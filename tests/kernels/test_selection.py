@@ -1,0 +1,211 @@
+"""Pairs, candidates and options of the scores: what they select, and how bad ones are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores
+
+FUNCTIONS = (scan_scores, maxsim_scores)
+BACKENDS = ("cpu", "torch", "reference")
+N_IMAGES, N_CAPTIONS = 3, 4
+REGION_LENGTHS, WORD_LENGTHS = [5, 1, 4], [6, 3, 1, 2]
+GENERATOR = torch.Generator().manual_seed(0)
+REGIONS, WORDS = torch.randn(N_IMAGES, 5, 16, generator=GENERATOR), torch.randn(N_CAPTIONS, 6, 16, generator=GENERATOR)
+PAIRS = torch.tensor([[2, 1], [0, 0], [0, 0], [1, 3], [2, 1], [0, 2]])
+
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+backends = pytest.mark.parametrize("backend", BACKENDS)
+directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
+
+
+def run(function: Callable[..., Tensor], weight: Callable[[Tensor], Tensor], **options: Any) -> tuple[Tensor, ...]:
+    """Scores, and the gradients of regions and words under weighted scores."""
+    dtype = torch.float32 if options["backend"] == "cpu" else torch.float64
+    regions, words = (side.to(dtype, copy=True).requires_grad_() for side in (REGIONS, WORDS))
+    scores = function(regions, words, REGION_LENGTHS, WORD_LENGTHS, **options)
+    return scores, *torch.autograd.grad(weight(scores), (regions, words))
+
+
+def assert_same(backend: str, ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
+    """Scores equal to the bit on "cpu", where no batch's shape changes a product; all else but for rounding."""
+    if backend == "cpu":
+        assert torch.equal(ours[0], theirs[0])
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e3 * torch.finfo(a.dtype).eps * b.abs().max().item())
+
+
+@functions
+@backends
+@directions
+def test_pairs_are_entries_of_the_matrix(function: Callable[..., Tensor], backend: str, direction: str) -> None:
+    weights = torch.arange(1.0, 7.0)
+    options = {"direction": direction, "backend": backend}
+    ours = run(function, lambda s: (s * weights).sum(), pairs=PAIRS, **options)
+    matrix, *gradients = run(function, lambda s: (s[PAIRS[:, 0], PAIRS[:, 1]] * weights).sum(), **options)
+    assert_same(backend, ours, (matrix[PAIRS[:, 0], PAIRS[:, 1]], *gradients))
+
+
+@functions
+@backends
+@directions
+def test_candidates_are_entries_of_the_matrix(function: Callable[..., Tensor], backend: str, direction: str) -> None:
+    candidates = torch.tensor([[2, 0, 2, 1], [0, 1, 1, 2], [1, 0, 2, 0], [2, 2, 2, 2]])
+    if direction == "i2t":
+        candidates = torch.tensor([[3, 0], [1, 1], [2, 3]])
+    weights = torch.arange(1.0, 1.0 + candidates.numel()).view(candidates.shape)
+
+    def entries(matrix: Tensor) -> Tensor:
+        return matrix.T.gather(1, candidates) if direction == "t2i" else matrix.gather(1, candidates)
+
+    options = {"direction": direction, "backend": backend}
+    ours = run(function, lambda s: (s * weights).sum(), candidates=candidates, **options)
+    matrix, *gradients = run(function, lambda s: (entries(s) * weights).sum(), **options)
+    assert_same(backend, ours, (entries(matrix), *gradients))
+
+
+@functions
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_indices_of_every_integer_type(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    assert torch.equal(function(REGIONS, WORDS, pairs=PAIRS.to(dtype)), function(REGIONS, WORDS, pairs=PAIRS))
+    candidates = torch.tensor([[0, 1], [2, 1], [1, 1], [2, 0]])
+    assert torch.equal(
+        function(REGIONS, WORDS, candidates=candidates.to(dtype)), function(REGIONS, WORDS, candidates=candidates)
+    )
+
+
+@functions
+@backends
+def test_indices_of_any_strides(function: Callable[..., Tensor], backend: str) -> None:
+    wide = torch.cat([PAIRS, PAIRS.flip(1)], 1)
+    for view in (wide[:, :2], wide[::2, :2], PAIRS.T.contiguous().T, PAIRS[:1].expand(5, 2)):
+        scores = function(REGIONS, WORDS, pairs=view, backend=backend)
+        assert torch.equal(scores, function(REGIONS, WORDS, pairs=view.contiguous(), backend=backend))
+    candidates = torch.tensor([[0, 1, 2]]).expand(N_CAPTIONS, 3)
+    scores = function(REGIONS, WORDS, candidates=candidates, backend=backend)
+    assert torch.equal(scores, function(REGIONS, WORDS, candidates=candidates.contiguous(), backend=backend))
+
+
+@functions
+@backends
+@pytest.mark.parametrize(
+    ("selection", "shape"),
+    [
+        ({"pairs": torch.zeros(0, 2, dtype=torch.int64)}, (0,)),
+        ({"candidates": torch.zeros(N_CAPTIONS, 0, dtype=torch.int64)}, (N_CAPTIONS, 0)),
+    ],
+    ids=["pairs", "candidates"],
+)
+def test_no_pairs_have_no_scores(
+    function: Callable[..., Tensor], backend: str, selection: dict[str, Tensor], shape: tuple[int, ...]
+) -> None:
+    scores, *gradients = run(function, Tensor.sum, backend=backend, **selection)
+    assert scores.shape == shape
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients)
+
+
+@functions
+@backends
+def test_no_images_have_no_candidates(function: Callable[..., Tensor], backend: str) -> None:
+    candidates = torch.zeros(0, 2, dtype=torch.int64)
+    scores = function(REGIONS[:0], WORDS, direction="i2t", candidates=candidates, backend=backend)
+    assert scores.shape == (0, 2)
+
+
+Case = tuple[str, dict[str, Any], type[Exception], str]
+
+SELECTION_ERRORS: tuple[Case, ...] = (
+    ("list", {"pairs": [[0, 0]]}, TypeError, "pairs must be an integer tensor, not list"),
+    ("floats", {"pairs": torch.zeros(1, 2)}, TypeError, "pairs must be integers, not torch.float32"),
+    ("booleans", {"pairs": torch.tensor([[True, False]])}, TypeError, "pairs must be integers, not torch.bool"),
+    ("flat", {"pairs": torch.tensor([0, 0])}, ValueError, "pairs must have shape (P, 2), got (2,)"),
+    ("triples", {"pairs": torch.zeros(4, 3).long()}, ValueError, "pairs must have shape (P, 2), got (4, 3)"),
+    ("image", {"pairs": torch.tensor([[0, 0], [3, 0]])}, ValueError, "pairs[1] names image 3, but there are 3 images"),
+    ("caption", {"pairs": torch.tensor([[0, 4]])}, ValueError, "pairs[0] names caption 4, but there are 4 captions"),
+    ("negative", {"pairs": torch.tensor([[0, 0], [0, -1]])}, ValueError, "pairs[1] names caption -1"),
+    ("meta", {"pairs": torch.zeros(1, 2, device="meta").long()}, ValueError, "pairs is on the meta device"),
+    ("sparse", {"pairs": torch.ones(1, 2).long().to_sparse()}, TypeError, "pairs must be a dense tensor"),
+    ("both", {"pairs": PAIRS, "candidates": PAIRS}, ValueError, "pairs and candidates exclude each other"),
+    ("candidates list", {"candidates": [[0]]}, TypeError, "candidates must be an integer tensor, not list"),
+    ("candidates floats", {"candidates": torch.zeros(4, 2)}, TypeError, "candidates must be integers"),
+    ("candidates flat", {"candidates": torch.zeros(4).long()}, ValueError, "candidates must have shape (4, K)"),
+    ("rows", {"candidates": torch.zeros(3, 2).long()}, ValueError, "candidates must have shape (4, K)"),
+    ("i2t rows", {"candidates": torch.zeros(4, 2).long(), "direction": "i2t"}, ValueError, "must have shape (3, K)"),
+    ("entry", {"candidates": torch.tensor([[0, 1], [1, 2], [2, 3], [0, 0]])}, ValueError,
+     "candidates[2][1] names image 3, but there are 3 images"),
+    ("i2t entry", {"candidates": torch.tensor([[0, 1], [-1, 2], [2, 3]]), "direction": "i2t"}, ValueError,
+     "candidates[1][0] names caption -1, but there are 4 captions"),
+    ("candidates meta", {"candidates": torch.zeros(4, 2, device="meta").long()}, ValueError, "candidates is on"),
+)  # fmt: skip
+
+OPTION_ERRORS: tuple[Case, ...] = (
+    ("direction", {"direction": "i2i"}, ValueError, "direction must be one of t2i, i2t, not 'i2i'"),
+    ("pooling", {"pooling": "mean"}, ValueError, "pooling must be one of "),
+    ("no pooling", {"pooling": None}, ValueError, "not None"),
+    ("normalize", {"normalize": 1}, TypeError, "normalize must be True or False, not 1"),
+    ("normalize by name", {"normalize": "no"}, TypeError, "normalize must be True or False, not 'no'"),
+    (
+        "backend",
+        {"backend": "gpu"},
+        ValueError,
+        "backend must be one of cpu, triton, cuda, torch, reference, not 'gpu'",
+    ),
+)
+
+SCAN_ERRORS: tuple[Case, ...] = (
+    ("norm", {"raw_feature_norm": "l2"}, ValueError, "raw_feature_norm must be one of softmax, l2norm, clipped_l2norm"),
+    *(
+        (f"{name} {kind}", {name: value}, error, f"{name} must be {message}")
+        for name in ("clip_slope", "lambda_softmax", "lambda_lse")
+        for kind, value, error, message in (
+            ("nan", float("nan"), ValueError, "a finite number in float32, not nan"),
+            ("infinite", float("-inf"), ValueError, "a finite number in float32, not -inf"),
+            ("beyond float32", 1e39, ValueError, "a finite number in float32, not 1e+39"),
+            ("huge", 10**400, ValueError, "a finite number in float32"),
+            ("text", "9", TypeError, "a number, not str"),
+            ("nothing", None, TypeError, "a number, not NoneType"),
+            ("flag", True, TypeError, "a number, not bool"),
+            ("learnt", torch.tensor(9.0, requires_grad=True), TypeError, "a number, not Tensor"),
+        )
+    ),
+    *(
+        (
+            f"lambda_lse {value}",
+            {"lambda_lse": value},
+            ValueError,
+            f"lambda_lse must be above 0 in float32, not {value}",
+        )
+        for value in (0, -1.0, 1e-46)
+    ),
+)
+
+
+def cases(*tables: tuple[Case, ...]) -> list[Any]:
+    return [pytest.param(*case[1:], id=case[0]) for table in tables for case in table]
+
+
+@functions
+@pytest.mark.parametrize(("options", "error", "message"), cases(SELECTION_ERRORS, OPTION_ERRORS))
+def test_bad_selections_and_options_are_named(
+    function: Callable[..., Tensor], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        function(REGIONS, WORDS, **options)
+
+
+@pytest.mark.parametrize(("options", "error", "message"), cases(SCAN_ERRORS))
+@backends
+def test_bad_numbers_are_named(backend: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        scan_scores(REGIONS, WORDS, backend=backend, **options)
+
+
+def test_sum_max_has_no_lse() -> None:
+    with pytest.raises(ValueError, match="pooling must be one of sum, avg, max, not 'lse'"):
+        maxsim_scores(REGIONS, WORDS, pooling="lse")
