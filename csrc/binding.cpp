@@ -73,10 +73,7 @@ class CheckedSide {
     if (!normalize) return;
     scales_.resize(values.size(0));
     const auto row_scales = kernels().row_scales;
-    constexpr int64_t grain = 64;
-    parallel((values.size(0) + grain - 1) / grain, 0, [&](int64_t part, Workspace&) {
-      row_scales(side_, part * grain, std::min((part + 1) * grain, values.size(0)), scales_.data());
-    });
+    for_each_item([&](int64_t first, int64_t last) { row_scales(side_, first, last, scales_.data()); });
     side_.scales = scales_.data();
   }
   CheckedSide(const CheckedSide&) = delete;
@@ -97,16 +94,19 @@ class CheckedSide {
     if (side_.scales != nullptr) {
       const auto unnormalize = kernels().unnormalize_gradients;
       float* data = gradient.mutable_data_ptr<float>();
-      constexpr int64_t grain = 64;
-      const int64_t rows = gradient.size(0);
-      parallel((rows + grain - 1) / grain, 0, [&](int64_t part, Workspace&) {
-        unnormalize(side_, part * grain, std::min((part + 1) * grain, rows), data);
-      });
+      for_each_item([&](int64_t first, int64_t last) { unnormalize(side_, first, last, data); });
     }
     return side_.dtype == Dtype::float32 ? gradient : torch::stable::to(gradient, tensors_.values.scalar_type());
   }
 
  private:
+  // Calls work(first row, last row) for every item: rows between items are padding, which is never read.
+  template <class Work>
+  void for_each_item(const Work& work) const {
+    parallel(side_.count, 0,
+             [&](int64_t item, Workspace&) { work(side_.starts[item], side_.starts[item] + side_.lengths[item]); });
+  }
+
   Tensors tensors_;
   Side side_{};
   std::vector<float> scales_;
@@ -145,10 +145,11 @@ class CheckedBatch {
 
   // The scores' gradient as contiguous float32 of the scores' shape.
   Tensor checked_gradient(const Tensor& grad_scores) const {
-    const int64_t expected = pairs_ ? pairs_->size() : images.side().count * captions.side().count;
-    STD_TORCH_CHECK(
-        grad_scores.is_cpu() && grad_scores.scalar_type() == ScalarType::Float && grad_scores.numel() == expected,
-        "grad_scores must be float32 of the scores' shape, on the CPU");
+    const bool fits = pairs_ ? grad_scores.dim() == 1 && grad_scores.size(0) == pairs_->size()
+                             : grad_scores.dim() == 2 && grad_scores.size(0) == images.side().count &&
+                                   grad_scores.size(1) == captions.side().count;
+    STD_TORCH_CHECK(fits && grad_scores.is_cpu() && grad_scores.scalar_type() == ScalarType::Float,
+                    "grad_scores must be float32 of the scores' shape, on the CPU");
     return torch::stable::contiguous(grad_scores);
   }
 
@@ -171,26 +172,27 @@ Pooling parse_pooling(const std::string& name) {
   return Pooling::max;
 }
 
+// raw_feature_norm as a clip and what remains of it.
+bool parse_norm(const std::string& name, Norm& norm) {
+  if (name == "softmax") {
+    norm = Norm::softmax;
+  } else if (name == "l2norm" || name == "clipped_l2norm") {
+    norm = Norm::l2;
+  } else if (name == "l1norm" || name == "clipped_l1norm") {
+    norm = Norm::l1;
+  } else {
+    STD_TORCH_CHECK(name == "clipped" || name == "no_norm", "unknown raw_feature_norm ", name);
+    norm = Norm::none;
+  }
+  return name.compare(0, 7, "clipped") == 0;
+}
+
 CrossAttentionOptions parse_options(const std::string& direction, const std::string& raw_feature_norm,
                                     double clip_slope, double lambda_softmax, const std::string& pooling,
                                     double lambda_lse) {
-  const std::string clipped = "clipped";
-  const bool clips = raw_feature_norm.compare(0, clipped.size(), clipped) == 0;
-  const std::string norm = clips && raw_feature_norm.size() > clipped.size()
-                               ? raw_feature_norm.substr(clipped.size() + 1)
-                               : (clips ? "no_norm" : raw_feature_norm);
   CrossAttentionOptions options{};
   options.direction = parse_direction(direction);
-  if (norm == "softmax") {
-    options.norm = Norm::softmax;
-  } else if (norm == "l2norm") {
-    options.norm = Norm::l2;
-  } else if (norm == "l1norm") {
-    options.norm = Norm::l1;
-  } else {
-    STD_TORCH_CHECK(norm == "no_norm", "unknown raw_feature_norm ", raw_feature_norm);
-    options.norm = Norm::none;
-  }
+  const bool clips = parse_norm(raw_feature_norm, options.norm);
   options.clip_slope = clips ? static_cast<float>(clip_slope) : 1.0f;
   options.lambda_softmax = static_cast<float>(lambda_softmax);
   options.pooling = parse_pooling(pooling);
