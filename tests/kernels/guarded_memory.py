@@ -106,8 +106,8 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             fenced.extend(memory.copy(tensor) for tensor in integers(lengths))
         plain.append(pairs)
         fenced.append(None if pairs is None else memory.copy(pairs))
-        n_scores = len(pairs) if pairs is not None else len(REGION_LENGTHS) * len(WORD_LENGTHS)
-        grads = torch.randn(n_scores, generator=torch.Generator().manual_seed(2))
+        shape = (len(REGION_LENGTHS), len(WORD_LENGTHS)) if pairs is None else (len(pairs),)
+        grads = torch.randn(shape, generator=torch.Generator().manual_seed(2))
         fenced_grads = memory.copy(grads)
         for (name, options), isa in itertools.product(OPTIONS, torch.ops.crossret.cpu_isas().split()):
             os.environ["CROSSRET_CPU_ISA"] = isa
