@@ -34,6 +34,27 @@ static inline F sum_rows(F* r) {
   return r[0];
 }
 
+// The larger of both; NaN where either is.
+static inline F max_or_nan(F x, F best) { return V::select(V::is_nan(x), x, V::max(x, best)); }
+
+// The maxima of `width` row segments of n, rows past `valid` repeating the last; NaN where a segment has one.
+static F segment_maxima(const float* x, int64_t ld, int64_t valid, int64_t n) {
+  F best[V::width];
+  for (int i = 0; i < V::width; ++i) {
+    const float* row = x + (i < valid ? i : valid - 1) * ld;
+    const F first = V::set(row[0]);
+    best[i] = first;
+    for (int64_t j = 0; j < n; j += V::width) {
+      best[i] = max_or_nan(V::select(V::lanes(n - j), V::load(row + j, n - j), first), best[i]);
+    }
+  }
+  V::transpose(best);
+  for (int step = 1; step < V::width; step *= 2) {
+    for (int i = 0; i + step < V::width; i += 2 * step) best[i] = max_or_nan(best[i], best[i + step]);
+  }
+  return best[0];
+}
+
 static inline float max_of(const float* x, int64_t n) {
   float best = x[0];
   for (int64_t i = 1; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;

@@ -28,14 +28,10 @@ static Queries take_queries(int64_t n, Workspace& memory) {
   return {memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size)};
 }
 
-// Whether λn stays where exp neither overflows nor loses every weight, so that no maximum need be subtracted:
-// normalised similarities lie in [−1, 1].
-static inline bool bounded(const CrossAttentionOptions& options) {
-  return options.norm != Norm::none && options.lambda_softmax >= 0.0f && options.lambda_softmax <= 20.0f;
+// λ / (norm + eps): what a similarity of that norm is multiplied by. Zero where the norm is: λ / eps may overflow.
+static inline F norm_factor(F norm, F lambda) {
+  return V::select(V::nonzero(norm), V::div(lambda, V::add(norm, V::set(kEps))), V::zero());
 }
-
-// λ / (norm + eps): what a similarity of that norm is multiplied by.
-static inline F norm_factor(F norm, F lambda) { return V::div(lambda, V::add(norm, V::set(kEps))); }
 
 static inline F norm_term(F x, Norm norm) { return norm == Norm::l1 ? V::max(V::sub(V::zero(), x), x) : V::mul(x, x); }
 
@@ -119,21 +115,25 @@ static void column_logits(const CrossAttentionOptions& options, const Tiles& til
 }
 
 // Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of
-// large float32 terms. Those few are summed again as ‖Σ p c‖² in float64, from the contexts themselves.
+// large terms. It is then summed as ‖Σ p c‖², from the contexts themselves: twice the similarities' work for that
+// query.
 static float attended_square(const float* weights, int64_t weight_stride, const float* contexts, int64_t ld, int64_t n,
                              int64_t dim) {
-  constexpr int64_t slice = 64;
-  double square = 0.0;
-  for (int64_t k0 = 0; k0 < dim; k0 += slice) {
-    const int64_t width = dim - k0 < slice ? dim - k0 : slice;
-    double attended[slice] = {};
+  constexpr int count = 4;
+  F square = V::zero();
+  for (int64_t k0 = 0; k0 < dim; k0 += count * V::width) {
+    F attended[count];
+    for (int i = 0; i < count; ++i) attended[i] = V::zero();
     for (int64_t c = 0; c < n; ++c) {
-      const double p = weights[c * weight_stride];
-      for (int64_t k = 0; k < width; ++k) attended[k] += p * contexts[c * ld + k0 + k];
+      const F p = V::set(weights[c * weight_stride]);
+      const float* row = contexts + c * ld + k0;
+      for (int i = 0; i < count && k0 + i * V::width < dim; ++i) {
+        attended[i] = V::fma(p, V::load(row + i * V::width, dim - k0 - i * V::width), attended[i]);
+      }
     }
-    for (int64_t k = 0; k < width; ++k) square += attended[k] * attended[k];
+    for (int i = 0; i < count; ++i) square = V::fma(attended[i], attended[i], square);
   }
-  return static_cast<float>(square);
+  return V::reduce_add(square);
 }
 
 // Squares of the queries [j, j + width) that need it are replaced; weights of query q at weights + q * query_stride.
@@ -163,7 +163,6 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
                        const CaptionBlock& block, Tiles& tiles, Queries& queries) {
   const CrossAttentionOptions& options = call.options;
   const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(rows);
-  const bool subtract_max = !bounded(options);
   if (options.norm != Norm::none) {
     int64_t c0 = 0;
     for (int64_t c = 0; c < block.count; ++c) {
@@ -179,11 +178,9 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
     if (options.norm == Norm::none) column_logits(options, tiles, rows, j);
     const float* s = tiles.similarities + j;
     float* p = tiles.weights + j;
-    F shift = V::set(options.lambda_softmax);
-    if (subtract_max) {
-      shift = V::load(p);
-      for (int64_t r = 1; r < rows; ++r) shift = V::max(shift, V::load(p + r * ld));
-    }
+    // Without the maximum taken out, weights of 1e-18 squared would leave pᵀGp no digits.
+    F shift = V::load(p);
+    for (int64_t r = 1; r < rows; ++r) shift = V::max(shift, V::load(p + r * ld));
     F product = V::zero(), total = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
       const F weight = exp(V::sub(V::load(p + r * ld), shift));
@@ -211,37 +208,28 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
   }
 }
 
-// Regions attend to words: the weights of all captions of the block at once.
-static void weights_i2t(const CrossAttentionCall& call, const Rectangle& pairs, const ImageBlock& image,
-                        const CaptionBlock& block, Tiles& tiles) {
-  const CrossAttentionOptions& options = call.options;
-  const int64_t rows = image.n_regions, ld = tiles.ld;
-  const F shift = V::set(options.lambda_softmax);
-  const bool subtract_max = !bounded(options);
-  for (int64_t j = 0; j < block.columns; j += V::width) {
-    column_logits(options, tiles, rows, j);
-    float* p = tiles.weights + j;
-    if (subtract_max) continue;
-    for (int64_t r = 0; r < rows; ++r) V::store(p + r * ld, exp(V::sub(V::load(p + r * ld), shift)));
-  }
-  if (!subtract_max) return;
-  int64_t c0 = 0;
-  for (int64_t c = 0; c < block.count; ++c) {
-    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-    for (int64_t r = 0; r < rows; ++r) {
-      float* p = tiles.weights + r * ld + c0;
-      softmax_segment(p, n, p);
-    }
-    c0 += n;
-  }
+// Regions attend to words: λn of all captions of the block at once …
+static void logits_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
+                       Tiles& tiles) {
+  for (int64_t j = 0; j < block.columns; j += V::width) column_logits(call.options, tiles, image.n_regions, j);
 }
 
-// … and the relevance of every region for the caption at columns [c0, c0 + n) of the block.
+// … and the weights and the relevance of every region for the caption at columns [c0, c0 + n) of the block.
 static void attend_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
                        const float* gram, int64_t c0, int64_t n, Tiles& tiles, Queries& queries) {
   const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(n);
   const float* words = block.rows + c0 * pad_row(call.captions.dim);
-  const float* weights = tiles.weights + c0;
+  float* weights = tiles.weights + c0;
+  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
+    alignas(64) float shifts[V::width];
+    V::store(shifts, segment_maxima(weights + r0 * ld, ld, rows - r0, n));
+    for (int64_t r = r0; r < rows && r < r0 + V::width; ++r) {
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* p = weights + r * ld + j;
+        V::store(p, exp(V::sub(V::load(p, n - j), V::set(shifts[r - r0]))), n - j);
+      }
+    }
+  }
   block_product(rows, n, n, {weights, ld, 1}, gram, kPanel, ldg, tiles.gram_weights, ldg, false);
   for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
     F product[V::width], total[V::width], square[V::width], diagonal[V::width];

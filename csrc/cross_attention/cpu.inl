@@ -32,7 +32,7 @@ static void cross_attention_forward(const CrossAttentionCall& call, const Rectan
                    if (t2i) {
                      attend_t2i(call, pairs, image, block, tiles, queries);
                    } else {
-                     weights_i2t(call, pairs, image, block, tiles);
+                     logits_i2t(call, image, block, tiles);
                    }
                    int64_t c0 = 0, gram = 0;
                    for (int64_t c = 0; c < block.count; ++c) {

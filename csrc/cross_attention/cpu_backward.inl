@@ -4,12 +4,12 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Per query, besides the forward pass's: ∂L/∂r and the factors it puts on Σps, pᵀGp and Σp.
+// Per query, besides the forward pass's: ∂L/∂r, the factors it puts on Σps and pᵀGp, and that of the query's own row.
 struct QueryGradients {
   float* relevance;
   float* product;       // ∂L/∂(Σ p s)
   float* twice_square;  // 2 ∂L/∂(pᵀ G p)
-  float* total;         // ∂L/∂(Σ p): not zero only where the cosine's denominator is at its floor
+  float* own;
 };
 
 struct CrossAttentionBackwardBuffers {
@@ -17,6 +17,7 @@ struct CrossAttentionBackwardBuffers {
   QueryGradients grads;
   float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, regions × words
   float* weight_panels;   // pᵀ as panels: t2i
+  float* row;             // the words of one caption
 };
 
 static CrossAttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& call, Workspace& memory) {
@@ -27,30 +28,29 @@ static CrossAttentionBackwardBuffers take_backward_buffers(const CrossAttentionC
   buffers.forward = take_attention_buffers(call, memory);
   buffers.grads = {memory.floats(queries), memory.floats(queries), memory.floats(queries), memory.floats(queries)};
   buffers.scaled_weights = memory.floats(limits.rows * limits.columns);
+  buffers.row = memory.floats(limits.columns);
   buffers.weight_panels = t2i ? memory.floats(pad_columns(limits.rows) * limits.columns) : nullptr;
   return buffers;
 }
 
-// From ∂L/∂r to the factors above and to the coefficient of the query's own row, for queries [j, j + width).
-static void relevance_gradient(const Queries& queries, const float* query_norms, int64_t j, QueryGradients& grads,
-                               float* query_coefs, int64_t n) {
+// From ∂L/∂r to the factors above, for queries [j, j + width). ∂L/∂(Σp), which the cosine's floor would bring, shifts
+// ∂L/∂p of all contexts alike and so vanishes in the softmax.
+static void relevance_gradient(const Queries& queries, const float* query_norms, int64_t j, QueryGradients& grads) {
   const F norm = V::load(query_norms + j), square = V::max(V::zero(), V::load(queries.square + j));
-  const F grad = V::load(grads.relevance + j), total = V::load(queries.total + j);
-  const F length = V::mul(norm, V::sqrt(square)), least = V::mul(V::set(kEps), total);
-  const auto valid = V::nonzero(length), floored = V::less(length, least);
+  const F grad = V::load(grads.relevance + j);
+  const F length = V::mul(norm, V::sqrt(square)), least = V::mul(V::set(kEps), V::load(queries.total + j));
+  const auto valid = V::nonzero(length);
   const F zero = V::zero();
-  const F product = V::select(valid, V::div(grad, V::max(least, length)), zero);
   const F pull = V::sub(zero, V::mul(grad, V::load(queries.relevance + j)));  // −g r
-  const F kept = V::select(floored, zero, pull);
-  V::store(grads.product + j, product);
+  const F kept = V::select(V::less(length, least), zero, pull);
+  V::store(grads.product + j, V::select(valid, V::div(grad, V::max(least, length)), zero));
   V::store(grads.twice_square + j, V::select(valid, V::div(kept, square), zero));
-  V::store(grads.total + j, V::select(valid, V::div(V::sub(pull, kept), total), zero));
-  V::store(query_coefs + j, V::select(valid, V::div(kept, V::mul(norm, norm)), zero), n - j);
+  V::store(grads.own + j, V::select(valid, V::div(kept, V::mul(norm, norm)), zero));
 }
 
-// ∂L/∂(λn) of every cell, in place of G p.
-static inline F logit_gradient(F p, F s, F gram_weight, F product, F twice_square, F total) {
-  return V::mul(p, V::fma(product, s, V::fma(twice_square, gram_weight, total)));
+// ∂L/∂p of one cell, but for what all contexts of a query have in common.
+static inline F weight_gradient(F s, F gram_weight, F product, F twice_square) {
+  return V::fma(product, s, V::mul(twice_square, gram_weight));
 }
 
 // ∂L/∂x = own · ∂L/∂n − shared · (x or sign x), from Σx² or Σ|x| and Σ x ∂L/∂n; both zero where the norm is zero.
@@ -181,17 +181,25 @@ static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGra
     pool_gradient(queries.relevance + c0, n, options.pooling, options.lambda_lse, grad, grads.relevance + c0);
     c0 += n;
   }
-  // The relevances are used up one vector later, so that the coefficients of the words take their place.
+  const F lambda = V::set(options.lambda_softmax);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    relevance_gradient(queries, block.norms, j, grads, queries.relevance, block.columns);
+    relevance_gradient(queries, block.norms, j, grads);
     const F product = V::load(grads.product + j), square = V::load(grads.twice_square + j);
-    const F total = V::load(grads.total + j), lambda = V::set(options.lambda_softmax);
+    F dot = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = r * ld + j;
       const F p = V::load(tiles.weights + at), s = V::load(tiles.similarities + at);
-      const F dt = logit_gradient(p, s, V::load(tiles.gram_weights + at), product, square, total);
-      V::store(tiles.gram_weights + at, V::mul(lambda, dt));
+      const F dp = weight_gradient(s, V::load(tiles.gram_weights + at), product, square);
+      dot = V::fma(p, dp, dot);
+      V::store(tiles.gram_weights + at, dp);
       V::store(buffers.scaled_weights + at, V::mul(square, p));
+    }
+    // The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
+    const F mean = V::div(dot, V::load(queries.total + j));
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = r * ld + j;
+      const F p = V::mul(lambda, V::load(tiles.weights + at));
+      V::store(tiles.gram_weights + at, V::mul(p, V::sub(V::load(tiles.gram_weights + at), mean)));
     }
   }
   // ∂L/∂G of this image: Σ over words of 2 ∂L/∂(pᵀGp) · p pᵀ.
@@ -204,7 +212,7 @@ static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGra
     const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
     const int64_t slot = pairs.slot(image.image, block.first + c), ldo = gram_row(n);
     if (options.norm != Norm::none) {
-      word_norm_gradient(options, tiles, rows, c0, n, buffers.weight_panels);
+      word_norm_gradient(options, tiles, rows, c0, n, buffers.row);
     }
     float* ds = out.similarity_grads + out.similarity_offsets[slot];
     for (int64_t r = 0; r < rows; ++r) {
@@ -216,7 +224,7 @@ static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGra
       }
     }
     float* coefs = out.query_coefs + out.query_offsets[slot];
-    for (int64_t j = 0; j < n; ++j) coefs[j] = queries.relevance[c0 + j];
+    for (int64_t j = 0; j < n; ++j) coefs[j] = grads.own[c0 + j];
     c0 += n;
   }
 }
@@ -228,27 +236,35 @@ static void backward_i2t(const CrossAttentionCall& call, const CrossAttentionGra
   Queries& queries = buffers.forward.queries;
   QueryGradients& grads = buffers.grads;
   const int64_t rows = image.n_regions, ld = tiles.ld;
-  weights_i2t(call, pairs, image, block, tiles);
+  logits_i2t(call, image, block, tiles);
   int64_t c0 = 0, gram = 0;
   for (int64_t c = 0; c < block.count; ++c) {
     const int64_t caption = pairs.captions[block.first + c], n = call.captions.lengths[caption];
     const int64_t slot = pairs.slot(image.image, block.first + c), ldg = gram_row(n);
     attend_i2t(call, image, block, block.grams + gram, c0, n, tiles, queries);
     pool_gradient(queries.relevance, rows, options.pooling, options.lambda_lse, out.grad_scores[slot], grads.relevance);
-    for (int64_t r = 0; r < rows; r += V::width) {
-      relevance_gradient(queries, image.norms, r, grads, out.query_coefs + out.query_offsets[slot], rows);
-    }
+    for (int64_t r = 0; r < rows; r += V::width) relevance_gradient(queries, image.norms, r, grads);
+    float* coefs = out.query_coefs + out.query_offsets[slot];
     const float *weights = tiles.weights + c0, *similarities = tiles.similarities + c0;
     float* scaled = buffers.scaled_weights;
     for (int64_t r = 0; r < rows; ++r) {
+      coefs[r] = grads.own[r];
       const F product = V::set(grads.product[r]), square = V::set(grads.twice_square[r]);
-      const F total = V::set(grads.total[r]), lambda = V::set(options.lambda_softmax);
+      F dot = V::zero();
       for (int64_t j = 0; j < n; j += V::width) {
         const F p = V::load(weights + r * ld + j, n - j), s = V::load(similarities + r * ld + j, n - j);
         float* gp = tiles.gram_weights + r * ldg + j;
-        const F dt = logit_gradient(p, s, V::load(gp, n - j), product, square, total);
-        V::store(gp, V::mul(lambda, dt), n - j);
+        const F dp = weight_gradient(s, V::load(gp, n - j), product, square);
+        dot = V::fma(p, dp, dot);
+        V::store(gp, dp, n - j);
         V::store(scaled + r * ldg + j, V::mul(square, p), n - j);
+      }
+      // As in t2i: the softmax takes out the mean.
+      const F mean = V::set(V::reduce_add(dot) / queries.total[r]);
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* dt = tiles.gram_weights + r * ldg + j;
+        const F p = V::mul(V::set(options.lambda_softmax), V::load(weights + r * ld + j, n - j));
+        V::store(dt, V::mul(p, V::sub(V::load(dt, n - j), mean)), n - j);
       }
     }
     // ∂L/∂G of this caption: Σ over regions of p · 2 ∂L/∂(pᵀGp) pᵀ.

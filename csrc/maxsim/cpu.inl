@@ -19,9 +19,6 @@ static MaxSimBuffers take_maxsim_buffers(const MaxSimCall& call, Workspace& memo
   return buffers;
 }
 
-// The larger of both; NaN where either is.
-static inline F max_or_nan(F x, F best) { return V::select(V::is_nan(x), x, V::max(x, best)); }
-
 // The best region of the words in columns [j, j + width).
 static void best_region(const float* s, int64_t ld, int64_t rows, int64_t j, MaxSimBuffers& buffers) {
   F best = V::load(s + j), index = V::zero();
@@ -32,21 +29,6 @@ static void best_region(const float* s, int64_t ld, int64_t rows, int64_t j, Max
   }
   V::store(buffers.best + j, best);
   V::store(buffers.index + j, index);
-}
-
-// The best word, of n in a row segment, for the regions [r0, r0 + width). Lanes past the segment repeat its first word.
-static void best_word(const float* s, int64_t ld, int64_t rows, int64_t r0, int64_t n, MaxSimBuffers& buffers) {
-  F best[V::width];
-  for (int i = 0; i < V::width; ++i) {
-    const float* x = s + (r0 + i < rows ? r0 + i : rows - 1) * ld;
-    best[i] = V::set(x[0]);
-    for (int64_t j = 0; j < n; j += V::width) {
-      best[i] = max_or_nan(V::select(V::lanes(n - j), V::load(x + j, n - j), V::set(x[0])), best[i]);
-    }
-  }
-  V::transpose(best);
-  for (int i = 1; i < V::width; ++i) best[0] = max_or_nan(best[i], best[0]);
-  V::store(buffers.best + r0, best[0]);
 }
 
 // Calls visit(image of the rectangle, caption of the rectangle, number of queries, their places in the buffers).
@@ -62,7 +44,9 @@ static void for_each_best(const MaxSimCall& call, const Rectangle& pairs, MaxSim
                    int64_t c0 = 0;
                    for (int64_t c = 0; c < block.count; ++c) {
                      const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-                     for (int64_t r = 0; !t2i && r < rows; r += V::width) best_word(s + c0, ld, rows, r, n, buffers);
+                     for (int64_t r = 0; !t2i && r < rows; r += V::width) {
+                       V::store(buffers.best + r, segment_maxima(s + r * ld + c0, ld, rows - r, n));
+                     }
                      visit(image.image, block.first + c, t2i ? n : rows, t2i ? c0 : 0, c0);
                      c0 += n;
                    }
