@@ -46,10 +46,11 @@ struct Tensors {
   Tensor values, starts, lengths;
 };
 
-// One side of the batch, its bounds checked, the scales of its rows computed where it is to be normalised.
+// One side of the batch, its bounds checked, the norms of its rows computed where it is to be normalised.
 class CheckedSide {
  public:
-  CheckedSide(const Tensors& tensors, bool normalize, const char* name) : tensors_(tensors) {
+  CheckedSide(const Kernels& kernels, const Tensors& tensors, bool normalize, const char* name)
+      : kernels_(kernels), tensors_(tensors) {
     const Tensor& values = tensors_.values;
     STD_TORCH_CHECK(values.is_cpu() && values.dim() == 2 && values.size(1) > 0, name,
                     " must be a (rows, D) tensor on the CPU");
@@ -71,10 +72,9 @@ class CheckedSide {
       side_.longest = std::max(side_.longest, length);
     }
     if (!normalize) return;
-    scales_.resize(values.size(0));
-    const auto row_scales = kernels().row_scales;
-    for_each_item([&](int64_t first, int64_t last) { row_scales(side_, first, last, scales_.data()); });
-    side_.scales = scales_.data();
+    norms_.resize(values.size(0));
+    for_each_item([&](int64_t first, int64_t last) { kernels_.row_norms(side_, first, last, norms_.data()); });
+    side_.norms = norms_.data();
   }
   CheckedSide(const CheckedSide&) = delete;
   CheckedSide& operator=(const CheckedSide&) = delete;
@@ -91,10 +91,9 @@ class CheckedSide {
   // The gradient in the features' dtype, taken through the normalisation.
   Tensor finish_gradient(const Tensor& gradient, bool wanted) const {
     if (!wanted) return gradient;
-    if (side_.scales != nullptr) {
-      const auto unnormalize = kernels().unnormalize_gradients;
+    if (side_.norms != nullptr) {
       float* data = gradient.mutable_data_ptr<float>();
-      for_each_item([&](int64_t first, int64_t last) { unnormalize(side_, first, last, data); });
+      for_each_item([&](int64_t first, int64_t last) { kernels_.unnormalize_gradients(side_, first, last, data); });
     }
     return side_.dtype == Dtype::float32 ? gradient : torch::stable::to(gradient, tensors_.values.scalar_type());
   }
@@ -107,16 +106,19 @@ class CheckedSide {
              [&](int64_t item, Workspace&) { work(side_.starts[item], side_.starts[item] + side_.lengths[item]); });
   }
 
+  const Kernels& kernels_;
   Tensors tensors_;
   Side side_{};
-  std::vector<float> scales_;
+  std::vector<float> norms_;
 };
 
 // What every pairwise operation is given: the two sides and the pairs.
 class CheckedBatch {
  public:
   CheckedBatch(const Tensors& regions, const Tensors& words, const std::optional<Tensor>& pairs, bool normalize)
-      : images(regions, normalize, "regions"), captions(words, normalize, "words") {
+      : kernels(crossret::kernels()),
+        images(kernels, regions, normalize, "regions"),
+        captions(kernels, words, normalize, "words") {
     STD_TORCH_CHECK(images.side().dim == captions.side().dim, "regions have D = ", images.side().dim,
                     " but words have D = ", captions.side().dim);
     STD_TORCH_CHECK(images.side().dtype == captions.side().dtype, "regions and words must have one dtype");
@@ -124,28 +126,53 @@ class CheckedBatch {
     STD_TORCH_CHECK(
         pairs->is_cpu() && pairs->dim() == 2 && pairs->size(1) == 2 && pairs->scalar_type() == ScalarType::Long,
         "pairs must be a (P, 2) int64 tensor on the CPU");
-    const Tensor rows = torch::stable::contiguous(*pairs);
-    const int64_t* data = rows.const_data_ptr<int64_t>();
-    pairs_.emplace();
-    for (int64_t k = 0; k < rows.size(0); ++k) {
-      const int64_t image = data[2 * k], caption = data[2 * k + 1];
+    rows_ = torch::stable::contiguous(*pairs);
+    pairs_ = PairList{rows_->const_data_ptr<int64_t>(), rows_->size(0)};
+    for (int64_t k = 0; k < pairs_->count; ++k) {
+      const int64_t image = pairs_->image(k), caption = pairs_->caption(k);
       STD_TORCH_CHECK(image >= 0 && image < images.side().count, "pairs[", k, "] names image ", image);
       STD_TORCH_CHECK(caption >= 0 && caption < captions.side().count, "pairs[", k, "] names caption ", caption);
-      pairs_->images.push_back(image);
-      pairs_->captions.push_back(caption);
     }
   }
 
-  const Pairs* pairs() const { return pairs_ ? &*pairs_ : nullptr; }
+  const PairList* pairs() const { return pairs_ ? &*pairs_ : nullptr; }
 
-  Tensor new_scores(const Tensor& like) const {
-    if (pairs_) return torch::stable::new_empty(like, {pairs_->size()}, ScalarType::Float);
-    return torch::stable::new_empty(like, {images.side().count, captions.side().count}, ScalarType::Float);
+  // Completes a call, of whatever operation, and runs it into new scores.
+  template <class Call, class Run>
+  Tensor score(const Tensor& like, Call call, const Run& run) const {
+    const Tensor scores =
+        pairs_ ? torch::stable::new_empty(like, {pairs_->count}, ScalarType::Float)
+               : torch::stable::new_empty(like, {images.side().count, captions.side().count}, ScalarType::Float);
+    call.images = images.side();
+    call.captions = captions.side();
+    call.scores = scores.mutable_data_ptr<float>();
+    if (scores.numel() > 0) run(call);
+    return scores;
   }
 
+  // Completes a call and runs its backward pass: run(call, gradient of the scores, of the regions, of the words).
+  template <class Call, class Run>
+  std::tuple<Tensor, Tensor> differentiate(const Tensor& grad_scores, bool regions_need_grad, bool words_need_grad,
+                                           Call call, const Run& run) const {
+    const Tensor grads = checked_gradient(grad_scores);
+    const Tensor of_regions = images.new_gradient(regions_need_grad);
+    const Tensor of_words = captions.new_gradient(words_need_grad);
+    call.images = images.side();
+    call.captions = captions.side();
+    if (grads.numel() > 0) {
+      run(call, grads.const_data_ptr<float>(), regions_need_grad ? of_regions.mutable_data_ptr<float>() : nullptr,
+          words_need_grad ? of_words.mutable_data_ptr<float>() : nullptr);
+    }
+    return {images.finish_gradient(of_regions, regions_need_grad), captions.finish_gradient(of_words, words_need_grad)};
+  }
+
+  const Kernels& kernels;  // one choice for the whole call, whatever the environment does meanwhile
+  CheckedSide images, captions;
+
+ private:
   // The scores' gradient as contiguous float32 of the scores' shape.
   Tensor checked_gradient(const Tensor& grad_scores) const {
-    const bool fits = pairs_ ? grad_scores.dim() == 1 && grad_scores.size(0) == pairs_->size()
+    const bool fits = pairs_ ? grad_scores.dim() == 1 && grad_scores.size(0) == pairs_->count
                              : grad_scores.dim() == 2 && grad_scores.size(0) == images.side().count &&
                                    grad_scores.size(1) == captions.side().count;
     STD_TORCH_CHECK(fits && grad_scores.is_cpu() && grad_scores.scalar_type() == ScalarType::Float,
@@ -153,10 +180,8 @@ class CheckedBatch {
     return torch::stable::contiguous(grad_scores);
   }
 
-  CheckedSide images, captions;
-
- private:
-  std::optional<Pairs> pairs_;
+  std::optional<Tensor> rows_;
+  std::optional<PairList> pairs_;
 };
 
 Direction parse_direction(const std::string& name) {
@@ -187,17 +212,25 @@ bool parse_norm(const std::string& name, Norm& norm) {
   return name.compare(0, 7, "clipped") == 0;
 }
 
-CrossAttentionOptions parse_options(const std::string& direction, const std::string& raw_feature_norm,
-                                    double clip_slope, double lambda_softmax, const std::string& pooling,
-                                    double lambda_lse) {
-  CrossAttentionOptions options{};
+CrossAttentionCall cross_attention_call(const std::string& direction, const std::string& raw_feature_norm,
+                                        double clip_slope, double lambda_softmax, const std::string& pooling,
+                                        double lambda_lse) {
+  CrossAttentionCall call{};
+  CrossAttentionOptions& options = call.options;
   options.direction = parse_direction(direction);
   const bool clips = parse_norm(raw_feature_norm, options.norm);
   options.clip_slope = clips ? static_cast<float>(clip_slope) : 1.0f;
   options.lambda_softmax = static_cast<float>(lambda_softmax);
   options.pooling = parse_pooling(pooling);
   options.lambda_lse = static_cast<float>(lambda_lse);
-  return options;
+  return call;
+}
+
+MaxSimCall maxsim_call(const std::string& direction, const std::string& pooling) {
+  MaxSimCall call{};
+  call.direction = parse_direction(direction);
+  call.pooling = parse_pooling(pooling);
+  return call;
 }
 
 Tensor scan_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, Tensor words, Tensor word_starts,
@@ -206,14 +239,11 @@ Tensor scan_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, 
                    double lambda_lse, bool normalize) {
   const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
                            normalize);
-  Tensor scores = batch.new_scores(regions);
-  CrossAttentionCall call{};
-  call.images = batch.images.side();
-  call.captions = batch.captions.side();
-  call.options = parse_options(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse);
-  call.scores = scores.mutable_data_ptr<float>();
-  if (scores.numel() > 0) cross_attention_scores(call, batch.pairs());
-  return scores;
+  return batch.score(regions,
+                     cross_attention_call(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse),
+                     [&](const CrossAttentionCall& call) {
+                       score_cross_attention(*batch.kernels.cross_attention, call, batch.pairs());
+                     });
 }
 
 std::tuple<Tensor, Tensor> scan_scores_backward(Tensor grad_scores, Tensor regions, Tensor region_starts,
@@ -224,36 +254,21 @@ std::tuple<Tensor, Tensor> scan_scores_backward(Tensor grad_scores, Tensor regio
                                                 bool regions_need_grad, bool words_need_grad) {
   const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
                            normalize);
-  const Tensor grads = batch.checked_gradient(grad_scores);
-  CrossAttentionCall call{};
-  call.images = batch.images.side();
-  call.captions = batch.captions.side();
-  call.options = parse_options(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse);
-  const Tensor of_regions = batch.images.new_gradient(regions_need_grad);
-  const Tensor of_words = batch.captions.new_gradient(words_need_grad);
-  if (grads.numel() > 0) {
-    cross_attention_gradients(call, batch.pairs(), grads.const_data_ptr<float>(),
-                              regions_need_grad ? of_regions.mutable_data_ptr<float>() : nullptr,
-                              words_need_grad ? of_words.mutable_data_ptr<float>() : nullptr);
-  }
-  return {batch.images.finish_gradient(of_regions, regions_need_grad),
-          batch.captions.finish_gradient(of_words, words_need_grad)};
+  return batch.differentiate(
+      grad_scores, regions_need_grad, words_need_grad,
+      cross_attention_call(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse),
+      [&](const CrossAttentionCall& call, const float* grads, float* of_regions, float* of_words) {
+        differentiate_cross_attention(*batch.kernels.cross_attention, call, batch.pairs(), grads, of_regions, of_words);
+      });
 }
 
-Tensor maxsim_scores_cpu(Tensor regions, Tensor region_starts, Tensor region_lengths, Tensor words, Tensor word_starts,
-                         Tensor word_lengths, std::optional<Tensor> pairs, std::string direction, std::string pooling,
-                         bool normalize) {
+Tensor maxsim_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, Tensor words, Tensor word_starts,
+                     Tensor word_lengths, std::optional<Tensor> pairs, std::string direction, std::string pooling,
+                     bool normalize) {
   const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
                            normalize);
-  Tensor scores = batch.new_scores(regions);
-  MaxSimCall call{};
-  call.images = batch.images.side();
-  call.captions = batch.captions.side();
-  call.direction = parse_direction(direction);
-  call.pooling = parse_pooling(pooling);
-  call.scores = scores.mutable_data_ptr<float>();
-  if (scores.numel() > 0) maxsim_scores(call, batch.pairs());
-  return scores;
+  return batch.score(regions, maxsim_call(direction, pooling),
+                     [&](const MaxSimCall& call) { score_maxsim(*batch.kernels.maxsim, call, batch.pairs()); });
 }
 
 std::tuple<Tensor, Tensor> maxsim_scores_backward(Tensor grad_scores, Tensor regions, Tensor region_starts,
@@ -263,21 +278,11 @@ std::tuple<Tensor, Tensor> maxsim_scores_backward(Tensor grad_scores, Tensor reg
                                                   bool regions_need_grad, bool words_need_grad) {
   const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
                            normalize);
-  const Tensor grads = batch.checked_gradient(grad_scores);
-  MaxSimCall call{};
-  call.images = batch.images.side();
-  call.captions = batch.captions.side();
-  call.direction = parse_direction(direction);
-  call.pooling = parse_pooling(pooling);
-  const Tensor of_regions = batch.images.new_gradient(regions_need_grad);
-  const Tensor of_words = batch.captions.new_gradient(words_need_grad);
-  if (grads.numel() > 0) {
-    maxsim_gradients(call, batch.pairs(), grads.const_data_ptr<float>(),
-                     regions_need_grad ? of_regions.mutable_data_ptr<float>() : nullptr,
-                     words_need_grad ? of_words.mutable_data_ptr<float>() : nullptr);
-  }
-  return {batch.images.finish_gradient(of_regions, regions_need_grad),
-          batch.captions.finish_gradient(of_words, words_need_grad)};
+  return batch.differentiate(grad_scores, regions_need_grad, words_need_grad, maxsim_call(direction, pooling),
+                             [&](const MaxSimCall& call, const float* grads, float* of_regions, float* of_words) {
+                               differentiate_maxsim(*batch.kernels.maxsim, call, batch.pairs(), grads, of_regions,
+                                                    of_words);
+                             });
 }
 
 std::string cpu_isas() {
@@ -293,7 +298,7 @@ std::string selected_cpu_isa() { return kernels().isa; }
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
   library.impl("scan_scores", TORCH_BOX(&scan_scores));
   library.impl("scan_scores_backward", TORCH_BOX(&scan_scores_backward));
-  library.impl("maxsim_scores", TORCH_BOX(&maxsim_scores_cpu));
+  library.impl("maxsim_scores", TORCH_BOX(&maxsim_scores));
   library.impl("maxsim_scores_backward", TORCH_BOX(&maxsim_scores_backward));
 }
 

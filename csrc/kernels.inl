@@ -17,7 +17,7 @@ namespace CROSSRET_ISA {
 #define CROSSRET_NAME(isa) CROSSRET_QUOTE(isa)
 #define CROSSRET_QUOTE(isa) #isa
 extern const Kernels kernels;
-const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA), &cross_attention_kernels, &maxsim_kernels, row_scales,
+const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA), &cross_attention_kernels, &maxsim_kernels, row_norms,
                          unnormalize_gradients};
 
 }  // namespace CROSSRET_ISA

@@ -1,7 +1,6 @@
 #include "common/backward.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "common/parallel.h"
 
@@ -11,81 +10,69 @@ namespace {
 
 constexpr int64_t kChunkFloats = 8 * 1024 * 1024;  // 32 MiB between the passes
 
-Pairs active_pairs(const BackwardProblem& problem, std::vector<float>& grads) {
-  Pairs active;
-  const auto add = [&](int64_t image, int64_t caption, float grad) {
-    if (grad == 0.0f) return;
-    active.images.push_back(image);
-    active.captions.push_back(caption);
-    grads.push_back(grad);
-  };
-  if (problem.pairs != nullptr) {
-    for (int64_t k = 0; k < problem.pairs->size(); ++k) {
-      add(problem.pairs->images[k], problem.pairs->captions[k], problem.grad_scores[k]);
-    }
-    return active;
-  }
-  for (int64_t i = 0, k = 0; i < problem.images.count; ++i) {
-    for (int64_t c = 0; c < problem.captions.count; ++c, ++k) add(i, c, problem.grad_scores[k]);
-  }
-  return active;
-}
+// Gathers pairs in the order they come and runs a chunk whenever one is full.
+class Gatherer {
+ public:
+  Gatherer(const BackwardProblem& problem, const std::function<void(const BackwardChunk&)>& run)
+      : problem_(problem), run_(run) {}
 
-// Listed pairs in the order of their owners, cut where a chunk is full.
-void run_listed(const BackwardProblem& problem, const Pairs& active, const std::vector<float>& grads,
-                const std::function<int64_t(int64_t, int64_t)>& floats,
-                const std::function<void(const BackwardChunk&)>& run) {
-  const std::vector<int64_t>& owners = problem.owner == Owner::image ? active.images : active.captions;
-  std::vector<int64_t> order(active.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return owners[a] < owners[b]; });
-  BackwardChunk chunk;
-  int64_t held = 0;
-  const auto flush = [&] {
-    if (chunk.grads.empty()) return;
-    chunk.plan = plan_pairs(chunk.pairs, problem.images.count, problem.captions.count, problem.owner, true);
-    run(chunk);
-    chunk = BackwardChunk{};
-    held = 0;
-  };
-  for (const int64_t k : order) {
-    const int64_t size = floats(active.images[k], active.captions[k]);
-    if (held + size > kChunkFloats) flush();
-    chunk.pairs.images.push_back(active.images[k]);
-    chunk.pairs.captions.push_back(active.captions[k]);
-    chunk.grads.push_back(grads[k]);
-    held += size;
+  void add(int64_t image, int64_t caption, float grad) {
+    if (grad == 0.0f) return;
+    const int64_t owner = problem_.owner == Owner::image ? image : caption;
+    // An owner that comes again later is counted again: the bound holds in any order.
+    const int64_t floats =
+        problem_.pair_floats(image, caption) + (owner == last_owner_ ? 0 : problem_.item_floats(owner));
+    if (chunk_.pairs.size() == kPlannedPairs || (chunk_.pairs.size() > 0 && held_ + floats > kChunkFloats)) flush();
+    chunk_.pairs.add(image, caption);
+    chunk_.grads.push_back(grad);
+    held_ += floats;
+    last_owner_ = owner;
   }
-  flush();
+
+  void flush() {
+    if (chunk_.pairs.size() > 0) {
+      chunk_.plan = plan_pairs(chunk_.pairs, problem_.images.count, problem_.captions.count, problem_.owner, true);
+      run_(chunk_);
+    }
+    chunk_ = BackwardChunk{};
+    held_ = 0;
+    last_owner_ = -1;
+  }
+
+ private:
+  const BackwardProblem& problem_;
+  const std::function<void(const BackwardChunk&)>& run_;
+  BackwardChunk chunk_;
+  int64_t held_ = 0;
+  int64_t last_owner_ = -1;
+};
+
+int64_t longest_item(const Side& side) {
+  return std::max_element(side.lengths, side.lengths + side.count) - side.lengths;
 }
 
 // All pairs, by ranges of images × ranges of captions.
-void run_all(const BackwardProblem& problem, const std::function<int64_t(int64_t, int64_t)>& floats,
-             const std::function<void(const BackwardChunk&)>& run) {
-  int64_t longest_image = 0, longest_caption = 0;
-  for (int64_t i = 1; i < problem.images.count; ++i) {
-    if (problem.images.lengths[i] > problem.images.lengths[longest_image]) longest_image = i;
-  }
-  for (int64_t c = 1; c < problem.captions.count; ++c) {
-    if (problem.captions.lengths[c] > problem.captions.lengths[longest_caption]) longest_caption = c;
-  }
-  const int64_t pairs = std::max<int64_t>(1, kChunkFloats / floats(longest_image, longest_caption));
-  const int64_t n_images = std::min(problem.images.count, std::max<int64_t>(1, std::min<int64_t>(pairs, 128)));
-  const int64_t n_captions = std::max<int64_t>(1, pairs / n_images);
-  for (int64_t i = 0; i < problem.images.count; i += n_images) {
-    for (int64_t c = 0; c < problem.captions.count; c += n_captions) {
-      const Range images{i, std::min(i + n_images, problem.images.count)};
-      const Range captions{c, std::min(c + n_captions, problem.captions.count)};
+void run_all(const BackwardProblem& problem, const std::function<void(const BackwardChunk&)>& run) {
+  const Side &images = problem.images, &captions = problem.captions;
+  const int64_t image = longest_item(images), caption = longest_item(captions);
+  const int64_t pair = problem.pair_floats(image, caption);
+  const int64_t per_image = problem.owner == Owner::image ? problem.item_floats(image) : 0;
+  const int64_t per_caption = problem.owner == Owner::caption ? problem.item_floats(caption) : 0;
+  const int64_t n_images = std::clamp<int64_t>(kChunkFloats / 2 / (per_image + per_caption + pair), 1, 128);
+  const int64_t n_captions = std::clamp<int64_t>(
+      (kChunkFloats - n_images * per_image) / (n_images * pair + per_caption), 1, kPlannedPairs / n_images);
+  for (int64_t i = 0; i < images.count; i += n_images) {
+    for (int64_t c = 0; c < captions.count; c += n_captions) {
+      const Range rows{i, std::min(i + n_images, images.count)};
+      const Range columns{c, std::min(c + n_captions, captions.count)};
       BackwardChunk chunk;
-      for (int64_t image = images.begin; image < images.end; ++image) {
-        for (int64_t caption = captions.begin; caption < captions.end; ++caption) {
-          chunk.pairs.images.push_back(image);
-          chunk.pairs.captions.push_back(caption);
-          chunk.grads.push_back(problem.grad_scores[image * problem.captions.count + caption]);
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        for (int64_t column = columns.begin; column < columns.end; ++column) {
+          chunk.pairs.add(row, column);
+          chunk.grads.push_back(problem.grad_scores[row * captions.count + column]);
         }
       }
-      chunk.plan =
-          plan_all(problem.images, problem.captions, problem.limits, images, captions, thread_count(), &problem.owner);
+      chunk.plan = plan_all(images, captions, problem.limits, rows, columns, thread_count(), &problem.owner);
       run(chunk);
     }
   }
@@ -93,17 +80,47 @@ void run_all(const BackwardProblem& problem, const std::function<int64_t(int64_t
 
 }  // namespace
 
-void for_each_backward_chunk(const BackwardProblem& problem, const std::function<int64_t(int64_t, int64_t)>& floats,
-                             const std::function<void(const BackwardChunk&)>& run) {
-  const int64_t all = problem.images.count * problem.captions.count;
-  if (problem.pairs == nullptr) {
-    const int64_t zeros = std::count(problem.grad_scores, problem.grad_scores + all, 0.0f);
-    // Listed pairs cost up to half as much again each: a rectangle of one item packs the other side for itself alone.
-    if (3 * zeros < all) return run_all(problem, floats, run);
+void for_each_backward_chunk(const BackwardProblem& problem, const std::function<void(const BackwardChunk&)>& run) {
+  const int64_t n_images = problem.images.count, n_captions = problem.captions.count;
+  Gatherer gatherer(problem, run);
+  if (problem.pairs != nullptr) {
+    for (int64_t k = 0; k < problem.pairs->count; ++k) {
+      gatherer.add(problem.pairs->image(k), problem.pairs->caption(k), problem.grad_scores[k]);
+    }
+    return gatherer.flush();
   }
-  std::vector<float> grads;
-  const Pairs active = active_pairs(problem, grads);
-  run_listed(problem, active, grads, floats, run);
+  const int64_t zeros = std::count(problem.grad_scores, problem.grad_scores + n_images * n_captions, 0.0f);
+  // Listed pairs cost up to half as much again each: a rectangle of one item packs the other side for itself alone.
+  if (3 * zeros < n_images * n_captions) return run_all(problem, run);
+  const bool by_image = problem.owner == Owner::image;
+  for (int64_t own = 0; own < (by_image ? n_images : n_captions); ++own) {
+    for (int64_t other = 0; other < (by_image ? n_captions : n_images); ++other) {
+      const int64_t image = by_image ? own : other, caption = by_image ? other : own;
+      gatherer.add(image, caption, problem.grad_scores[image * n_captions + caption]);
+    }
+  }
+  gatherer.flush();
+}
+
+void run_rectangles(const BackwardChunk& chunk, int64_t bytes,
+                    const std::function<void(const Rectangle&, Workspace&)>& run) {
+  parallel(static_cast<int64_t>(chunk.plan.rectangles.size()), bytes,
+           [&](int64_t item, Workspace& memory) { run(chunk.plan.rectangles[item], memory); });
+}
+
+void run_feature_gradients(const BackwardProblem& problem, const BackwardChunk& chunk, float* image_gradients,
+                           float* caption_gradients, int64_t bytes, const FeatureGradients& run) {
+  for (const bool of_images : {true, false}) {
+    float* gradients = of_images ? image_gradients : caption_gradients;
+    if (gradients == nullptr) continue;
+    const Side& own = of_images ? problem.images : problem.captions;
+    const ItemPairsPlan items = plan_items(chunk.pairs, own.count, of_images ? Owner::image : Owner::caption);
+    const ItemPairs jobs = items.view();
+    const int64_t slices = (own.dim + kSlice - 1) / kSlice;
+    parallel(jobs.count * slices, bytes, [&](int64_t item, Workspace& memory) {
+      run(of_images, jobs, item / slices, item % slices * kSlice, gradients, memory);
+    });
+  }
 }
 
 }  // namespace crossret

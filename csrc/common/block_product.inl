@@ -21,8 +21,8 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
   }
   // Four rows to a base pointer: twelve pointers would not fit the registers.
   const float* a0 = a.data;
-  const float* a4 = a.data + 4 * a.row;
-  const float* a8 = a.data + 8 * a.row;
+  const float* a4 = MR > 4 ? a.data + 4 * a.row : a0;
+  const float* a8 = MR > 8 ? a.data + 8 * a.row : a0;
   const int64_t two = 2 * a.row, three = 3 * a.row;
   for (int64_t k = 0; k < depth; ++k) {
     F columns[NV];

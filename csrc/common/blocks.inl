@@ -48,7 +48,7 @@ static void prepare_group(const Side& images, const Rectangle& pairs, const Limi
   group.first = first;
   group.count = 0;
   int64_t rows = 0, gram = 0;
-  for (int64_t i = first; i < pairs.n_images && group.count < limits.group_images; ++i, ++group.count) {
+  for (int64_t i = first; i < pairs.n_images; ++i, ++group.count) {
     const int64_t image = pairs.images[i], n = images.lengths[image];
     if (group.count > 0 && rows + n > limits.group_rows) break;
     copy_item(images, image, group.rows + rows * ld, group.norms + rows);

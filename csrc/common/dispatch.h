@@ -12,7 +12,7 @@ struct Kernels {
   const char* isa;
   const CrossAttentionKernels* cross_attention;
   const MaxSimKernels* maxsim;
-  void (*row_scales)(const Side&, int64_t first, int64_t last, float* scales);
+  void (*row_norms)(const Side&, int64_t first, int64_t last, float* norms);
   void (*unnormalize_gradients)(const Side&, int64_t first, int64_t last, float* gradients);
 };
 

@@ -30,22 +30,30 @@ static float row_norm(const void* row, Dtype dtype, int64_t dim) {
   return __builtin_sqrtf(V::reduce_add(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3]))));
 }
 
-// What every row is multiplied by as it is read, for rows [first, last): 1 / ‖row‖; a zero row stays zero.
-static void row_scales(const Side& side, int64_t first, int64_t last, float* scales) {
+// What rows [first, last) are divided by to be normalised: their norm, infinity for zero rows, which so stay zero and
+// get no gradient.
+static void row_norms(const Side& side, int64_t first, int64_t last, float* norms) {
   for (int64_t row = first; row < last; ++row) {
     const float norm = row_norm(side.row(row), side.dtype, side.dim);
-    scales[row] = norm != 0.0f ? 1.0f / norm : 0.0f;
+    norms[row] = norm != 0.0f ? norm : __builtin_inff();
   }
 }
 
-static inline float row_scale(const Side& side, int64_t row) { return side.scales ? side.scales[row] : 1.0f; }
+static inline float row_scale(const Side& side, int64_t row) { return side.norms ? 1.0f / side.norms[row] : 1.0f; }
 
-// Copies columns [k0, k0 + n) of a row to float32, scaled.
+// Copies columns [k0, k0 + n) of a row to float32, normalised where the side is.
 static void copy_row(const Side& side, int64_t row, int64_t k0, int64_t n, float* out) {
   const void* data = side.row(row);
-  const F factor = V::set(row_scale(side, row));
+  if (side.norms == nullptr) {
+    for (int64_t k = 0; k < n; k += V::width) {
+      V::store(out + k, load_features(data, side.dtype, k0 + k, n - k), n - k);
+    }
+    return;
+  }
+  // Divided, as PyTorch does: a product with 1 / ‖row‖ would not give parallel rows the same direction.
+  const F norm = V::set(side.norms[row]);
   for (int64_t k = 0; k < n; k += V::width) {
-    V::store(out + k, V::mul(load_features(data, side.dtype, k0 + k, n - k), factor), n - k);
+    V::store(out + k, V::div(load_features(data, side.dtype, k0 + k, n - k), norm), n - k);
   }
 }
 

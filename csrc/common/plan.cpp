@@ -47,7 +47,6 @@ Limits plan_limits(const Side& images, const Side& captions) {
   const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(images.dim), 1, 4096);
   Limits limits{};
   limits.rows = images.longest;
-  limits.group_images = images.count;
   limits.group_rows = std::max(images.longest, std::min(rows, total(images, {0, images.count})));
   limits.columns = pad_columns(std::max(captions.longest, std::min(columns, total(captions, {0, captions.count}))));
   return limits;

@@ -10,10 +10,26 @@ namespace crossret {
 // Which side a rectangle of listed pairs holds one item of: the attended one, whose Gram matrix is then made once.
 enum class Owner { image, caption };
 
+// Pairs as a caller lists them: (image, caption) row by row.
+struct PairList {
+  const int64_t* data;
+  int64_t count;
+
+  int64_t image(int64_t k) const { return data[2 * k]; }
+  int64_t caption(int64_t k) const { return data[2 * k + 1]; }
+};
+
+constexpr int64_t kPlannedPairs =
+    1 << 17;  // listed pairs planned at once: their plans take some MiB, whatever the list
+
 struct Pairs {
   std::vector<int64_t> images;
   std::vector<int64_t> captions;
 
+  void add(int64_t image, int64_t caption) {
+    images.push_back(image);
+    captions.push_back(caption);
+  }
   int64_t size() const { return static_cast<int64_t>(images.size()); }
 };
 
@@ -32,11 +48,11 @@ struct ItemPairsPlan {
 
 Limits plan_limits(const Side& images, const Side& captions);
 
-// All pairs of images [i0, i1) and captions [c0, c1). With an owner, an item of the owner's side is in one rectangle
-// only.
 struct Range {
   int64_t begin, end;
 };
+
+// All pairs of two ranges of items. With an owner, an item of the owner's side is in one rectangle only.
 Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
               int64_t threads, const Owner* owner);
 

@@ -31,7 +31,7 @@ struct Side {
   int64_t dim;
   int64_t longest;
   Dtype dtype;
-  const float* scales;  // 1 / ‖row‖ of every row (0 for zero rows) where the side is normalised, else null
+  const float* norms;  // where the side is normalised, ‖row‖ of every row (infinity for zero rows); else null
 
   const void* row(int64_t index) const {
     const int64_t bytes = dtype == Dtype::float32 ? 4 : 2;
@@ -67,10 +67,9 @@ struct ItemPairs {
 
 // Bounds on what a worker holds at once, whatever the batch.
 struct Limits {
-  int64_t group_images;  // images prepared together …
-  int64_t group_rows;    // … and their regions
-  int64_t rows;          // regions of the largest image
-  int64_t columns;       // words of a caption block, padded
+  int64_t group_rows;  // regions of the images that are prepared together
+  int64_t rows;        // regions of the largest image
+  int64_t columns;     // words of a caption block, padded
 };
 
 }  // namespace crossret

@@ -3,63 +3,62 @@
 #include <vector>
 
 #include "common/backward.h"
-#include "common/dispatch.h"
-#include "common/parallel.h"
+#include "common/forward.h"
 
 namespace crossret {
 
 namespace {
 
-void run_chunk(const MaxSimCall& call, const BackwardChunk& chunk, float* image_gradients, float* caption_gradients) {
-  const MaxSimKernels& run = *kernels().maxsim;
-  const bool t2i = call.direction == Direction::t2i;
+int64_t query_count(const MaxSimCall& call, int64_t image, int64_t caption) {
+  return call.direction == Direction::t2i ? call.captions.lengths[caption] : call.images.lengths[image];
+}
+
+void run_chunk(const MaxSimKernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
+               const BackwardChunk& chunk, float* image_gradients, float* caption_gradients) {
   std::vector<int64_t> offsets(chunk.pairs.size());
   int64_t queries = 0;
   for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
     offsets[k] = queries;
-    queries += t2i ? call.captions.lengths[chunk.pairs.captions[k]] : call.images.lengths[chunk.pairs.images[k]];
+    queries += query_count(call, chunk.pairs.images[k], chunk.pairs.captions[k]);
   }
   std::vector<int32_t> best(queries);
   std::vector<float> coefs(queries);
-  const MaxSimGradients gradients{chunk.grads.data(), best.data(), coefs.data(), offsets.data()};
-  parallel(
-      static_cast<int64_t>(chunk.plan.rectangles.size()), run.score_bytes(call),
-      [&](int64_t item, Workspace& memory) { run.backward(call, gradients, chunk.plan.rectangles[item], memory); });
-  for (const bool of_images : {true, false}) {
-    float* out = of_images ? image_gradients : caption_gradients;
-    if (out == nullptr) continue;
-    const Side& own = of_images ? call.images : call.captions;
-    const ItemPairsPlan items = plan_items(chunk.pairs, own.count, of_images ? Owner::image : Owner::caption);
-    const ItemPairs jobs = items.view();
-    const int64_t slices = (own.dim + kSlice - 1) / kSlice;
-    parallel(jobs.count * slices, run.feature_bytes(call), [&](int64_t item, Workspace& memory) {
-      run.feature_gradients(call, gradients, of_images, jobs, item / slices, item % slices * kSlice, out, memory);
-    });
-  }
+  const MaxSimGradients kept{chunk.grads.data(), best.data(), coefs.data(), offsets.data()};
+  run_rectangles(chunk, kernels.score_bytes(call),
+                 [&](const Rectangle& pairs, Workspace& memory) { kernels.backward(call, kept, pairs, memory); });
+  run_feature_gradients(
+      problem, chunk, image_gradients, caption_gradients, kernels.feature_bytes(call),
+      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* gradients, Workspace& memory) {
+        kernels.feature_gradients(call, kept, of_images, jobs, index, column, gradients, memory);
+      });
 }
 
 }  // namespace
 
-void maxsim_scores(MaxSimCall call, const Pairs* pairs) {
+void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs) {
   call.limits = plan_limits(call.images, call.captions);
-  const MaxSimKernels& run = *kernels().maxsim;
-  const Plan plan = pairs ? plan_pairs(*pairs, call.images.count, call.captions.count, Owner::image, false)
-                          : plan_all(call.images, call.captions, call.limits, {0, call.images.count},
-                                     {0, call.captions.count}, thread_count(), nullptr);
-  parallel(static_cast<int64_t>(plan.rectangles.size()), run.score_bytes(call),
-           [&](int64_t item, Workspace& memory) { run.forward(call, plan.rectangles[item], memory); });
+  run_forward(call.images, call.captions, call.limits, Owner::image, pairs, kernels.score_bytes(call),
+              [&](const Rectangle& rectangle, int64_t first, Workspace& memory) {
+                MaxSimCall part = call;
+                part.scores += first;
+                kernels.forward(part, rectangle, memory);
+              });
 }
 
-void maxsim_gradients(MaxSimCall call, const Pairs* pairs, const float* grad_scores, float* image_gradients,
-                      float* caption_gradients) {
+void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
+                          const float* grad_scores, float* image_gradients, float* caption_gradients) {
   call.limits = plan_limits(call.images, call.captions);
-  const bool t2i = call.direction == Direction::t2i;
-  for_each_backward_chunk(
-      {call.images, call.captions, call.limits, Owner::image, pairs, grad_scores},
-      [&](int64_t image, int64_t caption) {
-        return 2 * (t2i ? call.captions.lengths[caption] : call.images.lengths[image]);
-      },
-      [&](const BackwardChunk& chunk) { run_chunk(call, chunk, image_gradients, caption_gradients); });
+  const BackwardProblem problem{call.images,
+                                call.captions,
+                                call.limits,
+                                Owner::image,
+                                pairs,
+                                grad_scores,
+                                [&](int64_t image, int64_t caption) { return 2 * query_count(call, image, caption); },
+                                [](int64_t) { return 0; }};
+  for_each_backward_chunk(problem, [&](const BackwardChunk& chunk) {
+    run_chunk(kernels, call, problem, chunk, image_gradients, caption_gradients);
+  });
 }
 
 }  // namespace crossret

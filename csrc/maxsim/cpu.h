@@ -1,4 +1,4 @@
-// Sum-Max on the CPU: plans a batch and runs it over threads under the instruction set at hand.
+// Sum-Max on the CPU: plans a batch and runs it over threads under one instruction set.
 #pragma once
 #include "common/plan.h"
 #include "maxsim/problem.h"
@@ -6,10 +6,10 @@
 namespace crossret {
 
 // Writes (n_images × n_captions) scores, or one for each of `pairs` when given.
-void maxsim_scores(MaxSimCall call, const Pairs* pairs);
+void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs);
 
 // Adds to the gradients (rows of the side × dim, float32); a null one is not wanted.
-void maxsim_gradients(MaxSimCall call, const Pairs* pairs, const float* grad_scores, float* image_gradients,
-                      float* caption_gradients);
+void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
+                          const float* grad_scores, float* image_gradients, float* caption_gradients);
 
 }  // namespace crossret
