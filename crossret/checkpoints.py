@@ -1,4 +1,4 @@
-"""Model directories: weights, hyper-parameters and vocabulary on disk, written and read so that they always agree."""
+"""Model directories: weights, hyper-parameters and vocabulary on disk, in one file so that they always agree."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret.data.vocabulary import Vocabulary
+from crossret.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from crossret.files import atomic_write
+from crossret.json_files import parse_json, parse_json_object
 from crossret.models import MODELS, Matcher
 from crossret.tensor_files import TensorType, read_header, read_tensors, write_tensors
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
-_LARGEST_CONFIG = 2**20  # bytes
 
 
 def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
-    """Write ``model.safetensors``, ``config.json`` and ``vocabulary.json`` into ``directory``, which is made if needed.
+    """Write a model into ``directory``, which is made if needed.
 
-    Each file is replaced as a whole, the weights last. They carry the hyper-parameters and the vocabulary's digest in
-    their header, so that ``load_model`` can tell files that do not belong together from those that do.
+    ``model.safetensors`` is the model: its header carries the hyper-parameters and the words, so that one rename
+    replaces all of an earlier model or nothing. ``config.json`` and ``vocabulary.json`` (the published code's format)
+    are copies for people and other programs, written after it; ``load_model`` does not read them.
 
     Raises:
         ValueError: the vocabulary is not as large as the model's.
@@ -33,33 +34,35 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     folder = Path(directory)
     check_vocabulary(model, vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(folder / VOCABULARY)
-    with atomic_write(folder / CONFIG) as file:
-        file.write(describe_model(model).encode())
-    header = {"model": describe_model(model), "vocabulary": digest(vocabulary)}
+    description = describe_model(model)
+    header = {"model": description, "words": json.dumps(vocabulary.idx2word, ensure_ascii=False)}
     write_tensors(folder / WEIGHTS, tensors_of(model), header)
+    with atomic_write(folder / CONFIG) as file:
+        file.write(description.encode())
+    vocabulary.save(folder / VOCABULARY)
 
 
 def load_model(directory: str | os.PathLike[str]) -> tuple[Any, Vocabulary]:
     """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary).
 
-    Nothing is allocated before the names, shapes and dtypes in the weights' header agree with ``config.json``.
+    Nothing is allocated before the names, shapes and dtypes of the tensors agree with the hyper-parameters.
 
     Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is malformed, or the files do not belong together; names the file and the tensor or field.
+        FileNotFoundError: there is no ``model.safetensors``.
+        ValueError: it is malformed, or its parts do not belong together; names the file and the tensor or field.
     """
-    folder = Path(directory)
-    description = _read_description(folder / CONFIG)
-    vocabulary = Vocabulary.load(folder / VOCABULARY)
-    _, header = read_header(folder / WEIGHTS)
-    if header.get("model") != description:
-        raise ValueError(f"{folder / CONFIG}: not the hyper-parameters that {WEIGHTS} was saved with")
-    if header.get("vocabulary") != digest(vocabulary):
-        raise ValueError(f"{folder / VOCABULARY}: not the vocabulary that {WEIGHTS} was saved with")
-    model = _empty_model(folder / CONFIG, description)
-    check_vocabulary(model, vocabulary)
-    weights = read_tensors(folder / WEIGHTS, types_of(tensors_of(model)))
+    path = Path(directory) / WEIGHTS
+    _, header = read_header(path)
+    for name in ("model", "words"):
+        if name not in header:
+            raise ValueError(f"{path}: not a model of crossret: its metadata has no {name!r}")
+    model = _empty_model(path, header["model"])
+    vocabulary = _vocabulary(path, header["words"])
+    try:
+        check_vocabulary(model, vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    weights = read_tensors(path, types_of(tensors_of(model)))
     model.load_state_dict(weights, assign=True)
     return model.eval(), vocabulary
 
@@ -91,25 +94,23 @@ def types_of(tensors: dict[str, Tensor]) -> dict[str, TensorType]:
     return {name: TensorType.of(tensor) for name, tensor in tensors.items()}
 
 
-def _read_description(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    if path.stat().st_size > _LARGEST_CONFIG:
-        raise ValueError(f"{path}: larger than {_LARGEST_CONFIG} bytes, not a model's hyper-parameters")
+def _vocabulary(path: Path, text: str) -> Vocabulary:
+    words = parse_json(text, f"{path}: words")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{path}: words must be a list of strings")
+    if tuple(words[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
+        raise ValueError(f"{path}: words must begin with {', '.join(SPECIAL_WORDS)}, not {words[:4]}")
     try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason})") from error
+        return Vocabulary(words[len(SPECIAL_WORDS) :])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _empty_model(path: Path, description: str) -> Any:
     """The described model with parameters that have shapes but no memory."""
-    try:
-        contents = json.loads(description)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
-    if not isinstance(contents, dict) or contents.keys() != {"model", "config"}:
-        raise ValueError(f"{path}: must be an object of 'model' and 'config'")
+    contents = parse_json_object(description, f"{path}: hyper-parameters")
+    if contents.keys() != {"model", "config"}:
+        raise ValueError(f"{path}: hyper-parameters must be an object of 'model' and 'config'")
     kind, values = contents["model"], contents["config"]
     if not isinstance(kind, str) or kind not in MODELS:
         raise ValueError(f"{path}: 'model' must be one of {', '.join(MODELS)}, not {kind!r}")

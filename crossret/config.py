@@ -7,6 +7,8 @@ import json
 import math
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from crossret.json_files import parse_json_object
+
 ConfigType = TypeVar("ConfigType", bound="Config")
 
 
@@ -33,9 +35,13 @@ class Config:
                 # bool is an int in Python: True would pass for the number 1.
                 if type(value) not in (int, float):
                     raise TypeError(f"{name} must be a number, not {value!r}")
-                if not math.isfinite(value):
+                try:
+                    number = float(value)
+                except OverflowError:
+                    raise ValueError(f"{name} must be less than 1e308, not a whole number beyond that") from None
+                if not math.isfinite(number):
                     raise ValueError(f"{name} must be finite, not {value!r}")
-                object.__setattr__(self, name, float(value))
+                object.__setattr__(self, name, number)
             elif type(value) is not hint:
                 raise TypeError(f"{name} must be {hint.__name__}, not {value!r}")
 
@@ -50,13 +56,7 @@ class Config:
         Raises:
             ValueError: not JSON, not an object, an unknown or missing key, or a value that the class does not take.
         """
-        try:
-            values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"not JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"{cls.__name__} must be a JSON object, not {type(values).__name__}")
-        return cls.from_dict(values)
+        return cls.from_dict(parse_json_object(text, cls.__name__))
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: dict[str, Any]) -> ConfigType:

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from crossret.evaluation import RetrievalMetrics
 from crossret.files import atomic_write
+from crossret.json_files import parse_json_object
 
 
 def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
@@ -58,13 +59,7 @@ def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     entries = []
     for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        if not isinstance(entry, dict):
-            raise ValueError(f"{path}, line {number}: not a JSON object")
-        entries.append(entry)
+        entries.append(parse_json_object(line, f"{path}, line {number}"))
     return entries
 
 

@@ -116,7 +116,7 @@ def test_help_does_not_wait_for_torch() -> None:
         (["train", "{data}", "--output", "{tmp}/run", "--learning-rate", "nan"], "learning_rate"),
         (["train", "{data}", "--output", "{tmp}/run", "--resume"], "checkpoint.safetensors"),
         (["train", "{data}", "--output", "{trained}", "--embed-dim", "8"], "there is a training already"),
-        (["evaluate", "{tmp}", "{data}"], "config.json: no such file"),
+        (["evaluate", "{tmp}", "{data}"], "model.safetensors: no such file"),
         (["evaluate", "{trained}", "{data}", "--split", "testall"], "testall_ims.npy: no such file"),
         (["evaluate", "{trained}", "{data}", "--json", "{tmp}/absent/figures.json"], "no directory {tmp}/absent"),
         (["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/absent/y.npy"], "{tmp}/absent"),

@@ -48,6 +48,7 @@ def test_a_whole_number_serves_as_a_float() -> None:
         ({"size": True}, TypeError, "size must be int, not True"),
         ({"size": 1, "rate": True}, TypeError, "rate must be a number, not True"),
         ({"size": 1, "rate": float("nan")}, ValueError, "rate must be finite, not nan"),
+        ({"size": 1, "rate": 10**400}, ValueError, "rate must be less than 1e308"),
         ({"size": 1, "kind": "three"}, ValueError, "kind must be one of one, two, not 'three'"),
         ({"size": 1, "flag": 1}, TypeError, "flag must be bool, not 1"),
         ({"size": 1, "limit": "all"}, TypeError, "limit must be int, not 'all'"),
@@ -63,7 +64,7 @@ def test_a_wrong_field_is_named(fields: dict[str, object], error: type[Exception
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "Example must be a JSON object, not list"),
+        ("[]", "Example: not a JSON object, but list"),
         ('{"size": 1, "sise": 2}', "Example has no field 'sise'"),
         ('{"rate": 1}', "Example lacks the field 'size'"),
         ('{"size": "1"}', "size must be int, not '1'"),
