@@ -22,6 +22,7 @@ from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.encoded import Encoded
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.grounding import GroundedSplit, draw_caption, play_pointing_game
+from crossret.json_files import parse_json
 from crossret.models.scan import Scan, ScanConfig
 from crossret.pictures import draw_training
 from crossret.report import describe_machine, progress_bar, read_json_lines, retrieval_table, write_json
@@ -37,6 +38,10 @@ SETTINGS = {"embed_dim": 256, "word_dim": 64, "negatives": "sum"}
 LEARNING_RATE = 1e-3
 
 PICTURES = 4
+
+# Written before anything else: a directory with this file is an earlier demo's, and its contents may be replaced.
+MARK = "crossret-demo.json"
+_MARK_CONTENTS = {"format": "crossret demo 1"}
 # The einsum reference materialises images * captions * words * dimensions numbers: a subset of the test is timed.
 TIMED_IMAGES, TIMED_CAPTIONS, REPEATS = 64, 128, 3
 
@@ -45,16 +50,18 @@ def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Cons
     """Do the whole job in ``output`` and return what ``output/report.json`` says.
 
     Args:
-        output: created if absent. Gets scenes/, model/, report.json, training.png and attention/*.png; what an earlier
-            demo left there is replaced.
+        output: created if absent. Gets scenes/, model/, report.json, training.png, attention/*.png and
+            crossret-demo.json, which marks it as a demo's: what an earlier demo left there is replaced.
         images: training images; an eighth as many are rendered for development and a quarter for the test.
         epochs: passes over the training captions.
         seed: of the scenes and of the training.
         console: where steps and tables are printed.
 
     Raises:
+        FileExistsError: ``output`` holds anything that is not an earlier demo's.
         OSError: ``output`` cannot be written.
     """
+    _claim(output)
     steps = _Steps(console)
     scenes, run = output / "scenes", output / "model"
     counts = {"train": images, "dev": images // 8, "test": images // 4}
@@ -97,6 +104,19 @@ def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Cons
     console.print(_figures_table(report))
     console.print(f"Pictures and figures are in {output}: attention/, training.png, report.json", soft_wrap=True)
     return report
+
+
+def _claim(output: Path) -> None:
+    """Mark a new or empty directory as a demo's; refuse any other but an earlier demo's."""
+    output.mkdir(parents=True, exist_ok=True)
+    mark = output / MARK
+    if mark.is_file():
+        if parse_json(mark.read_bytes(), mark) != _MARK_CONTENTS:
+            raise FileExistsError(f"{mark}: not the mark of a demo of this version; choose another directory")
+    elif any(output.iterdir()):
+        raise FileExistsError(f"{output}: not empty, and not an earlier demo's; choose another directory")
+    else:
+        write_json(mark, _MARK_CONTENTS)
 
 
 class _Steps:

@@ -125,6 +125,7 @@ def test_help_does_not_wait_for_torch() -> None:
         (["render-scenes", "{text}"], "train_caps.txt"),
         (["render-scenes", "{tmp}/scenes", "--train", "0"], "--train"),
         (["demo", "--output", "{tmp}/demo", "--images", "1"], "--images"),
+        (["demo", "--output", "{data}"], "{data}: not empty, and not an earlier demo's"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

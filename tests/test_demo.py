@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from crossret.data import PrecomputedDataset
-from crossret.demo import PICTURES, run_demo
+from crossret.demo import MARK, PICTURES, run_demo
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for leftover in ("attention/99999.png", "model/checkpoint.safetensors", "scenes/images/test/00099.png"):
         (output / leftover).parent.mkdir(parents=True, exist_ok=True)
         (output / leftover).write_bytes(b"of an earlier demo")
+    (output / MARK).write_text('{"format": "crossret demo 1"}')
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # nothing here is large enough for two
     try:
@@ -74,3 +75,18 @@ def test_model_and_scenes_can_be_used_again(output: Path) -> None:
         "config.json",
         "vocabulary.json",
     }
+
+
+@pytest.mark.parametrize("mark", [None, "{}", "{"])
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, mark: str | None) -> None:
+    foreign = ("attention/00001.png", "model/checkpoint.safetensors", "report.json", "scenes/train_ims.npy")
+    for name in foreign:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"not the demo's")
+    if mark is not None:
+        (tmp_path / MARK).write_text(mark)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((FileExistsError, ValueError), match="not empty, and not|not the mark|not JSON"):
+        run_demo(tmp_path, images=16, epochs=1, seed=3, console=Console(quiet=True))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert all((tmp_path / name).read_bytes() == b"not the demo's" for name in foreign)
