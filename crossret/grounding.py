@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from crossret.array_files import map_array
 from crossret.encoded import Encoded
 from crossret.explain import Attention, PointingGame, pointing_game, word_region_attention
 from crossret.pictures import draw_attention
@@ -56,9 +57,9 @@ class GroundedSplit:
             ValueError: a file is malformed or of another split; names the file.
         """
         boxes_path, grounding_path = directory / f"{split}_boxes.npy", directory / f"{split}_grounding.jsonl"
-        boxes = np.load(boxes_path, allow_pickle=False)
-        if boxes.dtype != np.float32 or boxes.shape != (*images.sequences.shape[:2], 4):
-            raise ValueError(f"{boxes_path}: {boxes.dtype} {boxes.shape} are not the boxes of the encoded regions")
+        boxes = map_array(boxes_path, ndim=3, dtypes=["<f4"])
+        if boxes.shape != (*images.sequences.shape[:2], 4):
+            raise ValueError(f"{boxes_path}: shape {boxes.shape} is not of the boxes of the encoded regions")
         grounding = _read_grounding(grounding_path)
         if [len(caption.words) + 2 for caption in grounding] != captions.lengths.tolist():
             raise ValueError(f"{grounding_path}: not the words of the encoded captions")

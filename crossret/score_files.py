@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crossret.array_files import map_array
 from crossret.files import atomic_write
+
+FEATURE_DTYPES = ("<f2", "<f4", "<f8")
+LENGTH_DTYPES = ("|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8")
 
 # What scores a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m).
 Scorer = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -47,8 +50,8 @@ def score_files(
         OSError: a file cannot be read or written.
         ValueError: a file is not such an array, or the arrays do not agree; names the file and the place.
     """
-    region_values = _open_features(regions)
-    word_values = _open_features(words)
+    region_values = map_array(regions, ndim=3, dtypes=FEATURE_DTYPES)
+    word_values = map_array(words, ndim=3, dtypes=FEATURE_DTYPES)
     if region_values.shape[2] != word_values.shape[2]:
         raise ValueError(
             f"{words}: words have {word_values.shape[2]} dimensions, "
@@ -71,39 +74,17 @@ def score_files(
     return n, m
 
 
-def _open_features(path: Path) -> NDArray[np.floating]:
-    array: NDArray[np.floating] = _open_array(path)
-    if array.ndim != 3 or 0 in array.shape:
-        raise ValueError(f"{path}: expected a non-empty array (items, length, dimensions), got shape {array.shape}")
-    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise ValueError(f"{path}: expected float16, float32 or float64 features, got {array.dtype}")
-    return array
-
-
 def _read_lengths(path: Path | None, features: NDArray[np.floating], features_path: Path) -> Tensor:
     n, longest = features.shape[:2]
     if path is None:
         return torch.full((n,), longest, dtype=torch.int64)
-    lengths = _open_array(path)
+    lengths = map_array(path, ndim=1, dtypes=LENGTH_DTYPES)
     if lengths.shape != (n,):
         raise ValueError(f"{path}: {features_path} has {n} items, so expected shape ({n},), got {lengths.shape}")
-    if lengths.dtype.kind not in "iu":
-        raise ValueError(f"{path}: expected integer lengths, got {lengths.dtype}")
     wrong = np.flatnonzero((lengths < 1) | (lengths > longest))
     if len(wrong):
         raise ValueError(f"{path}: item {wrong[0]} has length {lengths[wrong[0]]}, expected 1 to {longest}")
     return torch.from_numpy(lengths.astype(np.int64))
-
-
-def _open_array(path: Path) -> NDArray[Any]:
-    """Memory-map a .npy file; nothing in it is executed, nothing is allocated for it."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: an archive of arrays, expected one .npy array")
-    return array
 
 
 def _blocks(n: int, size: int) -> Iterator[slice]:

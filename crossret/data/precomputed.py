@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-CAPTIONS_PER_IMAGE = 5
+from crossret.array_files import map_array
 
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+CAPTIONS_PER_IMAGE = 5
 
 
 class PrecomputedDataset:
@@ -42,7 +42,7 @@ class PrecomputedDataset:
         for path in (features_path, captions_path):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
-        self.features = map_array(features_path, ndim=3)
+        self.features = map_array(features_path, ndim=3, dtypes=["<f4"])
         self.captions = read_captions(captions_path)
         rows, captions = len(self.features), len(self.captions)
         if rows == captions:
@@ -62,42 +62,13 @@ class PrecomputedDataset:
 
 
 def _rows_repeat(features: NDArray[np.float32], times: int) -> bool:
-    """Whether every row comes ``times`` times in succession, judged by the first region: the whole may be gigabytes."""
+    """Whether every row comes ``times`` times in succession, bit for bit."""
     if len(features) % times:
         return False
-    groups = features[:, 0].reshape(-1, times, features.shape[2])
-    # Group by group, because 1:1 rows differ in the first group already and the rest need not be read.
-    return all(bool((group == group[0]).all()) for group in groups)
-
-
-def map_array(path: Path, ndim: int) -> np.memmap[tuple[int, ...], np.dtype[np.float32]]:
-    """Memory-map a float32 .npy array of ``ndim`` non-empty dimensions in C order; nothing in it is executed.
-
-    Raises:
-        ValueError: the file is not such an array, or is shorter or longer than its header says; names the file.
-    """
-    with open(path, "rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            if version not in _HEADER_READERS:
-                raise ValueError(f"version {version[0]}.{version[1]}, which float32 arrays do not need")
-            shape, fortran_order, dtype = _HEADER_READERS[version](file)
-        except ValueError as error:
-            raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-        offset = file.tell()
-    if dtype.hasobject:
-        raise ValueError(f"{path}: holds pickled Python objects, which are never loaded; expected float32 numbers")
-    if dtype != np.dtype("<f4"):
-        raise ValueError(f"{path}: dtype must be little-endian float32, got {dtype}")
-    if len(shape) != ndim or 0 in shape:
-        raise ValueError(f"{path}: expected {ndim} dimensions, none of them empty, got shape {shape}")
-    if fortran_order:
-        raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
-    expected = offset + 4 * int(np.prod(shape, dtype=object))
-    actual = path.stat().st_size
-    if actual != expected:
-        raise ValueError(f"{path}: {actual} bytes, but an array of shape {shape} takes {expected}: truncated or padded")
-    return np.memmap(path, dtype=np.dtype("<f4"), mode="r", offset=offset, shape=shape)
+    # Bits, because NaN is not equal to itself. Group by group: the whole may be gigabytes, and rows that are 1:1 differ
+    # in the first group already.
+    groups = features.view(np.uint32).reshape(-1, times, *features.shape[1:])
+    return all(bool((group[1:] == group[0]).all()) for group in groups)
 
 
 def read_captions(path: Path) -> list[str]:
