@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,25 +21,66 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The bytes go to a new hidden file in the same directory (a rename across file systems is a copy, and a copy can be
     interrupted). On leaving the block the file is flushed to the disk and renamed over ``path``; if the block raises,
     the new file is removed and ``path`` is as it was. A process killed inside the block leaves at most a hidden
-    ``.name.*.tmp`` beside an untouched ``path``.
+    ``.crossret-*.tmp`` beside an untouched ``path``; the next write of the same file removes it. Where ``path`` is a
+    symbolic link, the file that it points to is replaced.
 
     Raises:
-        OSError: the directory does not exist or cannot be written, or the disk is full.
+        FileExistsError: ``path`` is something that cannot be replaced by a file: a directory, a pipe, a device.
+        OSError: the directory does not exist or cannot be written, or the disk is full; names ``path``.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    _check_replaceable(path)
+    target = Path(os.path.realpath(path))
+    # Of a fixed length, unlike the target's name, which may be as long as a name can be.
+    family = f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
     try:
-        # "x" honours the umask, so the file gets the permissions that a plain open() would have given it.
-        with open(partial, "xb") as file:
+        _remove_abandoned(target.parent, family)
+        with _temporary(target.parent, family) as (partial, file):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            partial.unlink()
-        raise
-    _sync_directory(target.parent)
+            os.replace(partial, target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        # The system's errors of the hidden file, or of no named file as when the disk is full, are errors of path.
+        if error.errno is None or not (error.filename is None or family in str(error.filename)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def _check_replaceable(path: str | os.PathLike[str]) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(errno.EEXIST, "exists and is not a regular file", os.fspath(path))
+
+
+@contextmanager
+def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file, removed if the block raises, and locked until it ends: ``_remove_abandoned`` spares locked files."""
+    while True:
+        partial = directory / f"{family}{secrets.token_hex(8)}.tmp"
+        # "x" honours the umask, so the file gets the permissions that a plain open() would have given it.
+        with open(partial, "xb") as file:
+            try:
+                with suppress(OSError):  # where there are no locks, nobody can take one and remove the file
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file.fileno()).st_nlink:  # not taken for abandoned before it was locked
+                    yield partial, file
+                    return
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    partial.unlink()
+                raise
+
+
+def _remove_abandoned(directory: Path, family: str) -> None:
+    """Remove what killed writers of the same file left: the system unlocks a file when the process that has it ends."""
+    for path in directory.glob(f"{family}*.tmp"):
+        with suppress(OSError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -48,8 +48,12 @@ def score_files(
 
     Raises:
         OSError: a file cannot be read or written.
-        ValueError: a file is not such an array, or the arrays do not agree; names the file and the place.
+        ValueError: a file is not such an array, the arrays do not agree, or ``output`` is one of them; names the file
+            and the place.
     """
+    for path in (regions, words, region_lengths, word_lengths):
+        if path is not None and output.exists() and path.exists() and path.samefile(output):
+            raise ValueError(f"{output}: the scores would take the place of this input; write them elsewhere")
     region_values = map_array(regions, ndim=3, dtypes=FEATURE_DTYPES)
     word_values = map_array(words, ndim=3, dtypes=FEATURE_DTYPES)
     if region_values.shape[2] != word_values.shape[2]:

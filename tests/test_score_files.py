@@ -100,3 +100,12 @@ def test_a_bad_file_is_named_and_nothing_is_written(features: Path, change: Chan
     with pytest.raises(ValueError, match=message):
         score(features)
     assert sorted(os.listdir(features)) == before
+
+
+@pytest.mark.parametrize("name", ["regions", "words", "region_lengths", "word_lengths"])
+def test_an_input_is_not_overwritten(features: Path, name: str) -> None:
+    (features / "scores.npy").symlink_to(f"{name}.npy")
+    before = (features / f"{name}.npy").read_bytes()
+    with pytest.raises(ValueError, match=r"scores\.npy: .* this input"):
+        score(features)
+    assert (features / f"{name}.npy").read_bytes() == before
