@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -11,7 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from crossret.presets import PRESET_OF_CROSS_ATTENTION, SCAN_PRESETS, SCHEDULES
+
 if TYPE_CHECKING:
+    from crossret.models.scan import ScanConfig
     from crossret.score_files import Scorer
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
@@ -43,8 +48,14 @@ def _in_a_directory(path: Path | None) -> Path | None:
     return path
 
 
-Threads = Annotated[int | None, _option("CPU threads; by default one a core.", min=1)]
-Seed = Annotated[int, _option("Decides everything that is random.", min=0)]
+Threads = Annotated[int | None, _option("CPU threads; by default one a core.", min=1, max=1024)]
+Seed = Annotated[int, _option("Decides everything that is random.", min=0, max=2**63 - 1)]
+
+
+def _scheduled(field: str) -> str:
+    return "by default " + ", ".join(f"{schedule[field]:g} ({name})" for name, schedule in SCHEDULES.items())
+
+
 DataDirectory = Annotated[
     Path,
     typer.Argument(
@@ -58,10 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     The only place that words such mistakes: commands raise ValueError or OSError for what they cannot use.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="crossret", standalone_mode=False)
+        if status == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            _fail("interrupted", INTERRUPTED)
+    except _Interrupted as error:
+        _fail(f"interrupted; {error}", INTERRUPTED)
     except TyperException as error:
         _fail(error.format_message())
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}")
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except (ValueError, FloatingPointError) as error:
@@ -69,15 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except RuntimeError as error:
         from crossret_kernels import UnsupportedByBackend
 
+        if "DefaultCPUAllocator" in str(error):  # the only mark of torch's allocation errors on the CPU
+            _fail(f"not enough memory: {str(error).splitlines()[0]}")
         if not isinstance(error, UnsupportedByBackend):
             raise
         _fail(str(error))
     sys.exit(status)
 
 
-def _fail(message: str) -> NoReturn:
+class _Interrupted(Exception):
+    """Ctrl-C in a command that can say what it leaves."""
+
+
+def _fail(message: str, status: int = 2) -> NoReturn:
     print("crossret:", " ".join(message.split()), file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def _print_version(asked: bool) -> None:
@@ -125,7 +151,10 @@ def demo(
     from crossret.demo import run_demo
 
     _use_threads(threads)
-    run_demo(output, images=images, epochs=epochs, seed=seed, console=Console())
+    try:
+        run_demo(output, images=images, epochs=epochs, seed=seed, console=Console(emoji=False))
+    except KeyboardInterrupt:
+        raise _Interrupted(f"{output} holds what was done, the same command starts anew") from None
 
 
 @app.command("render-scenes")
@@ -135,7 +164,7 @@ def render_scenes(
     dev: Annotated[int, _option("Development images.", min=1)] = 500,
     test: Annotated[int, _option("Test images.", min=1)] = 1000,
     seed: Seed = 0,
-    workers: Annotated[int | None, _option("Processes; by default one a core.", min=1)] = None,
+    workers: Annotated[int | None, _option("Processes; by default one a core.", min=1, max=1024)] = None,
 ) -> None:
     """Render a data set of scenes.
 
@@ -161,9 +190,15 @@ def train(
         Path, _option("Directory for the checkpoint, the log and best/, the best model.", file_okay=False)
     ],
     preset: Annotated[
-        str, _option("The paper's setting to start from, as f30k_i2t_lse.", metavar="<name>")
-    ] = "f30k_t2i_avg",
-    cross_attention: Annotated[CrossAttention | None, _option("Who attends to whom.")] = None,
+        str | None,
+        _option(
+            f"The paper's setting to start from: {', '.join(SCAN_PRESETS)}. By default that of --cross-attention: "
+            f"{', '.join(PRESET_OF_CROSS_ATTENTION.values())}. Two directions are one model with shared encoders; the "
+            "paper's ensembles are two models trained apart.",
+            metavar="<name>",
+        ),
+    ] = None,
+    cross_attention: Annotated[CrossAttention | None, _option("Who attends to whom; by default t2i.")] = None,
     raw_feature_norm: Annotated[RawFeatureNorm | None, _option("Normalisation of similarities.")] = None,
     clip_slope: Annotated[float | None, _option("Slope of the clip below zero; the paper's is 0.")] = None,
     lambda_softmax: Annotated[float | None, _option("Inverse temperature of the attention.")] = None,
@@ -180,10 +215,12 @@ def train(
     bidirectional: Annotated[bool | None, _option("Read captions both ways, or forward only.")] = None,
     image_norm: Annotated[bool | None, _option("L2-normalise regions.")] = None,
     text_norm: Annotated[bool | None, _option("L2-normalise words.")] = None,
-    epochs: Annotated[int, _option("Passes over the training captions.")] = 30,
+    epochs: Annotated[int | None, _option(f"Passes over the training captions; {_scheduled('epochs')}.")] = None,
     batch_size: Annotated[int, _option("Captions a step.")] = 128,
-    learning_rate: Annotated[float, _option("Adam's.")] = 2e-4,
-    decay_epoch: Annotated[int, _option("Epochs before the rate is divided by 10.")] = 15,
+    learning_rate: Annotated[float | None, _option(f"Adam's; {_scheduled('learning_rate')}.")] = None,
+    decay_epoch: Annotated[
+        int | None, _option(f"Epochs before the rate is divided by 10; {_scheduled('decay_epoch')}.")
+    ] = None,
     seed: Seed = 0,
     resume: Annotated[bool, _option("Go on from the checkpoint in the output directory.", "--resume")] = False,
     threads: Threads = None,
@@ -191,13 +228,14 @@ def train(
     """Train SCAN.
 
     Learns from the train split; the dev split decides which epoch was best.
-    Options left out take the preset's value. Ctrl-C leaves a checkpoint: the same
-    command with --resume goes on as if nothing had happened.
+    Options left out take the preset's value, the schedule's included. Ctrl-C leaves
+    a checkpoint: the same command with --resume goes on as if nothing had happened.
 
     \b
     Examples:
       crossret train data/f30k_precomp --output runs/f30k
-      crossret train scenes --output runs/scenes --embed-dim 256 --epochs 8 --decay-epoch 7 --learning-rate 1e-3
+      crossret train data/coco_precomp --output runs/coco --preset coco_i2t_lse
+      crossret train scenes --output run --embed-dim 256 --negatives sum --epochs 8 --decay-epoch 7 --learning-rate 1e-3
       crossret train data/f30k_precomp --output runs/f30k --resume
     """
     import torch
@@ -227,18 +265,21 @@ def train(
         "image_norm": image_norm,
         "text_norm": text_norm,
     }
+    preset = preset or PRESET_OF_CROSS_ATTENTION[cross_attention or "t2i"]
     _use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
     vocabulary = Vocabulary.build(training_data.captions)
     config = ScanConfig.preset(
-        preset,
-        image_dim=training_data.image_dim,
-        vocabulary_size=len(vocabulary),
-        **{name: value for name, value in chosen.items() if value is not None},
+        preset, image_dim=training_data.image_dim, vocabulary_size=len(vocabulary), **_given(chosen)
     )
-    schedule = TrainingConfig(
-        epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, decay_epoch=decay_epoch, seed=seed
+    _refuse_unused(config, chosen)
+    schedule = TrainingConfig.preset(
+        preset.split("_")[0],
+        batch_size=batch_size,
+        seed=seed,
+        **_given({"epochs": epochs, "learning_rate": learning_rate, "decay_epoch": decay_epoch}),
     )
+    _check_memory(config)
     torch.manual_seed(seed)
     try:
         result = run_training(
@@ -252,8 +293,7 @@ def train(
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
         hint = "to go on, repeat the command with --resume" if left else "there is no checkpoint yet"
-        typer.echo(f"crossret: interrupted; {hint}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise _Interrupted(hint) from None
     typer.echo(f"Best epoch {result.best_epoch} of {result.epochs_run}: rsum {result.best_rsum:.1f}; {output / 'best'}")
 
 
@@ -295,18 +335,20 @@ def evaluate(
         raise ValueError(
             f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
         )
+    if five_fold and corpus.n_images % 5:
+        raise ValueError(f"--five-fold: the {corpus.n_images} images of {split} cannot be divided into 5 equal folds")
     with progress_bar("encoding") as progress:
         images, captions = evaluation.encode_dataset(model, corpus, progress=progress)
     with progress_bar("scoring") as progress:
         scores = evaluation.score_matrix(model, images, captions, progress=progress)
     measure = evaluation.five_fold if five_fold else evaluation.retrieval_metrics
     metrics = measure(scores, corpus.image_of_caption)
-    folds = ", means of five folds" if five_fold else ""
-    Console().print(
-        retrieval_table(metrics, f"{split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions{folds}")
-    )
     if json is not None:
         write_json(json, {"split": split, "five_fold": five_fold, "images": corpus.n_images, **metrics.as_dict()})
+    folds = ", means of five folds" if five_fold else ""
+    Console(emoji=False).print(
+        retrieval_table(metrics, f"{split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions{folds}")
+    )
 
 
 @app.command()
@@ -325,11 +367,17 @@ def score(
         Path | None, _option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
     ] = None,
     direction: Annotated[Direction, _option("t2i: words attend to regions; i2t: regions to words.")] = "t2i",
-    raw_feature_norm: Annotated[RawFeatureNorm, _option("Normalisation of similarities.")] = "clipped_l2norm",
-    clip_slope: Annotated[float, _option("Slope of the clip below zero; the paper's is 0.")] = 0.1,
-    lambda_softmax: Annotated[float, _option("Inverse temperature of the attention.")] = 9.0,
-    pooling: Annotated[Pooling, _option("How relevances become a score.")] = "avg",
-    lambda_lse: Annotated[float, _option("Sharpness of LSE pooling.")] = 6.0,
+    raw_feature_norm: Annotated[
+        RawFeatureNorm | None, _option("Normalisation of similarities; by default clipped_l2norm.")
+    ] = None,
+    clip_slope: Annotated[
+        float | None, _option("Slope of the clip below zero; by default 0.1, the paper's is 0.")
+    ] = None,
+    lambda_softmax: Annotated[
+        float | None, _option("Inverse temperature of the attention; by default 9 (the paper's i2t: 4).")
+    ] = None,
+    pooling: Annotated[Pooling | None, _option("How relevances become a score; by default avg.")] = None,
+    lambda_lse: Annotated[float | None, _option("Sharpness of LSE pooling; by default 6.")] = None,
     normalize: Annotated[bool, _option("L2-normalise all features first.", "--normalize")] = False,
     sum_max: Annotated[
         bool, _option("Instead of attention, sum each query's largest similarity.", "--sum-max")
@@ -348,25 +396,30 @@ def score(
     """
     from functools import partial
 
+    from crossret.models.scan import ScanConfig
     from crossret.report import progress_bar
     from crossret.score_files import score_files
     from crossret_kernels import maxsim_scores, scan_scores
 
+    chosen = {
+        "raw_feature_norm": raw_feature_norm,
+        "clip_slope": clip_slope,
+        "lambda_softmax": lambda_softmax,
+        "pooling": pooling,
+        "lambda_lse": lambda_lse,
+    }
+    # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
+    cross_attention = f"sum_max_{direction}" if sum_max else direction
+    config = ScanConfig.from_dict(
+        {"image_dim": 1, "vocabulary_size": 1, "cross_attention": cross_attention, **_given(chosen)}
+    )
+    _refuse_unused(config, chosen)
     _use_threads(threads)
     scorer: Scorer
     if sum_max:
         scorer = partial(maxsim_scores, direction=direction, normalize=normalize)
     else:
-        scorer = partial(
-            scan_scores,
-            direction=direction,
-            raw_feature_norm=raw_feature_norm,
-            clip_slope=clip_slope,
-            lambda_softmax=lambda_softmax,
-            pooling=pooling,
-            lambda_lse=lambda_lse,
-            normalize=normalize,
-        )
+        scorer = partial(scan_scores, **config.attention_options(direction), normalize=normalize)
     with progress_bar("scoring") as progress:
         n, m = score_files(
             scorer,
@@ -378,6 +431,37 @@ def score(
             progress=progress,
         )
     typer.echo(f"{output}: scores of {n:,} images with {m:,} captions")
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the user gave a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse_unused(config: ScanConfig, options: dict[str, Any]) -> None:
+    """Raise a ValueError that names an option with a value that this model would ignore."""
+    for name in config.unused():
+        if options.get(name) is not None:
+            raise ValueError(
+                f"--{name.replace('_', '-')} makes no difference to cross attention {config.cross_attention} with "
+                f"pooling {config.pooling} and raw_feature_norm {config.raw_feature_norm}: leave it out"
+            )
+
+
+def _check_memory(config: ScanConfig) -> None:
+    """Raise a ValueError where the weights, their gradients and Adam's two averages exceed this machine's memory."""
+    import torch
+
+    from crossret.models.scan import Scan
+
+    with torch.device("meta"):
+        numbers = sum(parameter.numel() for parameter in Scan(config).parameters())
+    needed, there = 4 * 4 * numbers, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ValueError(
+            f"embed_dim {config.embed_dim}, word_dim {config.word_dim} and {config.vocabulary_size} words make a model "
+            f"that takes {needed / 2**30:,.0f} GiB to train; this machine has {there / 2**30:,.0f} GiB"
+        )
 
 
 def _use_threads(threads: int | None) -> None:

@@ -18,6 +18,10 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    from crossret.cli import main as run
+    try:
+        from crossret.cli import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while modules are imported
+        print("crossret: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from crossret.checkpoints import load_model
@@ -102,7 +103,9 @@ def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Cons
     write_json(output / "report.json", report)
     console.print(retrieval_table(metrics, f"Retrieval on {counts['test']:,} test images"))
     console.print(_figures_table(report))
-    console.print(f"Pictures and figures are in {output}: attention/, training.png, report.json", soft_wrap=True)
+    console.print(
+        escape(f"Pictures and figures are in {output}: attention/, training.png, report.json"), soft_wrap=True
+    )
     return report
 
 
@@ -196,7 +199,7 @@ def _draw(scorer: CrossAttentionScorer, test: GroundedSplit, directory: Path) ->
 
 def _figures_table(report: dict[str, Any]) -> Table:
     scoring, game, machine = report["scoring"], report["pointing_game"], report["machine"]
-    table = Table(title=f"{machine['cpu']}, {machine['threads']} threads", show_header=False)
+    table = Table(title=escape(f"{machine['cpu']}, {machine['threads']} threads"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row(

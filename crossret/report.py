@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from crossret.json_files import parse_json_object
 
 def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
     """Recall at 1, 5 and 10 in percent, median and mean rank, both ways; their sums below."""
-    table = Table(title=title, caption=f"rsum {metrics.rsum:.1f}   mR {metrics.mr:.1f}", caption_style="bold")
+    table = Table(title=escape(title), caption=f"rsum {metrics.rsum:.1f}   mR {metrics.mr:.1f}", caption_style="bold")
     table.add_column("query → retrieved")
     for heading in ("R@1", "R@5", "R@10", "medr", "meanr"):
         table.add_column(heading, justify="right")

@@ -21,6 +21,7 @@ from crossret.corpus import Corpus
 from crossret.data.batches import Batch
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
 from crossret.models.protocol import Matcher
+from crossret.presets import SCHEDULES
 from crossret.training_log import TrainingLog
 from crossret.training_progress import TrainingProgress
 from crossret.training_state import Position, load_state, random_state, save_state, set_random_state
@@ -28,11 +29,7 @@ from crossret.training_state import Position, load_state, random_state, save_sta
 __all__ = ["CHECKPOINT", "LOG", "TrainingConfig", "TrainingResult", "load_model", "save_model", "train"]
 
 CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best"
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "f30k": {"epochs": 30, "decay_epoch": 15, "learning_rate": 2e-4},
-    "coco": {"epochs": 20, "decay_epoch": 10, "learning_rate": 5e-4},
-}
+LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,8 @@ class TrainingConfig(Config):
         check_at_least(self, 1, "epochs", "decay_epoch", "batch_size", "log_every", "checkpoint_every")
         check_positive(self, "learning_rate", "gradient_norm")
         check_at_least(self, 0, "seed")
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"seed must be at most {LARGEST_SEED}, not {self.seed}")
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> TrainingConfig:
@@ -75,9 +74,9 @@ class TrainingConfig(Config):
         Raises:
             ValueError: no preset has this name.
         """
-        if name not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {name!r}")
-        return cls(**{**PRESETS[name], **fields})
+        if name not in SCHEDULES:
+            raise ValueError(f"preset must be one of {', '.join(SCHEDULES)}, not {name!r}")
+        return cls(**{**SCHEDULES[name], **fields})
 
 
 @dataclass(frozen=True)

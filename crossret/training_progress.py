@@ -11,7 +11,7 @@ from crossret.evaluation import RetrievalMetrics
 
 
 class TrainingProgress:
-    """A context in which a training shows its progress on standard error.
+    """A context in which a training shows its progress on standard error: a bar if that is a terminal, lines anyway.
 
     Args:
         epochs: to be trained altogether.
@@ -23,14 +23,16 @@ class TrainingProgress:
     def __init__(self, epochs: int, batches: int, done: int, *, enabled: bool) -> None:
         self._epochs = epochs
         self._batches = batches
+        self._enabled = enabled
+        console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not enabled,
+            console=console,
+            disable=not (enabled and console.is_terminal),  # a file would get a bar after every line
         )
         self._task = self._progress.add_task("training", total=epochs * batches, completed=done, status="")
 
@@ -58,7 +60,7 @@ class TrainingProgress:
 
     def epoch(self, epoch: int, loss: float, metrics: RetrievalMetrics, best: bool) -> None:
         """The epoch is validated."""
-        if self._progress.disable:
+        if not self._enabled:
             return
         self._progress.console.print(
             f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "

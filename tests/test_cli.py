@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,15 @@ import torch
 from safetensors.torch import load_file
 
 from crossret import cli
+from crossret.presets import SCAN_PRESETS
 from crossret_kernels import maxsim_scores, scan_scores
 
 TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
 COMMANDS = ["demo", "render-scenes", "train", "evaluate", "score"]
 ROOT = Path(__file__).parents[1]
+
+
+SCORE = ["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/y.npy"]
 
 
 class Cli:
@@ -116,6 +121,19 @@ def test_help_does_not_wait_for_torch() -> None:
         (["train", "{data}", "--output", "{tmp}/run", "--learning-rate", "nan"], "learning_rate"),
         (["train", "{data}", "--output", "{tmp}/run", "--resume"], "checkpoint.safetensors"),
         (["train", "{data}", "--output", "{trained}", "--embed-dim", "8"], "there is a training already"),
+        (["train", "{data}", "--output", "{tmp}/run", "--seed", "-1"], "--seed"),
+        (["train", "{data}", "--output", "{tmp}/run", "--seed", str(2**63)], "--seed"),
+        (["train", "{data}", "--output", "{tmp}/run", "--threads", str(10**30)], "--threads"),
+        (
+            ["train", "{data}", "--output", "{tmp}/run", "--embed-dim", "16777216", "--word-dim", "8"],
+            "embed_dim 167772",
+        ),
+        (["train", "{data}", "--output", "{tmp}/run", "--preset", "f30k_sum_max_i2t", "--pooling", "lse"], "--pooling"),
+        (["train", "{data}", "--output", "{tmp}/run", "--i2t-pooling", "lse"], "--i2t-pooling makes no difference"),
+        (["evaluate", "{trained}", "{fold}", "--five-fold"], "--five-fold: the 7 images"),
+        ([*SCORE, "--sum-max", "--lambda-softmax", "9"], "--lambda-softmax makes no difference"),
+        ([*SCORE, "--lambda-softmax", "-5"], "lambda_softmax must be greater than 0, not -5.0"),
+        ([*SCORE, "--lambda-lse", "5"], "--lambda-lse makes no difference"),
         (["evaluate", "{tmp}", "{data}"], "model.safetensors: no such file"),
         (["evaluate", "{trained}", "{data}", "--split", "testall"], "testall_ims.npy: no such file"),
         (["evaluate", "{trained}", "{data}", "--json", "{tmp}/absent/figures.json"], "no directory {tmp}/absent"),
@@ -131,7 +149,16 @@ def test_help_does_not_wait_for_torch() -> None:
 def test_a_mistake_is_one_line_and_exit_code_2(
     crossret: Cli, data: Path, trained: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    places = {"data": data, "trained": trained, "tmp": tmp_path, "text": data / "train_caps.txt"}
+    (tmp_path / "fold").mkdir()
+    np.save(tmp_path / "fold" / "test_ims.npy", np.zeros((7, 3, 6), np.float32))
+    (tmp_path / "fold" / "test_caps.txt").write_text("a picture\n" * 35)
+    places = {
+        "data": data,
+        "fold": tmp_path / "fold",
+        "trained": trained,
+        "tmp": tmp_path,
+        "text": data / "train_caps.txt",
+    }
     assert crossret(*(argument.format_map(places) for argument in arguments)) == 2
     assert crossret.err.startswith("crossret: ")
     assert message.format_map(places) in crossret.err
@@ -165,6 +192,115 @@ def test_train_follows_preset_and_options(trained: Path) -> None:
     config = json.loads((trained / "best" / "config.json").read_text())["config"]
     assert (config["cross_attention"], config["pooling"], config["lambda_lse"]) == ("i2t", "lse", 5.0)
     assert (config["embed_dim"], config["word_dim"]) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule", "lambda_softmax"),
+    [
+        ([], (30, 15, 2e-4), 9),
+        (["--preset", "coco_t2i_lse"], (20, 10, 5e-4), 9),
+        (["--preset", "coco_i2t_avg", "--epochs", "3", "--decay-epoch", "2"], (3, 2, 5e-4), 4),
+        (["--preset", "coco_i2t_avg", "--learning-rate", "0.1"], (20, 10, 0.1), 4),
+        (["--cross-attention", "i2t"], (30, 15, 2e-4), 4),
+        (["--cross-attention", "i2t", "--lambda-softmax", "7"], (30, 15, 2e-4), 7),
+        (["--cross-attention", "i2t", "--preset", "f30k_t2i_avg"], (30, 15, 2e-4), 9),
+    ],
+)
+def test_options_left_out_are_the_preset_s(
+    crossret: Cli,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    schedule: tuple[int, int, float],
+    lambda_softmax: float,
+) -> None:
+    seen: list[Any] = []
+
+    def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **_: object) -> None:
+        seen.append((config.epochs, config.decay_epoch, config.learning_rate))
+        seen.append(model.config.lambda_softmax)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    assert crossret("train", data, "--output", tmp_path / "run", *options) == 130
+    assert seen == [schedule, lambda_softmax]
+
+
+def test_help_of_train_lists_presets_and_schedules(crossret: Cli) -> None:
+    assert crossret("train", "--help") == 0
+    text = " ".join(crossret.out.split())
+    for preset in SCAN_PRESETS:
+        assert preset in text
+    for default in ("by default 30 (f30k), 20 (coco)", "by default 0.0002 (f30k), 0.0005 (coco)"):
+        assert default in text
+    assert "two models trained apart" in text
+
+
+def test_no_bar_is_drawn_into_a_file(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert crossret("train", data, "--output", tmp_path / "run", "--epochs", "2", *TINY) == 0
+    assert [line.split("  ")[0] for line in crossret.err.splitlines()] == ["epoch 1", "epoch 2"]
+
+
+@pytest.mark.parametrize("split", ["dm[/b]", "[red]x", ":cat:", "a\\"])
+def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, tmp_path: Path, split: str) -> None:
+    for name in ("ims.npy", "caps.txt"):
+        (tmp_path / f"{split}_{name}").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{split}_{name}").write_bytes((data / f"test_{name}").read_bytes())
+    assert crossret("evaluate", trained, tmp_path, "--split", split) == 0
+    assert f"{split}: 10 images" in crossret.out
+
+
+def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "crossret.cli", "evaluate", str(trained), str(data), "--json", str(figures)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
+    assert "image ? sentence" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["evaluate", "demo"])
+def test_ctrl_c_is_one_line(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.evaluation.encode_dataset", interrupted)
+    monkeypatch.setattr("crossret.demo.run_demo", interrupted)
+    arguments = {"evaluate": [trained, data], "demo": ["--output", tmp_path / "d"]}[command]
+    assert crossret(command, *arguments) == 130
+    left = f"; {tmp_path / 'd'} holds what was done, the same command starts anew" if command == "demo" else ""
+    assert crossret.err.strip() == f"crossret: interrupted{left}"
+    assert crossret.out == ""
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    code = (
+        "import builtins, signal; from crossret.command import main\n"
+        "load = builtins.__import__\n"
+        "def pressed(name, *others):\n"
+        "    if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "    return load(name, *others)\n"
+        "builtins.__import__ = pressed\n"
+        "main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "crossret: interrupted\n")
+
+
+def test_memory_that_cannot_be_had_is_a_mistake(
+    crossret: Cli, data: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossret.evaluation.encode_dataset", lambda *_, **__: torch.empty(2**60))
+    assert crossret("evaluate", trained, data) == 2
+    assert "not enough memory" in crossret.err
+    assert crossret.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("five_fold", [False, True])

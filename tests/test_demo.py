@@ -23,6 +23,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (output / leftover).parent.mkdir(parents=True, exist_ok=True)
         (output / leftover).write_bytes(b"of an earlier demo")
     (output / MARK).write_text('{"format": "crossret demo 1"}')
+    (output / "scenes" / "scenes.json").write_text('{"format": 1, "seed": 0, "counts": {}, "finished": false}')
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # nothing here is large enough for two
     try:
@@ -86,7 +87,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, mark: str |
     if mark is not None:
         (tmp_path / MARK).write_text(mark)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((FileExistsError, ValueError), match="not empty, and not|not the mark|not JSON"):
+    with pytest.raises((FileExistsError, ValueError), match=r"not empty, and not|not the mark|not JSON"):
         run_demo(tmp_path, images=16, epochs=1, seed=3, console=Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
     assert all((tmp_path / name).read_bytes() == b"not the demo's" for name in foreign)

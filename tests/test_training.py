@@ -395,6 +395,7 @@ def test_data_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
         ({"learning_rate": 0.0}, "learning_rate must be greater than 0"),
         ({"gradient_norm": -1.0}, "gradient_norm must be greater than 0"),
         ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
         ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
     ],
 )

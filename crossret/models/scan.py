@@ -13,6 +13,7 @@ from crossret.encoded import Encoded, check_lengths
 from crossret.encoders import RegionEncoder, WordEncoder, check_tokens
 from crossret.losses import TripletLoss
 from crossret.models.protocol import ModelConfig
+from crossret.presets import SCAN_PRESETS
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 
 CrossAttention: TypeAlias = Literal["t2i", "i2t", "ensemble", "sum_max_t2i", "sum_max_i2t"]
@@ -23,31 +24,6 @@ RawFeatureNorm: TypeAlias = Literal[
 
 # Sizes beyond any real model are refused, so that no product of two overflows when a stranger's file names them.
 _LARGEST_SIZE = 2**24
-
-_T2I_LSE = {"cross_attention": "t2i", "lambda_softmax": 9.0, "pooling": "lse", "lambda_lse": 6.0}
-_T2I_AVG = {"cross_attention": "t2i", "lambda_softmax": 9.0, "pooling": "avg"}
-_I2T_AVG = {"cross_attention": "i2t", "lambda_softmax": 4.0, "pooling": "avg"}
-_PLUS_I2T_AVG = {"cross_attention": "ensemble", "i2t_lambda_softmax": 4.0, "i2t_pooling": "avg"}
-_PLUS_I2T_LSE = {"cross_attention": "ensemble", "i2t_lambda_softmax": 4.0, "i2t_pooling": "lse"}
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # Table 1
-    "f30k_t2i_lse": _T2I_LSE,
-    "f30k_t2i_avg": _T2I_AVG,
-    "f30k_i2t_lse": {"cross_attention": "i2t", "lambda_softmax": 4.0, "pooling": "lse", "lambda_lse": 5.0},
-    "f30k_i2t_avg": _I2T_AVG,
-    "f30k_t2i_avg_i2t_lse": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 5.0},
-    # Table 2
-    "coco_t2i_lse": _T2I_LSE,
-    "coco_t2i_avg": _T2I_AVG,
-    "coco_i2t_lse": {"cross_attention": "i2t", "lambda_softmax": 4.0, "pooling": "lse", "lambda_lse": 20.0},
-    "coco_i2t_avg": _I2T_AVG,
-    "coco_t2i_lse_i2t_avg": {**_T2I_LSE, **_PLUS_I2T_AVG},
-    "coco_t2i_avg_i2t_lse": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 20.0},
-    # Table 3
-    "f30k_sum_max_t2i": {"cross_attention": "sum_max_t2i"},
-    "f30k_sum_max_i2t": {"cross_attention": "sum_max_i2t"},
-}
 
 
 @dataclass(frozen=True)
@@ -105,14 +81,29 @@ class ScanConfig(ModelConfig):
 
     @classmethod
     def preset(cls, name: str, **fields: Any) -> ScanConfig:
-        """The paper's setting of this name (see ``PRESETS``), with ``fields`` set or replaced.
+        """The paper's setting of this name (see ``crossret.presets``), with ``fields`` set or replaced.
 
         Raises:
             ValueError: no preset has this name.
         """
-        if name not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)}, not {name!r}")
-        return cls(**{**PRESETS[name], **fields})
+        if name not in SCAN_PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(SCAN_PRESETS)}, not {name!r}")
+        return cls(**{**SCAN_PRESETS[name], **fields})
+
+    def unused(self) -> list[str]:
+        """The fields that make no difference to this model, because of what other fields say."""
+        attention = ["raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"]
+        of_i2t = ["i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"]
+        if self.cross_attention in ("sum_max_t2i", "sum_max_i2t"):
+            return attention + of_i2t
+        unused = [] if self.cross_attention == "ensemble" else of_i2t
+        if not self.raw_feature_norm.startswith("clipped"):
+            unused.append("clip_slope")
+        if self.pooling != "lse":
+            unused.append("lambda_lse")
+        if self.cross_attention == "ensemble" and self.i2t_pooling != "lse":
+            unused.append("i2t_lambda_lse")
+        return unused
 
     def attention_options(self, direction: Literal["t2i", "i2t"]) -> dict[str, Any]:
         """The keyword arguments with which ``crossret_kernels.scan_scores`` computes this direction.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crossret.encoded import Encoded
 from crossret.models import MODELS, Scan, ScanConfig
-from crossret.models.scan import PRESETS
+from crossret.presets import PRESET_OF_CROSS_ATTENTION, SCAN_PRESETS, SCHEDULES
 
 SIZES: dict[str, Any] = {"image_dim": 6, "vocabulary_size": 11, "embed_dim": 8, "word_dim": 5}
 FEATURES = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1))
@@ -109,7 +109,7 @@ def test_sum_max_is_equations_9_and_10(direction: str) -> None:
 
 
 def test_every_preset_is_tested() -> None:
-    assert len(PRESETS) == 13
+    assert len(SCAN_PRESETS) == 13
 
 
 def test_pairs_are_entries_of_the_score_matrix() -> None:
@@ -203,7 +203,7 @@ def test_attention_options_are_those_of_the_direction() -> None:
         single.attention_options("t2i")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", SCAN_PRESETS)
 def test_config_to_json_and_back(preset: str) -> None:
     config = ScanConfig.preset(preset, **SIZES, region_count=36)
     assert ScanConfig.from_json(config.to_json()) == config
@@ -268,3 +268,29 @@ def test_the_registry_makes_it_from_its_config() -> None:
     config_class, model_class = MODELS[Scan.kind]
     config = replace(config_class(**SIZES), embed_dim=3)
     assert model_class(config).config.embed_dim == 3
+
+
+_OF_I2T = {"i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "unused"),
+    [
+        ({}, {"lambda_lse"} | _OF_I2T),
+        ({"pooling": "lse", "raw_feature_norm": "softmax"}, {"clip_slope"} | _OF_I2T),
+        ({"cross_attention": "ensemble", "i2t_pooling": "avg"}, {"lambda_lse", "i2t_lambda_lse"}),
+        ({"cross_attention": "ensemble", "pooling": "lse", "i2t_pooling": "lse"}, set()),
+        (
+            {"cross_attention": "sum_max_i2t", "pooling": "lse"},
+            {"raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"} | _OF_I2T,
+        ),
+    ],
+)
+def test_unused_fields_are_known(fields: dict[str, Any], unused: set[str]) -> None:
+    assert set(ScanConfig(**SIZES, **fields).unused()) == unused
+
+
+def test_every_preset_has_a_schedule_and_every_direction_a_preset() -> None:
+    assert {name.split("_")[0] for name in SCAN_PRESETS} == set(SCHEDULES)
+    for cross_attention, preset in PRESET_OF_CROSS_ATTENTION.items():
+        assert ScanConfig.preset(preset, **SIZES).cross_attention == cross_attention
