@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,16 @@ from numpy.typing import NDArray
 from crossret.array_files import map_array
 
 CAPTIONS_PER_IMAGE = 5
+
+
+def features_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where a split's region features are."""
+    return Path(directory) / f"{split}_ims.npy"
+
+
+def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where a split's captions are."""
+    return Path(directory) / f"{split}_caps.txt"
 
 
 class PrecomputedDataset:
@@ -35,15 +47,14 @@ class PrecomputedDataset:
     """
 
     def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
-        features_path = Path(directory) / f"{split}_ims.npy"
-        captions_path = Path(directory) / f"{split}_caps.txt"
+        rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
         if not Path(directory).is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
-        for path in (features_path, captions_path):
+        for path in (rows_file, captions_file):
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
-        self.features = map_array(features_path, ndim=3, dtypes=["<f4"])
-        self.captions = read_captions(captions_path)
+        self.features = map_array(rows_file, ndim=3, dtypes=["<f4"])
+        self.captions = read_captions(captions_file)
         rows, captions = len(self.features), len(self.captions)
         if rows == captions:
             captions_per_image = CAPTIONS_PER_IMAGE if _rows_repeat(self.features, CAPTIONS_PER_IMAGE) else 1
@@ -51,7 +62,7 @@ class PrecomputedDataset:
             captions_per_image = CAPTIONS_PER_IMAGE
         else:
             raise ValueError(
-                f"{features_path}: {rows} rows do not fit the {captions} captions of {captions_path.name}: "
+                f"{rows_file}: {rows} rows do not fit the {captions} captions of {captions_file.name}: "
                 f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
             )
         self.n_captions = captions
@@ -72,12 +83,13 @@ def _rows_repeat(features: NDArray[np.float32], times: int) -> bool:
 
 
 def read_captions(path: Path) -> list[str]:
-    """Read one caption a line.
+    """Read one caption a line; a byte order mark before the first one is no part of it.
 
     Raises:
-        ValueError: the file is empty, a line is blank or a line is not UTF-8; names the file and the line.
+        ValueError: the file is empty, or a line shows nothing, holds a NUL or is not UTF-8; names the file and the
+            line.
     """
-    lines = path.read_bytes().split(b"\n")
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not lines:
@@ -88,7 +100,14 @@ def read_captions(path: Path) -> list[str]:
             caption = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
-        if not caption:
+        if "\0" in caption:
+            raise ValueError(f"{path}, line {number}: a NUL character, which no caption has")
+        if all(_is_invisible(character) for character in caption):
             raise ValueError(f"{path}, line {number}: the caption is empty")
         captions.append(caption)
     return captions
+
+
+def _is_invisible(character: str) -> bool:
+    """White space, or one of those that only steer: zero-width spaces and joiners, byte order marks, controls."""
+    return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")

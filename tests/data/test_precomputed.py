@@ -82,6 +82,12 @@ def test_line_ends_and_the_last_one_are_forgiven(tmp_path: Path) -> None:
     assert PrecomputedDataset(tmp_path, "train").captions == ["one", "two", "three", "four", "fünf"]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_caption(tmp_path: Path) -> None:
+    write(tmp_path, features_of(1), 5)
+    (tmp_path / "train_caps.txt").write_text("one\ntwo\nthree\nfour\nfive\n", encoding="utf-8-sig")
+    assert PrecomputedDataset(tmp_path, "train").captions == ["one", "two", "three", "four", "five"]
+
+
 def test_a_separator_that_is_not_a_line_feed_does_not_end_a_line(tmp_path: Path) -> None:
     write(tmp_path, features_of(1), 5)
     (tmp_path / "train_caps.txt").write_text("one\u2028still one\ntwo\nthree\nfour\nfive\n", encoding="utf-8")
@@ -114,6 +120,11 @@ def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: 
         (b"", ": no captions"),
         (b"one\ntwo\n\nfour\nfive\n", ", line 3: the caption is empty"),
         (b"one\ntwo\nthree\n \t\nfive\n", ", line 4: the caption is empty"),
+        (b"one\ntwo\n\xe2\x80\x8b \xef\xbb\xbf\nfour\nfive\n", ", line 3: the caption is empty"),
+        (b"\xef\xbb\xbf\ntwo\nthree\nfour\nfive\n", ", line 1: the caption is empty"),
+        (b"\xef\xbb\xbf", ": no captions"),
+        (b"one\ntwo\nthr\0ee\nfour\nfive\n", ", line 3: a NUL character"),
+        (b"one\ntwo\n\0\nfour\nfive\n", ", line 3: a NUL character"),
         (b"one\n\xff\xfe\nthree\nfour\nfive\n", ", line 2: not UTF-8"),
         (b"one\ntwo\nthree\nfour\nfive\xc3", ", line 5: not UTF-8"),
     ],
