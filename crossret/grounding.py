@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from crossret.array_files import map_array
+from crossret.data.scenes.layout import boxes_path, grounding_path, picture_path
 from crossret.encoded import Encoded
 from crossret.explain import Attention, PointingGame, pointing_game, word_region_attention
 from crossret.pictures import draw_attention
@@ -56,14 +57,14 @@ class GroundedSplit:
             OSError: a file is missing or unreadable.
             ValueError: a file is malformed or of another split; names the file.
         """
-        boxes_path, grounding_path = directory / f"{split}_boxes.npy", directory / f"{split}_grounding.jsonl"
-        boxes = map_array(boxes_path, ndim=3, dtypes=["<f4"])
+        boxes_file, grounding_file = boxes_path(directory, split), grounding_path(directory, split)
+        boxes = map_array(boxes_file, ndim=3, dtypes=["<f4"])
         if boxes.shape != (*images.sequences.shape[:2], 4):
-            raise ValueError(f"{boxes_path}: shape {boxes.shape} is not of the boxes of the encoded regions")
-        grounding = _read_grounding(grounding_path)
+            raise ValueError(f"{boxes_file}: shape {boxes.shape} is not of the boxes of the encoded regions")
+        grounding = _read_grounding(grounding_file)
         if [len(caption.words) + 2 for caption in grounding] != captions.lengths.tolist():
-            raise ValueError(f"{grounding_path}: not the words of the encoded captions")
-        pictures = [directory / "images" / split / f"{image:05d}.png" for image in range(len(images))]
+            raise ValueError(f"{grounding_file}: not the words of the encoded captions")
+        pictures = [picture_path(directory, split, image) for image in range(len(images))]
         return cls(images, captions, image_of_caption, pictures, boxes, grounding)
 
     def attention(self, scorer: CrossAttentionScorer, captions: NDArray[np.int64]) -> Attention:
@@ -88,14 +89,14 @@ def draw_caption(
     """Write the picture of one caption's attention over its image; see ``draw_attention``.
 
     Raises:
-        OSError: the image cannot be read or the picture cannot be written.
+        OSError: the image's file is missing, or the picture cannot be written.
+        ValueError: the image's file is malformed; names it.
     """
     attention = split.attention(scorer, np.array([caption]))
     image = int(split.image_of_caption[caption])
     truth = split.grounding[caption]
     words = slice(1, 1 + len(truth.words))  # without <start> and <end>
-    with Image.open(split.pictures[image]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
+    pixels = _read_picture(split.pictures[image])
     draw_attention(
         path,
         pixels,
@@ -107,15 +108,29 @@ def draw_caption(
     )
 
 
+def _read_picture(path: Path) -> NDArray[np.uint8]:
+    with open(path, "rb") as file:
+        try:
+            with Image.open(file) as picture:
+                return np.asarray(picture.convert("RGB"))
+        # What decoders raise of malformed files, which does not name them.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path}: not a readable image ({error})") from error
+
+
 def _read_grounding(path: Path) -> list[Grounding]:
     entries = []
     for number, entry in enumerate(read_json_lines(path), start=1):
         try:
-            objects = {int(place): np.array(box, np.float32).reshape(4) for place, box in entry["named"]}
-            words = [str(word) for word in entry["words"]]
-        except (KeyError, TypeError, ValueError) as error:
+            words, objects = entry["words"], dict(entry["named"])
+            boxes = {place: np.array(box, np.float32).reshape(4) for place, box in objects.items()}
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}, line {number}: not the grounding of a caption ({error})") from error
-        if not all(0 <= place < len(words) for place in objects):
+        if type(words) is not list or not all(type(word) is str for word in words):
+            raise ValueError(f"{path}, line {number}: 'words' is not a list of words")
+        if not all(type(place) is int and 0 <= place < len(words) for place in boxes):
             raise ValueError(f"{path}, line {number}: 'named' has a place outside the {len(words)} words")
-        entries.append(Grounding(words, objects))
+        if not all(np.isfinite(box).all() for box in boxes.values()):
+            raise ValueError(f"{path}, line {number}: 'named' has a box that is not of finite numbers")
+        entries.append(Grounding(words, boxes))
     return entries

@@ -76,6 +76,15 @@ def test_picture_of_a_caption(directory: Path) -> None:
         ('{"words": ["dog", "by", "cat"]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3]]]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[3, [1, 2, 3, 4]]]}', "line 1: 'named' has a place outside the 3"),
+        (
+            '{"words": ["dog", "by", "cat"], "named": [[1.5, [1, 2, 3, 4]]]}',
+            "line 1: 'named' has a place outside the 3",
+        ),
+        ('{"words": ["dog", "by", "cat"], "named": [[[], [1, 2, 3, 4]]]}', "line 1: not the grounding of a caption"),
+        ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3, "x"]]]}', "line 1: not the grounding of a caption"),
+        ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3, NaN]]]}', "line 1: 'named' has a box that is not"),
+        ('{"words": "dog", "named": []}', "line 1: 'words' is not a list of words"),
+        ('{"words": ["dog", 1, "cat"], "named": []}', "line 1: 'words' is not a list of words"),
         ('{"words": ["dog", "cat"], "named": []}', "not the words of the encoded captions"),
     ],
 )
@@ -89,3 +98,22 @@ def test_boxes_of_other_regions_are_named(directory: Path) -> None:
     np.save(directory / "test_boxes.npy", BOXES[:, :2])
     with pytest.raises(ValueError, match=r"test_boxes\.npy"):
         load(directory)
+
+
+def test_boxes_that_are_no_array_are_named(directory: Path) -> None:
+    (directory / "test_boxes.npy").write_bytes(b"garbage")
+    with pytest.raises(ValueError, match=r"test_boxes\.npy: not a readable \.npy file"):
+        load(directory)
+
+
+def test_a_picture_that_cannot_be_read_is_named(directory: Path) -> None:
+    split, picture = load(directory), directory / "images" / "test" / "00000.png"
+    whole = picture.read_bytes()
+    for contents in (b"", b"garbage", whole[:-30], whole[:8] + whole[20:]):
+        picture.write_bytes(contents)
+        with pytest.raises(ValueError, match=r"images/test/00000\.png: not a readable image"):
+            draw_caption(directory / "attention.png", CrossAttentionScorer(), split, 0)
+    picture.unlink()
+    with pytest.raises(FileNotFoundError, match=r"images/test/00000\.png"):
+        draw_caption(directory / "attention.png", CrossAttentionScorer(), split, 0)
+    assert not (directory / "attention.png").exists()

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from crossret.data.scenes.task import Rendered, Task, picture_path
+from crossret.data.precomputed import captions_path, features_path
+from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, boxes_path, grounding_path, picture_path
+from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
 from crossret.files import atomic_write
 
-MANIFEST = "scenes.json"
 FORMAT_VERSION = 1
 SCENES_PER_TASK = 50
 
@@ -30,30 +31,33 @@ def render_scenes(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Render three splits of scenes into a directory, which is made if it is not there.
+    """Render three splits of scenes into a directory: a new one, an empty one, or one with scenes to replace.
 
     For each split of N images: ``{split}_ims.npy`` (N, 12, 256) float32 region features; ``{split}_caps.txt``, five
     captions an image; ``images/{split}/{index:05d}.png``, 224 x 224 RGB; ``{split}_boxes.npy`` (N, 12, 4) float32, the
     regions' x0, y0, x1, y1 in pixels; ``{split}_grounding.jsonl``, for each caption
     ``{"words": [...], "named": [[word index, [x0, y0, x1, y1]], ...]}``, the box of the object that each noun names.
-    ``scenes.json`` (format version, seed, counts) is removed first and written last: a directory that has it is
-    complete. What the files hold depends on the counts and the seed only, not on the number of workers.
+    ``scenes.json`` (format version, seed, counts, whether they are all there) is written first with ``finished`` false
+    and last with true. What the files hold depends on the counts and the seed only, not on the number of workers.
 
     Args:
-        train, dev, test: numbers of images, each at least 1.
+        train, dev, test: numbers of images, each 1 to 100,000.
         seed: not negative; decides everything that is random.
         workers: processes; None takes one for every core that this process may use.
         progress: called with (images rendered, images in all) now and then.
 
     Raises:
-        ValueError: a count or ``workers`` is less than 1, or ``seed`` is negative.
+        ValueError: a count is out of bounds, ``workers`` is less than 1, or ``seed`` is negative.
+        FileExistsError: the directory holds something else than scenes.
         OSError: the directory cannot be written.
-        RuntimeError: a worker died, as one does that the system stops for want of memory.
+        ChildProcessError: a worker died, as one does that the system stops for want of memory.
     """
     counts = {"train": train, "dev": dev, "test": test}
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{name} must be at least 1 image, got {count}")
+        if count > MAX_IMAGES:
+            raise ValueError(f"{name} must be at most {MAX_IMAGES:,} images, got {count:,}")
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
     if workers is None:
@@ -62,7 +66,10 @@ def render_scenes(
         raise ValueError(f"workers must be at least 1, got {workers}")
 
     root = Path(directory)
-    (root / MANIFEST).unlink(missing_ok=True)
+    _check_replaceable(root)
+    root.mkdir(parents=True, exist_ok=True)
+    manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts}
+    _write_manifest(root, {**manifest, "finished": False})
     for split in counts:
         _make_room(picture_path(root, split, 0).parent)
     tasks = {split: _tasks(root, seed, split, count) for split, count in counts.items()}
@@ -77,7 +84,25 @@ def render_scenes(
                 if progress is not None:
                     progress(done, sum(counts.values()))
             _write_split(root, split, parts)
-    manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts}
+    _write_manifest(root, {**manifest, "finished": True})
+
+
+def _check_replaceable(root: Path) -> None:
+    """Refuse a directory whose files may be somebody's: there is something in it, and no manifest of scenes."""
+    # Hidden files are never written over, and one of them may be left of a manifest whose writer was killed.
+    if not root.is_dir() or all(path.name.startswith(".") for path in root.iterdir()):
+        return
+    try:
+        manifest = json.loads((root / MANIFEST).read_bytes())
+    except (FileNotFoundError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or not manifest.keys() >= {"format", "seed", "counts"}:
+        raise FileExistsError(
+            f"{root}: not empty, and no {MANIFEST} of rendered scenes is in it; choose a new or an empty directory"
+        )
+
+
+def _write_manifest(root: Path, manifest: dict[str, object]) -> None:
     with atomic_write(root / MANIFEST) as file:
         file.write(json.dumps(manifest, indent=2).encode() + b"\n")
 
@@ -98,12 +123,15 @@ def _tasks(root: Path, seed: int, split: str, count: int) -> list[Task]:
 
 
 def _write_split(root: Path, split: str, parts: list[Rendered]) -> None:
-    for name, arrays in (("ims", [part.features for part in parts]), ("boxes", [part.boxes for part in parts])):
-        with atomic_write(root / f"{split}_{name}.npy") as file:
-            np.save(file, np.concatenate(arrays), allow_pickle=False)
-    for name, lines in (
-        ("caps.txt", [line for part in parts for line in part.captions]),
-        ("grounding.jsonl", [line for part in parts for line in part.grounding]),
+    for path, arrays in (
+        (features_path(root, split), [part.features for part in parts]),
+        (boxes_path(root, split), [part.boxes for part in parts]),
     ):
-        with atomic_write(root / f"{split}_{name}") as file:
+        with atomic_write(path) as file:
+            np.save(file, np.concatenate(arrays), allow_pickle=False)
+    for path, lines in (
+        (captions_path(root, split), [line for part in parts for line in part.captions]),
+        (grounding_path(root, split), [line for part in parts for line in part.grounding]),
+    ):
+        with atomic_write(path) as file:
             file.write("".join(line + "\n" for line in lines).encode())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +12,7 @@ from PIL import Image
 from crossret.data.scenes.captions import Caption, describe
 from crossret.data.scenes.drawing import draw_scene
 from crossret.data.scenes.features import region_features
+from crossret.data.scenes.layout import picture_path
 from crossret.data.scenes.regions import sample_boxes
 from crossret.data.scenes.world import SPLITS, sample_scene
 from crossret.data.vocabulary import tokenize
@@ -48,11 +47,6 @@ class Rendered:
     boxes: Floats
     captions: list[str]
     grounding: list[str]
-
-
-def picture_path(directory: str | os.PathLike[str], split: str, index: int) -> Path:
-    """Where the picture of a scene is."""
-    return Path(directory) / "images" / split / f"{index:05d}.png"
 
 
 def render_task(task: Task) -> Rendered:

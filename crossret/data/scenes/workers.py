@@ -31,7 +31,7 @@ def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None
 
     Raises:
         OSError: a picture cannot be written.
-        RuntimeError: a worker died.
+        ChildProcessError: a worker died.
     """
     workers = min(workers, len(tasks))
     if workers == 1:
@@ -91,13 +91,22 @@ def _ask(process: subprocess.Popen[bytes], task: Task) -> Rendered:
         process.stdin.write(json.dumps(asdict(task)).encode() + b"\n")
         process.stdin.flush()
     line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"a rendering process ended unexpectedly, with exit status {process.wait()}")
+    if not line.endswith(b"\n"):
+        raise _death(process)
     answer = json.loads(line)
     if "error" in answer:
         raise OSError(*answer["error"])
-    features, boxes = (_from_bytes(process.stdout.read(length)) for length in answer["lengths"])
+    arrays = [process.stdout.read(length) for length in answer["lengths"]]
+    if [len(array) for array in arrays] != answer["lengths"]:
+        raise _death(process)
+    features, boxes = map(_from_bytes, arrays)
     return Rendered(features, boxes, answer["captions"], answer["grounding"])
+
+
+def _death(process: subprocess.Popen[bytes]) -> ChildProcessError:
+    status = process.wait()
+    cause = f"killed by signal {-status}, perhaps for want of memory" if status < 0 else f"exit status {status}"
+    return ChildProcessError(f"a rendering process ended unexpectedly: {cause}")
 
 
 def _answer(task: Task, output: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""render_scenes: the files it promises, the same for any number of workers, and a manifest only at the end."""
+"""render_scenes: the files it promises, for any number of workers; when it is finished; what it must not touch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from crossret.data.scenes.features import region_features
 COUNTS = {"train": 6, "dev": 2, "test": 3}
 
 
+def finished(directory):
+    return json.loads((directory / "scenes.json").read_text())["finished"]
+
+
 def contents(directory):
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
@@ -34,7 +38,12 @@ def test_the_files_are_the_promised_ones(scenes):
     names = {f"{split}_{name}" for split in COUNTS for name in ("ims.npy", "caps.txt", "boxes.npy", "grounding.jsonl")}
     names |= {f"images/{split}/{index:05d}.png" for split, count in COUNTS.items() for index in range(count)}
     assert set(contents(scenes)) == names | {"scenes.json"}
-    assert json.loads((scenes / "scenes.json").read_text()) == {"format": 1, "seed": 3, "counts": COUNTS}
+    assert json.loads((scenes / "scenes.json").read_text()) == {
+        "format": 1,
+        "seed": 3,
+        "counts": COUNTS,
+        "finished": True,
+    }
 
 
 @pytest.mark.parametrize("split", COUNTS)
@@ -88,16 +97,16 @@ def test_more_scenes_begin_with_the_same_ones(scenes, tmp_path):
     assert theirs["images/train/00005.png"] == ours["images/train/00005.png"]
 
 
-def test_an_interrupted_rendering_has_no_manifest(tmp_path):
+def test_an_interrupted_rendering_has_no_finished_manifest(tmp_path):
     def interrupt(done, total):
         assert (done, total) == (2, 4)
         raise KeyboardInterrupt
 
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
-    assert (tmp_path / "scenes.json").exists()
+    assert finished(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         render_scenes(tmp_path, train=2, dev=1, test=1, workers=1, progress=interrupt)
-    assert not (tmp_path / "scenes.json").exists()
+    assert not finished(tmp_path)
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     render_scenes(tmp_path / "fresh", train=1, dev=1, test=1, workers=1)
     fresh = contents(tmp_path / "fresh")
@@ -116,8 +125,8 @@ render_scenes(sys.argv[1], train=500, dev=2, test=2, workers=int(sys.argv[2]), p
 
 
 @pytest.mark.parametrize(("blow", "workers"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
-def test_a_rendering_that_is_killed_or_interrupted_has_no_manifest(tmp_path, blow, workers):
-    (tmp_path / "scenes.json").write_text("{}")
+def test_a_rendering_that_is_killed_or_interrupted_has_no_finished_manifest(tmp_path, blow, workers):
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     root = str(Path(__file__).parents[3])
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path), str(workers)],
@@ -132,7 +141,7 @@ def test_a_rendering_that_is_killed_or_interrupted_has_no_manifest(tmp_path, blo
         process.send_signal(blow)
         errors = process.stderr.read()  # ends when the last process that could write to it has ended
     assert process.returncode == -blow
-    assert not (tmp_path / "scenes.json").exists()
+    assert not finished(tmp_path)
     assert (b"KeyboardInterrupt" in errors) is (blow == signal.SIGINT)
     assert len(list((tmp_path / "images" / "train").iterdir())) < 500
 
@@ -143,14 +152,45 @@ def test_progress_counts_images(tmp_path):
     assert seen == [(6, 11), (8, 11), (11, 11)]
 
 
-def test_other_files_in_the_directory_are_left_alone(tmp_path):
-    (tmp_path / "images" / "train").mkdir(parents=True)
+def test_other_files_beside_the_scenes_are_left_alone(tmp_path):
+    render_scenes(tmp_path, train=2, dev=1, test=1, workers=1)
     for name in ("notes.txt", "images/train/mine.png"):
         (tmp_path / name).write_text("mine")
-    (tmp_path / "images" / "train" / "00099.png").write_text("of an earlier, larger rendering")
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / "images/train/mine.png").read_text() == "mine"
-    assert not (tmp_path / "images" / "train" / "00099.png").exists()
+    assert not (tmp_path / "images" / "train" / "00001.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train_ims.npy", "mine"),
+        ("images/train/00123.png", "mine"),
+        ("scenes.json", "mine"),
+        ("scenes.json", '{"scenes": ["mine"]}'),
+        ("scenes.json", "[]"),
+    ],
+)
+def test_data_of_others_is_not_written_over(tmp_path, name, text):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(FileExistsError, match=f"^{tmp_path}: not empty, .* choose a new or an empty directory"):
+        render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
+    assert contents(tmp_path) == {name: text.encode()}
+
+
+def test_a_rendering_killed_at_its_first_file_can_be_repeated(tmp_path):
+    (tmp_path / ".crossret-0123456789abcdef-0.tmp").write_text("half a manifest")
+    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
+    assert finished(tmp_path)
+
+
+@pytest.mark.parametrize("argument", ["train", "dev", "test"])
+@pytest.mark.parametrize("count", [100_001, 999_999_999_999_999])
+def test_too_many_images(tmp_path, argument, count):
+    with pytest.raises(ValueError, match=f"^{argument} must be at most 100,000 images, got {count:,}"):
+        render_scenes(tmp_path / "scenes", **{argument: count})
+    assert not (tmp_path / "scenes").exists()
 
 
 @pytest.mark.parametrize("argument", ["train", "dev", "test", "workers"])

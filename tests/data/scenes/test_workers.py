@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from crossret.data.scenes import workers
-from crossret.data.scenes.task import Task, picture_path
+from crossret.data.scenes.layout import picture_path
+from crossret.data.scenes.task import Task
 from crossret.data.scenes.workers import run_tasks
 
 
@@ -30,7 +31,19 @@ def test_a_picture_that_cannot_be_written(tmp_path, count):
         list(run_tasks(tasks_in(tmp_path / "absent"), count))
 
 
-def test_a_worker_that_dies(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_PROGRAM", "raise SystemExit(7)")
-    with pytest.raises(RuntimeError, match="exit status 7"):
+KILLED = "import os, sys; sys.stdin.readline(); sys.stdout.write({said!r}); sys.stdout.flush(); os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("raise SystemExit(7)", "exit status 7"),
+        (KILLED.format(said=""), "killed by signal 9"),
+        (KILLED.format(said='{"captions": [], "gro'), "killed by signal 9"),
+        (KILLED.format(said='{"captions": [], "grounding": [], "lengths": [9, 9]}\nhalf'), "killed by signal 9"),
+    ],
+)
+def test_a_worker_that_dies(tmp_path, monkeypatch, program, message):
+    monkeypatch.setattr(workers, "_PROGRAM", program)
+    with pytest.raises(ChildProcessError, match=f"a rendering process ended unexpectedly: {message}"):
         list(run_tasks(tasks_in(tmp_path), 2))
