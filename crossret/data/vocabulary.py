@@ -14,18 +14,49 @@ from crossret.files import atomic_write
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 
-# As the Penn Treebank splits words, so that published vocabularies are met: "don't" is do + n't, "dog's" is dog + 's,
-# "t-shirt" is one word, and any other visible character is a word of its own.
-_WORD = re.compile(r"\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]")
+# What ends a word wherever it is; the rest of the visible characters are parts of words.
+_SEPARATE = r"""\s;@#$%&?!*()\[\]{}<>"`«»“”„‘’"""
+# Clitics are at the end: "don't-know" is one word.
+_NOT = r"n't(?![\w/-])"
+_CLITIC = r"'(?:s|m|d|ll|re|ve)(?![\w/-])"
+# A character of a word: a full stop only before a letter or digit, a comma or colon only before a digit ("10,000").
+_CHARACTER = rf"(?:(?!--)[^'.,:{_SEPARATE}]|\.(?=\w)|[,:](?=\d))"
+_TOKEN = re.compile(
+    rf"""
+      \.{{2,}} | -- | `+ | '' | "
+    | {_NOT} | {_CLITIC} | 't(?=is\b|was\b|\b)
+    | \b(?: can(?=not\b) | gim(?=me\b) | gon(?=na\b) | got(?=ta\b) | lem(?=me\b) | wan(?=na\b) )
+    | {_CHARACTER} (?: (?!{_NOT}){_CHARACTER} | (?!{_CLITIC})'(?=\w) )*
+    | \S
+    """,
+    re.VERBOSE,
+)
+_BEFORE_OPENING_QUOTE = re.compile(r"[\s(\[{<]")
 
 
 def tokenize(caption: str) -> list[str]:
     """Split a caption into lower-case words; punctuation marks are words, as in SCAN.
 
+    Follows the Penn Treebank's conventions, by which SCAN's vocabularies were made, where captions need them: clitics
+    are words ("is" + "n't", "dog" + "'s", "can" + "not"); numbers, times, hyphens, slashes and inner apostrophes do not
+    part words; "..." and "--" are words; double quotes become `` and ''.
+
+    Not covered, so such words of a published vocabulary are not met: abbreviations (a full stop at a word's end is
+    always a word of its own, as in "st" + ".", while inside a word it parts nothing) and opening single quotes (always
+    words of their own).
+
     >>> tokenize("A dog's ball isn't in mid-air.")
     ['a', 'dog', "'s", 'ball', 'is', "n't", 'in', 'mid-air', '.']
     """
-    return _WORD.findall(caption.lower())
+    text = caption.lower()
+    return [_treebank_quote(match) if match[0] in ('"', "''") else match[0] for match in _TOKEN.finditer(text)]
+
+
+def _treebank_quote(quote: re.Match[str]) -> str:
+    """`` for a double quote that opens, '' for one that closes; two single ones at the very start stay as they are."""
+    before = quote.string[max(quote.start() - 1, 0) : quote.start()]
+    opens = quote[0] == '"' if not before else _BEFORE_OPENING_QUOTE.match(before)
+    return "``" if opens else "''"
 
 
 class Vocabulary:
