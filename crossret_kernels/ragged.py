@@ -21,7 +21,7 @@ INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 class Ragged:
     """Items of any length over one (rows, D) array: item k is ``values[starts[k] : starts[k] + lengths[k]]``.
 
-    A padded batch is its own array with gaps, a packed one has none, so no layout is copied to be scored.
+    A padded batch is its own array with gaps, a packed one has none, so neither is copied to be scored.
     """
 
     values: Tensor

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
 _RAGGED = (
@@ -64,11 +65,14 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
 def _under_transforms(operation: Callable[..., Any], function: Any) -> Callable[..., Any]:
     """The operation, which under torch.func's transforms is `function`, its equal as an autograd.Function.
 
-    An operation's registered autograd does not know those transforms.
+    An operation's registered autograd does not know those transforms, and under forward-mode differentiation it would
+    drop the derivative where the function refuses.
     """
 
     def call(*arguments: Any) -> Any:
-        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        transformed = not torch.compiler.is_compiling() and (
+            torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+        )
         return function.apply(*arguments) if transformed else operation(*arguments)
 
     return call

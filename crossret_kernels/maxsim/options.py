@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels.cross_attention.options import DIRECTIONS, check_flag, choose
+from crossret_kernels.checks import DIRECTIONS, check_flag, choose
 
 POOLINGS = ("sum", "avg", "max")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
-from crossret_kernels.cross_attention.options import check_number, choose
+from crossret_kernels.checks import check_number, choose
 from crossret_kernels.ragged import as_integers
 
 NEGATIVES = ("hardest", "sum", "softmax")

@@ -23,6 +23,15 @@ class Features:
     region_lengths: Tensor
     word_lengths: Tensor
     pairs: Tensor | None
+    kind: str = "none"
+
+    def __repr__(self) -> str:
+        lengths = f"{self.region_lengths.tolist()} × {self.word_lengths.tolist()}"
+        pairs = "all pairs" if self.pairs is None else f"pairs {self.pairs.tolist()}"
+        return f"Features({lengths}, D = {self.regions.size(-1)}, {self.kind}, {pairs})"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would print every value
 
     def to(self, dtype: torch.dtype) -> Features:
         return replace(self, regions=self.regions.to(dtype), words=self.words.to(dtype))
@@ -99,7 +108,7 @@ def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES) -> F
     if draw(st.booleans()):
         count = draw(st.integers(1, 12))
         pairs = torch.stack([torch.randint(0, n, (count,), generator=generator) for n in (n_images, n_captions)], 1)
-    return Features(regions, words, lengths[0], lengths[1], pairs)
+    return Features(regions, words, lengths[0], lengths[1], pairs, kind)
 
 
 @st.composite
@@ -107,10 +116,10 @@ def scan_options(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "direction": draw(st.sampled_from(DIRECTIONS)),
         "raw_feature_norm": draw(st.sampled_from(NORM_MODES)),
-        "clip_slope": draw(st.sampled_from((0.0, 0.1, 0.5))),
-        "lambda_softmax": draw(st.sampled_from((0.9, 4.0, 9.0, 30.0))),
+        "clip_slope": draw(st.sampled_from((0.0, 0.1, 0.1, 1.0, -0.5))),
+        "lambda_softmax": draw(st.sampled_from((0.0, 0.9, 4.0, 9.0, 9.0, 20.0, 100.0, -3.0))),
         "pooling": draw(st.sampled_from(POOLINGS)),
-        "lambda_lse": draw(st.sampled_from((5.0, 6.0, 20.0))),
+        "lambda_lse": draw(st.sampled_from((0.1, 6.0, 20.0, 200.0))),
         "normalize": draw(st.booleans()),
     }
 

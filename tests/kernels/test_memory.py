@@ -78,3 +78,10 @@ def test_the_checked_allocator_checks() -> None:
     assert run_python("-m", "tests.kernels.fresh_memory", "overflow", **CHECKED).returncode == -signal.SIGABRT
     process = run_python("-m", "tests.kernels.fresh_memory", "perturbed", **CHECKED)
     assert process.stdout.strip() == f"{PERTURBED:02x}" * 40
+
+
+@pytest.mark.parametrize("case", ["scores", "pairs", "gram", "dense", "sparse"])
+def test_the_workspace_is_bounded_whatever_the_batch(case: str) -> None:
+    process = run_python("-m", "tests.kernels.peak_memory", case)
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) <= 64

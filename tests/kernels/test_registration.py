@@ -329,3 +329,14 @@ def test_compiled_under_autocast(function: Callable[..., Tensor]) -> None:
     sides = randn(2, 3, 16), randn(3, 5, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(compiled(*sides), function(*sides))
+
+
+# Forward mode loads decompositions that torch still scripts.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+def test_forward_mode_is_refused_not_dropped(function: Callable[..., Tensor]) -> None:
+    regions, words = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(regions, torch.ones_like(regions))
+        with pytest.raises(RuntimeError, match="jvp"):
+            function(dual, words, backend="cpu")

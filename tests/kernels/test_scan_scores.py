@@ -6,20 +6,30 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from crossret_kernels import scan_scores
 from tests.kernels.strategies import DEGENERACIES, Features, features, scan_options
-from tests.kernels.tolerance import Expectation
+from tests.kernels.tolerance import Expectation, least_attended
 
 ISAS = torch.ops.crossret.cpu_isas().split()
 # Gradients of normalised features grow as features shrink: these pass the largest float16.
 IN_HALF_RANGE = tuple(kind for kind in DEGENERACIES if kind != "below the cosine's floor")
 
 
+def well_posed(batch: Features, options: dict[str, Any]) -> bool:
+    """Whether rounding moves the result but little: no vanishing attended vector, no tie for the maximum, no logits in
+    the thousands.
+    """
+    raw = options["raw_feature_norm"] in ("no_norm", "clipped") and not options["normalize"]
+    tied = options["pooling"] == "max" and batch.kind in ("duplicates", "opposites", "zero region", "zero word")
+    return not tied and not (raw and options["lambda_softmax"] > 30) and least_attended(batch, options) > 1e-4
+
+
 @settings(max_examples=150)
 @given(batch=features(), options=scan_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
+    assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, torch.float32, **options)
     expected.check("torch")
     for isa in ISAS:
@@ -30,6 +40,8 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 @settings(max_examples=40)
 @given(batch=features(IN_HALF_RANGE), options=scan_options())
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
+    batch = batch.to(dtype).to(torch.float64)
+    assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, dtype, **options)
     expected.check("torch")
     for isa in ISAS:
@@ -55,7 +67,14 @@ def test_batches_of_many_blocks_and_groups(direction: str) -> None:
     word_lengths = torch.randint(1, 21, (9,), generator=generator).index_fill(0, torch.tensor(7), 70)
     batch = Features(regions.double(), words.double(), region_lengths, word_lengths, None)
     expected = Expectation.of(
-        scan_scores, batch, torch.float32, direction=direction, lambda_softmax=4.0, pooling="lse", normalize=True
+        scan_scores,
+        batch,
+        torch.float32,
+        direction=direction,
+        raw_feature_norm="clipped_l2norm",
+        lambda_softmax=4.0,
+        pooling="lse",
+        normalize=True,
     )
     for isa in ISAS:
         expected.check("cpu", isa)
@@ -100,3 +119,47 @@ def test_the_clip_slopes_at_a_similarity_of_zero(direction: str) -> None:
     )
     for isa in ISAS:
         expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize("lambda_softmax", [9.0, 17.0, 20.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-6])
+def test_one_opposed_word_leaves_every_weight_tiny(scale: float, lambda_softmax: float) -> None:
+    """n = −1 throughout: weights of exp(−2λ), were they not taken relative to the largest."""
+    generator = torch.Generator().manual_seed(5)
+    regions = scale * torch.rand(2, 4, 8, generator=generator, dtype=torch.float64)
+    words = -torch.rand(2, 1, 8, generator=generator, dtype=torch.float64)
+    batch = Features(regions, words, torch.full((2,), 4), torch.ones(2, dtype=torch.int64), None)
+    for norm in ("l2norm", "clipped_l2norm"):
+        expected = Expectation.of(
+            scan_scores, batch, torch.float32, raw_feature_norm=norm, lambda_softmax=lambda_softmax
+        )
+        for isa in ISAS:
+            expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize(("n_regions", "n_words"), [(1, 1), (1, 12), (36, 12)])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_long_features_do_not_blow_up_what_rounding_leaves(direction: str, n_regions: int, n_words: int) -> None:
+    """Σ ∂L/∂logit is zero but for rounding, which λ·‖c‖ would carry into the gradients of unnormalised features."""
+    generator = torch.Generator().manual_seed(6)
+    regions, words = (10 * torch.rand(2, n, 512, generator=generator).double() for n in (n_regions, n_words))
+    batch = Features(regions, words, torch.full((2,), n_regions), torch.full((2,), n_words), None)
+    expected = Expectation.of(scan_scores, batch, torch.float32, direction=direction, raw_feature_norm="no_norm")
+    for isa in ISAS:
+        expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+def test_parallel_rows_cancel_exactly_once_normalised(backend: str) -> None:
+    regions = torch.tensor([[[41.0, 0, 0], [-1.0, 0, 0]]])
+    scores = scan_scores(
+        regions, torch.tensor([[[1.0, 2.0, 3.0]]]), normalize=True, lambda_softmax=0.0, backend=backend
+    )
+    assert scores.item() == 0
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+def test_an_enormous_lambda_meets_a_zero_region(backend: str) -> None:
+    regions = torch.zeros(1, 2, 4)
+    regions[0, 0, 0] = 1
+    assert scan_scores(regions, torch.ones(1, 3, 4), lambda_softmax=1e31, backend=backend).isfinite().all()

@@ -1,0 +1,30 @@
+"""Checks on the options of every operation: one clear error that names the argument."""
+
+from __future__ import annotations
+
+import numbers
+
+import torch
+
+DIRECTIONS = ("t2i", "i2t")
+FLOAT32 = torch.finfo(torch.float32)  # what the kernels compute with
+
+
+def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raises ValueError naming the argument where `value` is none of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_number(name: str, value: float) -> None:
+    """Raises TypeError or ValueError naming the argument where `value` is no finite number of float32."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not FLOAT32.min <= value <= FLOAT32.max:
+        raise ValueError(f"{name} must be a finite number in float32, not {value!r}")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Raises TypeError naming the argument where `value` is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
