@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 from typer.exceptions import TyperException
@@ -229,7 +230,8 @@ def train(
 
     Learns from the train split; the dev split decides which epoch was best.
     Options left out take the preset's value, the schedule's included. Ctrl-C leaves
-    a checkpoint: the same command with --resume goes on as if nothing had happened.
+    a checkpoint: the same command with --resume goes on as if nothing had happened,
+    bit for bit with the same number of threads and the same CPU instructions.
 
     \b
     Examples:
@@ -282,14 +284,17 @@ def train(
     _check_memory(config)
     torch.manual_seed(seed)
     try:
-        result = run_training(
-            Scan(config),
-            PrecomputedCorpus(training_data, vocabulary),
-            PrecomputedCorpus(dev_data, vocabulary),
-            schedule,
-            output,
-            resume=resume,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _show_warning
+            result = run_training(
+                Scan(config),
+                PrecomputedCorpus(training_data, vocabulary),
+                PrecomputedCorpus(dev_data, vocabulary),
+                schedule,
+                output,
+                resume=resume,
+            )
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
         hint = "to go on, repeat the command with --resume" if left else "there is no checkpoint yet"
@@ -462,6 +467,18 @@ def _check_memory(config: ScanConfig) -> None:
             f"embed_dim {config.embed_dim}, word_dim {config.word_dim} and {config.vocabulary_size} words make a model "
             f"that takes {needed / 2**30:,.0f} GiB to train; this machine has {there / 2**30:,.0f} GiB"
         )
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line without the place in the code, instead of ``warnings.showwarning``."""
+    typer.echo(f"crossret: warning: {' '.join(str(message).split())}", err=True)
 
 
 def _use_threads(threads: int | None) -> None:

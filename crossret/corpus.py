@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import islice
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from crossret.data.batches import Batch, caption_batches, pad_tokens
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
+
+_SAMPLED_IMAGES = 64
 
 
 class Corpus(Protocol):
@@ -31,6 +34,9 @@ class Corpus(Protocol):
     n_images: int
     n_captions: int
     image_of_caption: NDArray[np.int64]
+
+    def fingerprint(self) -> str:
+        """A digest that tells these images and captions from others, without reading all of them."""
 
     def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``."""
@@ -52,6 +58,14 @@ class PrecomputedCorpus:
         self.n_images = data.n_images
         self.n_captions = data.n_captions
         self.image_of_caption = data.image_of_caption
+
+    def fingerprint(self) -> str:
+        """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced."""
+        digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
+        digest.update("\n".join(self.data.captions).encode())
+        for row in np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64)):
+            digest.update(np.ascontiguousarray(self.data.features[self.data.feature_rows[row]]).tobytes())
+        return digest.hexdigest()
 
     def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         """As ``Corpus.training_batches``."""

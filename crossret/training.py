@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,18 @@ from crossret.models.protocol import Matcher
 from crossret.presets import SCHEDULES
 from crossret.training_log import TrainingLog
 from crossret.training_progress import TrainingProgress
-from crossret.training_state import Position, load_state, random_state, save_state, set_random_state
+from crossret.training_state import Machine, Position, load_state, random_state, save_state, set_random_state
 
-__all__ = ["CHECKPOINT", "LOG", "TrainingConfig", "TrainingResult", "load_model", "save_model", "train"]
+__all__ = [
+    "CHECKPOINT",
+    "LOG",
+    "ResumedElsewhere",
+    "TrainingConfig",
+    "TrainingResult",
+    "load_model",
+    "save_model",
+    "train",
+]
 
 CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best"
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
@@ -79,6 +89,10 @@ class TrainingConfig(Config):
         return cls(**{**SCHEDULES[name], **fields})
 
 
+class ResumedElsewhere(UserWarning):
+    """A training goes on with other threads or instructions than before, so that the last bits may differ."""
+
+
 @dataclass(frozen=True)
 class TrainingResult:
     """What a finished training achieved.
@@ -110,10 +124,11 @@ def train(
 ) -> TrainingResult:
     """Train ``model`` on whatever device it is.
 
-    Writes into ``out_dir``, which is made if needed: ``checkpoint.safetensors``, from which training resumes bit for
-    bit; ``best/``, the model of the epoch with the highest rsum on ``dev_data`` (see ``load_model``); ``log.jsonl``,
-    one object every ``log_every`` steps and one an epoch. An interruption (Ctrl-C) writes a checkpoint and goes on
-    as KeyboardInterrupt.
+    Writes into ``out_dir``, which is made if needed: ``checkpoint.safetensors``, from which training resumes, bit for
+    bit with as many threads and the same CPU instructions as before (with others there is a ``ResumedElsewhere``
+    warning); ``best/``, the model of the epoch with the highest rsum on ``dev_data`` (see ``load_model``);
+    ``log.jsonl``, one object every ``log_every`` steps and one an epoch. An interruption (Ctrl-C) writes a checkpoint
+    and goes on as KeyboardInterrupt.
 
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
@@ -172,13 +187,23 @@ class _Run:
         self.optimizer = torch.optim.Adam(
             self.parameters, lr=config.learning_rate, fused=self.device.type in ("cpu", "cuda")
         )
+        self.identity = self._identity()
         self.batches = math.ceil(train_data.n_captions / config.batch_size)
         torch.manual_seed(config.seed)
         self.random = random_state(self.device)
         self.position = Position()
         checkpoint = out_dir / CHECKPOINT
         if resume:
-            self.position, self.random = load_state(checkpoint, model, self.optimizer, self.random, self._identity())
+            self.position, self.random, machine = load_state(
+                checkpoint, model, self.optimizer, self.random, self.identity, self.batches
+            )
+            if machine != Machine.this():
+                warnings.warn(
+                    f"{checkpoint}: written with {machine}, resumed with {Machine.this()}: "
+                    "the training goes on, but not bit for bit",
+                    ResumedElsewhere,
+                    stacklevel=3,
+                )
             set_random_state(self.random, self.device)
         elif checkpoint.exists():
             raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
@@ -199,7 +224,7 @@ class _Run:
         """Write the checkpoint."""
         self.log.sync()
         checkpoint = self.out_dir / CHECKPOINT
-        save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self._identity())
+        save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity)
 
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
@@ -209,6 +234,8 @@ class _Run:
             "vocabulary": digest(self.train_data.vocabulary),
             "training images": self.train_data.n_images,
             "training captions": self.train_data.n_captions,
+            "training data": self.train_data.fingerprint(),
+            "development data": self.dev_data.fingerprint(),
             **{name: getattr(self.config, name) for name in names},
         }
 

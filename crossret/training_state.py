@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor
 
 from crossret.checkpoints import tensors_of, types_of
+from crossret.evaluation import RetrievalMetrics
+from crossret.json_files import parse_json_object
 from crossret.models.protocol import Matcher
 from crossret.tensor_files import TensorType, read_header, read_tensors, write_tensors
 
-_FORMAT = "crossret training 1"
+_FORMAT = "crossret training 2"
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
+_LOG_FIELDS = {"kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second"}
 
 
 @dataclass
@@ -45,6 +49,27 @@ class Position:
     best: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What the last bits of a training depend on besides its state.
+
+    Attributes:
+        threads: CPU threads, among which sums are divided.
+        instructions: the CPU's instruction set that torch uses, as "AVX512".
+    """
+
+    threads: int
+    instructions: str
+
+    @classmethod
+    def this(cls) -> Machine:
+        return cls(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())
+
+    def __str__(self) -> str:
+        return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions})"
+
+
+LARGEST_STEP = 2**53  # Adam counts in floating point
 RandomState = dict[str, Tensor]
 
 
@@ -80,7 +105,8 @@ def save_state(
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"adam.{key}.{name}"] = value
-    metadata = {"format": _FORMAT, "run": json.dumps(run), "position": json.dumps(asdict(position))}
+    parts = {"run": run, "position": asdict(position), "machine": asdict(Machine.this())}
+    metadata = {"format": _FORMAT, **{name: json.dumps(part) for name, part in parts.items()}}
     write_tensors(path, {**tensors, **random}, metadata)
 
 
@@ -90,12 +116,17 @@ def load_state(
     optimizer: torch.optim.Adam,
     random: RandomState,
     run: dict[str, Any],
-) -> tuple[Position, RandomState]:
-    """Put a saved state into ``model`` and ``optimizer``; returns where it was and the generators' states.
+    batches: int,
+) -> tuple[Position, RandomState, Machine]:
+    """Put a saved state into ``model`` and ``optimizer``.
+
+    Returns:
+        Where it was, the generators' states, and the machine that wrote it.
 
     Args:
         random: any state of the same generators, for its sizes.
         run: as given to ``save_state``; a difference is an error.
+        batches: of an epoch.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -105,7 +136,8 @@ def load_state(
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"{path}: not a training checkpoint of this version")
     _compare(path, _parse(path, metadata, "run"), run)
-    position = _position(path, _parse(path, metadata, "position"))
+    position = _position(path, _parse(path, metadata, "position"), batches)
+    machine = _machine(path, _parse(path, metadata, "machine"))
 
     expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
     parameters = dict(model.named_parameters()) if position.step else {}
@@ -113,23 +145,21 @@ def load_state(
         expected[f"adam.step.{name}"] = TensorType((), torch.float32)
         expected[f"adam.exp_avg.{name}"] = expected[f"adam.exp_avg_sq.{name}"] = TensorType.of(parameter)
     tensors = read_tensors(path, {**expected, **types_of(random)})
+    states = {name: tensors[name] for name in random}
+    _check_random(path, states)
 
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():
             tensor.copy_(tensors[f"model.{name}"])
         for name, parameter in parameters.items():
             optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(parameter.device) for key in _ADAM}
-    return position, {name: tensors[name] for name in random}
+    return position, states, machine
 
 
 def _parse(path: str | os.PathLike[str], metadata: dict[str, str], key: str) -> dict[str, Any]:
-    try:
-        values = json.loads(metadata[key])
-    except (KeyError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: its {key!r} is not readable ({error})") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: its {key!r} is not an object")
-    return values
+    if key not in metadata:
+        raise ValueError(f"{path}: has no {key!r}")
+    return parse_json_object(metadata[key], f"{path}: its {key}")
 
 
 def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str, Any]) -> None:
@@ -138,7 +168,22 @@ def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str,
             raise ValueError(f"{path}: was trained with {name} = {saved.get(name)}, not {run.get(name)}")
 
 
-def _position(path: str | os.PathLike[str], values: dict[str, Any]) -> Position:
+def _machine(path: str | os.PathLike[str], values: dict[str, Any]) -> Machine:
+    if {name: type(value) for name, value in values.items()} != {"threads": int, "instructions": str}:
+        raise ValueError(f"{path}: its machine must be 'threads', a whole number, and 'instructions', a string")
+    return Machine(**values)
+
+
+def _check_random(path: str | os.PathLike[str], states: RandomState) -> None:
+    """Raise a ValueError where a generator does not take its state."""
+    for name, state in states.items():
+        try:
+            torch.Generator(name.removeprefix("random.")).set_state(state)
+        except RuntimeError as error:
+            raise ValueError(f"{path}: tensor {name!r} is no state of the generator ({error})") from error
+
+
+def _position(path: str | os.PathLike[str], values: dict[str, Any], batches: int) -> Position:
     kinds = {part.name: type(getattr(Position(), part.name)) for part in fields(Position)}
     if values.keys() != kinds.keys():
         raise ValueError(f"{path}: its position must have the fields {', '.join(kinds)}")
@@ -146,6 +191,37 @@ def _position(path: str | os.PathLike[str], values: dict[str, Any]) -> Position:
         value = values[name]
         if type(value) is not kind or (kind is int and value < 0):
             raise ValueError(f"{path}: its position's {name} is {value!r}, which is no valid {kind.__name__}")
-        if kind is dict and not all(type(number) is float for number in value.values()):
+        if kind is dict and not all(type(number) is float and math.isfinite(number) for number in value.values()):
             raise ValueError(f"{path}: its position's {name} must hold numbers")
-    return Position(**values)
+    position = Position(**values)
+    if problem := _contradiction(position, batches):
+        raise ValueError(f"{path}: its position contradicts itself: {problem}")
+    return position
+
+
+def _contradiction(position: Position, batches: int) -> str | None:
+    """What no training with so many batches an epoch could have written, if anything."""
+    if position.batch > batches:
+        return f"batch {position.batch} of an epoch of {batches}"
+    if position.step != position.epoch * batches + position.batch:
+        return f"step {position.step} at batch {position.batch} of epoch {position.epoch + 1}, {batches} batches each"
+    if position.step > LARGEST_STEP:
+        return f"step {position.step}, beyond {LARGEST_STEP}"
+    if position.summed > position.step or (not position.summed and position.sums):
+        return f"terms of {position.summed} steps are summed at step {position.step}"
+    if reserved := _LOG_FIELDS & position.sums.keys():
+        return f"{sorted(reserved)[0]!r} is no term of the loss"
+    if not math.isfinite(position.epoch_loss):
+        return f"epoch_loss {position.epoch_loss}"
+    if position.best_epoch > position.epoch or (position.epoch > 0) != (position.best_epoch > 0):
+        return f"epoch {position.best_epoch} was best of {position.epoch}"
+    if not _are_figures(position.best) if position.best_epoch else position.best:
+        return f"'best' does not hold the figures of epoch {position.best_epoch}"
+    return None
+
+
+def _are_figures(best: dict[str, float]) -> bool:
+    try:
+        return RetrievalMetrics.from_dict(best).as_dict() == best
+    except KeyError:
+        return False

@@ -16,7 +16,7 @@ def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def check_number(name: str, value: float) -> None:
+def check_number(name: str, value: object) -> None:
     """Raises TypeError or ValueError naming the argument where `value` is no finite number of float32."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -375,6 +376,29 @@ def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
     assert any(not torch.equal(tensor, before[name]) for name, tensor in whole.items())
+
+
+def test_resuming_with_other_threads_is_one_line(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    command = ["train", data, *TINY, "--output", tmp_path]
+    assert crossret(*command, "--epochs", "1", "--threads", "1") == 0
+    try:
+        assert crossret(*command, "--epochs", "1", "--threads", "2", "--resume") == 0
+    finally:
+        torch.set_num_threads(1)
+    assert crossret.err.startswith("crossret: warning: ")
+    assert "written with 1 thread" in crossret.err
+    assert crossret.err.count("\n") == 1
+
+
+def test_resuming_with_other_data_is_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(data, copy)
+    command = ["train", copy, *TINY, "--output", tmp_path / "run", "--epochs", "1"]
+    assert crossret(*command) == 0
+    captions = (copy / "dev_caps.txt").read_text()
+    (copy / "dev_caps.txt").write_text(captions.replace("picture 3", "picture 4", 1))
+    assert crossret(*command, "--resume") == 2
+    assert "was trained with development data = " in crossret.err
 
 
 def test_an_interruption_before_the_first_checkpoint_says_so(

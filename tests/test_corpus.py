@@ -24,6 +24,21 @@ def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> PrecomputedCorpus:
     return PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), Vocabulary.build(captions, min_count=1))
 
 
+def test_the_fingerprint_tells_other_data(corpus: PrecomputedCorpus, tmp_path: Path) -> None:
+    same = PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), corpus.vocabulary)
+    assert same.fingerprint() == corpus.fingerprint()
+    features = np.array(corpus.data.features)
+    features[corpus.data.feature_rows[3], 2, 1] += 1
+    seen = {corpus.fingerprint()}
+    for array in (features, np.array(corpus.data.features).reshape(len(features), 4, 3)):
+        np.save(tmp_path / "other_ims.npy", array)
+        (tmp_path / "other_caps.txt").write_text((tmp_path / "dev_caps.txt").read_text())
+        seen.add(PrecomputedCorpus(PrecomputedDataset(tmp_path, "other"), corpus.vocabulary).fingerprint())
+    (tmp_path / "dev_caps.txt").write_text("word\n" * corpus.n_captions)
+    seen.add(PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), corpus.vocabulary).fingerprint())
+    assert len(seen) == 4
+
+
 def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:
     batches = list(corpus.image_batches(2))
     assert [len(batch) for batch in batches] == [2, 2, 1]

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
         names = set(archive.namelist())
     assert {f"crossret_kernels/{LIBRARY}", "crossret_kernels/py.typed", "crossret/py.typed", "crossret/cli.py"} <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
+
+
+def test_source_distribution_holds_the_pictures_of_the_readme(project: Path) -> None:
+    pictures = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert pictures
+    shutil.copytree(ROOT / "docs", project / "docs")
+    done = run_setup(project, "sdist")
+    assert done.returncode == 0, done.stderr
+    (archive,) = (project / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as members:
+        names = {name.partition("/")[2] for name in members.getnames()}
+    assert pictures <= names
 
 
 def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from crossret.data.vocabulary import END, PAD, START, Vocabulary
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.models import Scan, ScanConfig
 from crossret.tensor_files import read_header, read_tensors, write_tensors
-from crossret.training import TrainingConfig, TrainingResult, load_model, train
+from crossret.training import ResumedElsewhere, TrainingConfig, TrainingResult, load_model, train
 
 OBJECTS, IMAGE_DIM = 12, 16
 
@@ -51,6 +53,9 @@ class ToyCorpus:
                     [START, first, *[self.vocabulary.word2idx["and"]] * random.integers(2), *others, END]
                 )
         self.regions = torch.from_numpy(regions.astype(np.float32))
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(repr((self.regions.tolist(), self.captions)).encode()).hexdigest()
 
     def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         order = np.random.default_rng([seed, epoch]).permutation(self.n_captions)
@@ -331,6 +336,8 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
         ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
         ({"config": replace(CONFIG, batch_size=4)}, "was trained with batch_size = 8, not 4"),
         ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
+        ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
+        ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
         ({"model": make_model(pooling="max")}, "was trained with model = "),
     ],
 )
@@ -348,10 +355,30 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
             run(tmp_path, resume=True)
     types, metadata = read_header(straight / "checkpoint.safetensors")
     tensors = read_tensors(straight / "checkpoint.safetensors", types)
+
+    def changed(**values: Any) -> str:
+        return json.dumps({**json.loads(metadata["position"]), **values})
+
     for key, value, message in (
         ("format", "another", "not a training checkpoint of this version"),
-        ("position", "[]", "its 'position' is not an object"),
-        ("position", "{", "its 'position' is not readable"),
+        ("position", "[]", "its position: not a JSON object, but list"),
+        ("position", "{", "its position: not JSON"),
+        ("position", "[" * 200_000, "its position: not JSON"),
+        ("run", "[" * 200_000, "its run: not JSON"),
+        ("machine", "{}", "its machine must be"),
+        ("position", changed(epoch=10**30), "its position contradicts itself: step 18 at batch 0 of epoch 10000"),
+        ("position", changed(epoch=10**30, step=6 * 10**30), "its position contradicts itself: step 60000"),
+        ("position", changed(batch=10**30), "its position contradicts itself: batch 10000"),
+        ("position", changed(batch=7, step=25), "its position contradicts itself: batch 7 of an epoch of 6"),
+        ("position", changed(batch=2), "its position contradicts itself: step 18 at batch 2 of epoch 4, 6 batches"),
+        ("position", changed(best={}), "its position contradicts itself: 'best' does not hold the figures"),
+        ("position", changed(best_epoch=0), "its position contradicts itself: epoch 0 was best of 3"),
+        ("position", changed(best_epoch=4), "its position contradicts itself: epoch 4 was best of 3"),
+        ("position", changed(sums={"kind": 1.0}), "its position contradicts itself: 'kind' is no term of the loss"),
+        ("position", changed(summed=19), "its position contradicts itself: terms of 19 steps"),
+        ("position", changed(sums={"loss": float("nan")}), "its position's sums must hold numbers"),
+        ("position", changed(epoch_loss=float("inf")), "its position contradicts itself: epoch_loss inf"),
+        ("position", changed(log_bytes=1.5), "its position's log_bytes is 1.5"),
         ("position", "{}", "its position must have the fields epoch, batch"),
         ("position", metadata["position"].replace('"step": 18', '"step": -1'), "its position's step is -1"),
         (
@@ -363,10 +390,30 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
         write_tensors(tmp_path / "checkpoint.safetensors", tensors, {**metadata, key: value})
         with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
             run(tmp_path, resume=True)
+    state = torch.zeros_like(tensors["random.cpu"])
+    write_tensors(tmp_path / "checkpoint.safetensors", {**tensors, "random.cpu": state}, metadata)
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'random.cpu' is no state of the generator"):
+        run(tmp_path, resume=True)
     del tensors["adam.exp_avg.image.fc.bias"]
     write_tensors(tmp_path / "checkpoint.safetensors", tensors, metadata)
     with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'adam.exp_avg.image.fc.bias' is missing"):
         run(tmp_path, resume=True)
+
+
+def test_resuming_with_other_threads_is_said(straight: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(tmp_path, replace(CONFIG, epochs=1))
+        run(tmp_path, replace(CONFIG, epochs=2), resume=True)
+    torch.set_num_threads(2)
+    try:
+        with pytest.warns(
+            ResumedElsewhere, match=r"written with 1 thread .* resumed with 2 threads .* not bit for bit"
+        ):
+            result = run(tmp_path, resume=True)
+    finally:
+        torch.set_num_threads(1)
+    assert result.epochs_run == 3
 
 
 def test_a_log_shorter_than_the_checkpoint_knows_is_refused(straight: Path, tmp_path: Path) -> None:
