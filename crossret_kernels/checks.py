@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from typing import Any
 
 import torch
 
@@ -16,9 +17,10 @@ def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def check_number(name: str, value: object) -> None:
+def check_number(name: str, value: Any) -> None:
     """Raises TypeError or ValueError naming the argument where `value` is no finite number of float32."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number:
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if not FLOAT32.min <= value <= FLOAT32.max:
         raise ValueError(f"{name} must be a finite number in float32, not {value!r}")
