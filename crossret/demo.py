@@ -208,8 +208,10 @@ def _figures_table(report: dict[str, Any]) -> Table:
     table.add_row(
         f"speed-up over the einsum reference ({scoring['compared_pairs']:,} pairs)", f"{scoring['speed_up']:.1f} x"
     )
-    table.add_row(f"pointing game: nouns that look at what they name ({game['nouns']:,})", f"{game['accuracy']:.1%}")
-    table.add_row("pointing game: chance", f"{game['chance']:.1%}")
+    for rule, prefix in (("overlaps the object it names", ""), ("has its centre in that object's box", "centre_")):
+        table.add_row(f"pointing game: a noun's strongest region {rule}", f"{game[prefix + 'accuracy']:.1%}")
+        table.add_row("    by chance", f"{game[prefix + 'chance']:.1%}")
+    table.add_row("    nouns asked", f"{game['nouns']:,}")
     for name, seconds in report["seconds"].items():
         table.add_row(f"seconds to {name}", f"{seconds:.1f}")
     return table

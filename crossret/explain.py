@@ -107,20 +107,25 @@ def _normalise_over_queries(similarity: Tensor, query_mask: Tensor, scorer: Cros
 
 @dataclass(frozen=True)
 class PointingGame:
-    """How often nouns look at what they name.
+    """How often nouns look at what they name, by two rules.
 
-    A noun points at the centre of the region with its largest attention weight, and hits where that point lies in the
-    box of the object that the noun names.
+    A noun points at the region with its largest attention weight. By the first rule it hits where that region overlaps
+    the box of the object that it names: their intersection has an area. By the second, stricter one it hits where the
+    region's centre lies in that box, so that a large region around several objects does not hit all of them.
 
     Attributes:
         nouns: how many nouns were asked.
-        accuracy: the share of them that hit, 0 to 1.
-        chance: the share that would hit if each pointed at a region of its image drawn at random.
+        accuracy: the share of them whose region overlaps the object, 0 to 1.
+        chance: the share that would if each pointed at a region of its image drawn at random.
+        centre_accuracy: the share of them whose region has its centre in the object's box.
+        centre_chance: the share that would at random.
     """
 
     nouns: int
     accuracy: float
     chance: float
+    centre_accuracy: float
+    centre_chance: float
 
 
 def pointing_game(
@@ -141,6 +146,15 @@ def pointing_game(
         raise ValueError("strongest: there are no nouns to ask")
     if regions.ndim != 3 or regions.shape[::2] != (n, 4) or objects.shape != (n, 4):
         raise ValueError(f"{n} nouns do not fit regions of shape {regions.shape} and objects of shape {objects.shape}")
+    sides = np.minimum(regions[:, :, 2:], objects[:, None, 2:]) - np.maximum(regions[:, :, :2], objects[:, None, :2])
+    overlaps = (sides > 0).prod(axis=2)
     centres = (regions[:, :, :2] + regions[:, :, 2:]) / 2
-    inside = np.logical_and(objects[:, None, :2] <= centres, centres <= objects[:, None, 2:]).prod(axis=2)
-    return PointingGame(n, float(inside[np.arange(n), strongest].mean()), float(inside.mean()))
+    inside = ((objects[:, None, :2] <= centres) & (centres <= objects[:, None, 2:])).prod(axis=2)
+    each = np.arange(n)
+    return PointingGame(
+        n,
+        accuracy=float(overlaps[each, strongest].mean()),
+        chance=float(overlaps.mean()),
+        centre_accuracy=float(inside[each, strongest].mean()),
+        centre_chance=float(inside.mean()),
+    )

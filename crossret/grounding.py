@@ -74,7 +74,7 @@ class GroundedSplit:
 
 
 def play_pointing_game(scorer: CrossAttentionScorer, split: GroundedSplit) -> PointingGame:
-    """The pointing game with every noun of every caption."""
+    """The pointing game, by both of its rules, with every noun of every caption."""
     strongest = split.attention(scorer, np.arange(len(split.captions))).strongest().numpy()
     nouns = [(caption, place) for caption, truth in enumerate(split.grounding) for place in truth.objects]
     captions, places = np.array(nouns, dtype=np.int64).reshape(-1, 2).T

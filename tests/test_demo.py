@@ -41,8 +41,9 @@ def test_report(output: Path) -> None:
     assert report["scoring"]["pairs_per_second"] > 0
     scoring = report["scoring"]
     assert scoring["speed_up"] == pytest.approx(scoring["reference_seconds"] / scoring["fused_seconds"])
-    assert 0 <= report["pointing_game"]["accuracy"] <= 1
-    assert 0 < report["pointing_game"]["chance"] < 1
+    game = report["pointing_game"]
+    assert 0 <= game["centre_accuracy"] <= game["accuracy"] <= 1
+    assert 0 < game["centre_chance"] < game["chance"] < 1
     assert report["machine"]["cpu"]
     assert report["seconds"].keys() == {"render", "train", "evaluate", "compare", "explain"}
     nouns = [
@@ -55,7 +56,9 @@ def test_table_shows_the_reports_figures(output: Path) -> None:
     report = json.loads((output / "report.json").read_text())
     printed = (output / "printed.txt").read_text()
     assert f"rsum {report['retrieval']['rsum']:.1f}" in printed
-    assert f"{report['pointing_game']['accuracy']:.1%}" in printed
+    for figure in ("accuracy", "chance", "centre_accuracy", "centre_chance"):
+        assert f"{report['pointing_game'][figure]:.1%}" in printed
+    assert f"{report['pointing_game']['nouns']:,}" in printed
     assert f"{report['scoring']['pairs_per_second']:,.0f}" in printed
 
 

@@ -94,19 +94,27 @@ def test_images_without_partners_are_an_error() -> None:
 
 def test_pointing_game_counts_hits_and_chance() -> None:
     here, around, there = [10, 10, 20, 20], [5, 6, 26, 23], [50, 50, 60, 60]
-    regions = np.array([[here, there, around], [here, there, there], [here, here, here]], np.float32)
-    objects = np.array([here, here, there], np.float32)
-    game = pointing_game(np.array([2, 1, 0]), regions, objects)
-    assert game.nouns == 3
-    assert game.accuracy == pytest.approx(1 / 3)
-    assert game.chance == pytest.approx((2 / 3 + 1 / 3 + 0) / 3)
+    corner = [18, 18, 30, 30]  # overlaps "here" and "around", its centre lies in "around" alone
+    regions = np.array([[here, there, around], [here, there, there], [here, here, here], [corner] * 3], np.float32)
+    objects = np.array([here, here, there, here], np.float32)
+    game = pointing_game(np.array([2, 1, 0, 1]), regions, objects)
+    assert game.nouns == 4
+    assert game.accuracy == pytest.approx(2 / 4)
+    assert game.chance == pytest.approx((2 / 3 + 1 / 3 + 0 + 1) / 4)
+    assert game.centre_accuracy == pytest.approx(1 / 4)
+    assert game.centre_chance == pytest.approx((2 / 3 + 1 / 3 + 0 + 0) / 4)
 
 
-@pytest.mark.parametrize("shift", [(11, 0), (-11, 0), (0, 11), (0, -11)])
-def test_pointing_beside_an_object_is_a_miss(shift: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("shift", "overlaps", "inside"),
+    [(distance, distance < 20, distance <= 10) for distance in (0, 9, 10, 11, 19, 20, 21)],
+)
+@pytest.mark.parametrize("way", [(1, 0), (-1, 0), (0, 1), (0, -1)])
+def test_pointing_beside_an_object_is_a_miss(way: tuple[int, int], shift: int, overlaps: bool, inside: bool) -> None:
     thing = np.array([20, 20, 40, 40], np.float32)
-    beside = thing + np.array([*shift, *shift], np.float32)
-    assert pointing_game(np.array([0]), beside[None, None], thing[None]).accuracy == 0
+    beside = thing + shift * np.array([*way, *way], np.float32)
+    game = pointing_game(np.array([0]), beside[None, None], thing[None])
+    assert (game.accuracy, game.centre_accuracy) == (overlaps, inside)
 
 
 @pytest.mark.parametrize(

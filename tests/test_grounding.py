@@ -40,14 +40,15 @@ def load(directory: Path) -> GroundedSplit:
 
 def test_nouns_that_look_at_their_objects_all_hit(directory: Path) -> None:
     game = play_pointing_game(CrossAttentionScorer(), load(directory))
-    assert (game.nouns, game.accuracy) == (2, 1.0)
-    assert game.chance == pytest.approx(1 / 3)
+    assert (game.nouns, game.accuracy, game.centre_accuracy) == (2, 1.0, 1.0)
+    assert game.chance == game.centre_chance == pytest.approx(1 / 3)
 
 
 def test_nouns_that_look_elsewhere_miss(directory: Path) -> None:
     entry = {"words": ["dog", "by", "cat"], "named": [[0, RIGHT], [2, MIDDLE]]}
     (directory / "test_grounding.jsonl").write_text(json.dumps(entry))
-    assert play_pointing_game(CrossAttentionScorer(), load(directory)).accuracy == 0
+    game = play_pointing_game(CrossAttentionScorer(), load(directory))
+    assert (game.accuracy, game.centre_accuracy) == (0, 0)
 
 
 def test_without_nouns_there_is_no_game(directory: Path) -> None:
