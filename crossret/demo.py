@@ -110,13 +110,16 @@ def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Cons
 
 
 def _claim(output: Path) -> None:
-    """Mark a new or empty directory as a demo's; refuse any other but an earlier demo's."""
+    """Mark a new or empty directory as a demo's; refuse any other but an earlier demo's.
+
+    Hidden files do not count: a mark whose writer was killed leaves one.
+    """
     output.mkdir(parents=True, exist_ok=True)
     mark = output / MARK
     if mark.is_file():
         if parse_json(mark.read_bytes(), mark) != _MARK_CONTENTS:
             raise FileExistsError(f"{mark}: not the mark of a demo of this version; choose another directory")
-    elif any(output.iterdir()):
+    elif any(not path.name.startswith(".") for path in output.iterdir()):
         raise FileExistsError(f"{output}: not empty, and not an earlier demo's; choose another directory")
     else:
         write_json(mark, _MARK_CONTENTS)

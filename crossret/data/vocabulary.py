@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from crossret.files import atomic_write
+from crossret.json_files import parse_json
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -130,10 +131,7 @@ class Vocabulary:
             FileNotFoundError: there is no such file.
             ValueError: the file is not a vocabulary; the message names the file and what is wrong with it.
         """
-        try:
-            contents = json.loads(Path(path).read_bytes())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}: not JSON ({error})") from error
+        contents = parse_json(Path(path).read_bytes(), path)
         if not isinstance(contents, dict) or not isinstance(contents.get("word2idx"), dict):
             raise ValueError(f"{path}: not a vocabulary: no 'word2idx' object")
         word2idx = contents["word2idx"]

@@ -151,3 +151,10 @@ def test_a_file_that_is_not_a_vocabulary(tmp_path: Path, contents: Any, message:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Vocabulary.load(tmp_path / "absent.json")
+
+
+def test_deeply_nested_json_is_one_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.json"
+    path.write_text("[" * 200_000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"vocabulary\.json: not JSON"):
+        Vocabulary.load(path)

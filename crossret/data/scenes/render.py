@@ -16,6 +16,7 @@ from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, boxes_path, ground
 from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
 from crossret.files import atomic_write
+from crossret.json_files import parse_json
 
 FORMAT_VERSION = 1
 SCENES_PER_TASK = 50
@@ -93,7 +94,7 @@ def _check_replaceable(root: Path) -> None:
     if not root.is_dir() or all(path.name.startswith(".") for path in root.iterdir()):
         return
     try:
-        manifest = json.loads((root / MANIFEST).read_bytes())
+        manifest = parse_json((root / MANIFEST).read_bytes(), root / MANIFEST)
     except (FileNotFoundError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest.keys() >= {"format", "seed", "counts"}:
