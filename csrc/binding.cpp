@@ -81,7 +81,8 @@ class CheckedSide {
 
   const Side& side() const { return side_; }
 
-  // A float32 gradient of all rows, zero; null data where it is not wanted.
+  // A zero gradient of all rows, float32 whatever the features' dtype: it is summed up over chunks. Empty where it is
+  // not wanted.
   Tensor new_gradient(bool wanted) const {
     const Tensor& values = tensors_.values;
     if (!wanted) return torch::stable::new_empty(values, {0});
