@@ -114,9 +114,9 @@ static void column_logits(const CrossAttentionOptions& options, const Tiles& til
   for (int64_t r = 0; r < rows; ++r) V::store(out + r * ld, V::mul(clip(V::load(s + r * ld), slope), factor));
 }
 
-// Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of large
-// terms. It is then summed as ‖Σ p c‖², from the contexts themselves: as many products as the query's similarities took,
-// though not at the block product's speed.
+// Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of
+// large terms. It is then summed as ‖Σ p c‖², from the contexts themselves: as many products as the query's
+// similarities took, though not at the block product's speed.
 static float attended_square(const float* weights, int64_t weight_stride, const float* contexts, int64_t ld, int64_t n,
                              int64_t dim) {
   constexpr int count = 4;
