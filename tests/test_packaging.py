@@ -76,7 +76,12 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
     assert re.fullmatch(rf"crossret-{metadata.version('crossret')}-cp310-abi3-linux_\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {f"crossret_kernels/{LIBRARY}", "crossret_kernels/py.typed", "crossret/py.typed", "crossret/cli.py"} <= names
+    assert {
+        f"crossret_kernels/{LIBRARY}",
+        "crossret_kernels/py.typed",
+        "crossret/py.typed",
+        "crossret/cli/__init__.py",
+    } <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
 
 

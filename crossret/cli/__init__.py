@@ -1,0 +1,5 @@
+"""The `crossret` command line: what a user types, and one line for what they typed wrong."""
+
+from crossret.cli.application import main
+
+__all__ = ["main"]
