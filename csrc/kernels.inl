@@ -2,6 +2,7 @@
 #include "common/vector_math.inl"
 #include "common/features.inl"
 #include "common/block_product.inl"
+#include "common/gram_matrix.inl"
 #include "common/blocks.inl"
 #include "common/feature_gradients.inl"
 #include "common/pooling.inl"

@@ -2,6 +2,30 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
+// What products multiply: 32-bit elements, each one float …
+struct Floats {
+  static constexpr int parts = 1;
+  static F multiply_add(F a, F b, F sum) { return V::fma(a, b, sum); }
+  static F part(F x, int) { return x; }
+};
+
+// … or two neighbouring bfloat16 of a row, multiplied and added up at once where the processor can.
+template <class Vec>
+struct Bfloat16Pairs {
+  static constexpr int parts = 2;
+  static F multiply_add(F a, F b, F sum) { return Vec::dot_pairs(a, b, sum); }
+  static F part(F x, int i) { return i == 0 ? Vec::first_of_pairs(x) : Vec::second_of_pairs(x); }
+};
+
+// Calls work with the kind of element.
+template <class Work>
+static inline void with_elements(bool pairs, const Work& work) {
+  if constexpr (V::bf16_dots) {
+    if (pairs) return work(Bfloat16Pairs<V>{});
+  }
+  work(Floats{});
+}
+
 // A matrix by strides, so that it may be read transposed.
 struct Strided {
   const float* data;
@@ -9,9 +33,9 @@ struct Strided {
   int64_t k;
 };
 
-// One register tile. Each element is one chain of fused multiply-adds over k in order, whatever the tile's shape, added
-// to what C holds at the end: results do not depend on how rows and columns are cut into tiles.
-template <int MR, int NV>
+// One register tile. Each cell is one chain of multiply-adds over k in order, whatever the tile's shape, added to what
+// C holds at the end: results do not depend on how rows and columns are cut into tiles.
+template <class Element, int MR, int NV>
 static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc, bool accumulate) {
   F sums[MR][NV];
 #pragma GCC unroll 16
@@ -34,7 +58,7 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
       const int64_t offset = i % 4 == 0 ? 0 : i % 4 == 1 ? a.row : i % 4 == 2 ? two : three;
       const F value = V::set(base[offset]);
 #pragma GCC unroll 2
-      for (int j = 0; j < NV; ++j) sums[i][j] = V::fma(value, columns[j], sums[i][j]);
+      for (int j = 0; j < NV; ++j) sums[i][j] = Element::multiply_add(value, columns[j], sums[i][j]);
     }
     a0 += a.k;
     a4 += a.k;
@@ -52,51 +76,54 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
 }
 
 // The tiles that cut any number of rows exactly: the largest as often as it fits, then one of what is left.
-template <int MR, int NV>
+template <class Element, int MR, int NV>
 static inline void rest(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
                         bool accumulate) {
   if constexpr (MR > 0) {
     if (rows == MR) {
-      tile<MR, NV>(depth, a, b, b_k, c, ldc, accumulate);
+      tile<Element, MR, NV>(depth, a, b, b_k, c, ldc, accumulate);
     } else {
-      rest<MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
+      rest<Element, MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
     }
   }
 }
 
-template <int NV>
+template <class Element, int NV>
 static void panel(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
                   bool accumulate) {
   int64_t m = 0;
   for (; m + V::tile_rows <= rows; m += V::tile_rows) {
-    tile<V::tile_rows, NV>(depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
+    tile<Element, V::tile_rows, NV>(depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
   }
-  rest<V::tile_rows - 1, NV>(rows - m, depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
+  rest<Element, V::tile_rows - 1, NV>(rows - m, depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc,
+                                      accumulate);
 }
 
 // B by panels of kPanel columns: panel p at b + p * b_panel, its row k at + k * b_k. N is rounded up to whole vectors,
 // so B, and C with row stride ldc, must reach that far; the last panel is half as wide where that suffices.
+template <class Element = Floats>
 static void block_product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, int64_t b_panel,
                           int64_t b_k, float* c, int64_t ldc, bool accumulate) {
   for (int64_t n = 0; n < columns; n += kPanel) {
     const float* bp = b + n / kPanel * b_panel;
     if (columns - n > V::width) {
-      panel<2>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
+      panel<Element, 2>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
     } else {
-      panel<1>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
+      panel<Element, 1>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
     }
   }
 }
 
-// The same with B in packed panels `depth` deep, cut into slices of k so that a panel's slice stays in the first cache
-// while every row passes over it.
+// The same with B in packed panels `depth` deep, cut into slices of k so that a panel's slice stays in the second cache
+// while every row passes over it. Shorter slices would fit the first cache, and lose more by going over C again.
+template <class Element>
 static void packed_product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, float* c,
-                           int64_t ldc, bool accumulate) {
-  constexpr int64_t slice = 256;
+                           int64_t ldc) {
+  constexpr int64_t slice = 1024;
   for (int64_t k = 0; k < depth; k += slice) {
     const int64_t part = depth - k < slice ? depth - k : slice;
-    block_product(rows, columns, part, {a.data + k * a.k, a.row, a.k}, b + k * kPanel, depth * kPanel, kPanel, c, ldc,
-                  accumulate || k > 0);
+    block_product<Element>(rows, columns, part, {a.data + k * a.k, a.row, a.k}, b + k * kPanel, depth * kPanel, kPanel,
+                           c, ldc, k > 0);
   }
 }
 

@@ -15,6 +15,9 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx512bf16 {
+extern const Kernels kernels;
+}
 #endif
 
 namespace {
@@ -28,6 +31,7 @@ const std::vector<const Kernels*>& available() {
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         list.push_back(&avx512::kernels);
+        if (__builtin_cpu_supports("avx512bf16")) list.push_back(&avx512bf16::kernels);
       }
     }
 #endif

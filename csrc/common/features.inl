@@ -1,4 +1,4 @@
-// Feature rows of any dtype, brought to float32 in the layouts that the block product reads.
+// Feature rows of any dtype, brought into the layouts that the block product reads.
 namespace crossret {
 namespace CROSSRET_ISA {
 
@@ -57,12 +57,53 @@ static void copy_row(const Side& side, int64_t row, int64_t k0, int64_t n, float
   }
 }
 
-// The rows of one item, float32 and row-major with stride pad_row(dim), and the norms of the rows as copied.
-static void copy_item(const Side& side, int64_t item, float* out, float* norms) {
-  const int64_t ld = pad_row(side.dim), start = side.starts[item];
+// Copies a row of bfloat16 as it is, with a zero behind an odd last one.
+static void copy_pairs(const Side& side, int64_t row, float* out) {
+  __builtin_memcpy(out, side.row(row), 2 * side.dim);
+  if (side.dim % 2 != 0) reinterpret_cast<uint16_t*>(out)[side.dim] = 0;
+}
+
+// Whether rows are copied as pairs of bfloat16 and multiplied as such; otherwise they are brought to float32.
+static inline bool keeps_pairs(const Side& side) { return V::bf16_dots && side.dtype == Dtype::bfloat16; }
+
+// 32-bit elements of a copied row.
+static inline int64_t row_elements(const Side& side) { return keeps_pairs(side) ? (side.dim + 1) / 2 : side.dim; }
+
+// Rows as products read them. Normalised pairs stay as they are, for bfloat16 does not hold a quotient: their products
+// are multiplied by the rows' scales instead.
+struct CopiedRows {
+  float* data;
+  int64_t ld;     // pad_row(elements)
+  int64_t depth;  // elements
+  bool pairs;
+  float* scales;  // of each row; null where there is nothing to multiply by
+
+  CopiedRows from(int64_t row) const { return {data + row * ld, ld, depth, pairs, scales ? scales + row : nullptr}; }
+};
+
+static CopiedRows take_rows(const Side& side, int64_t rows, Workspace& memory) {
+  const int64_t depth = row_elements(side);
+  const bool pairs = keeps_pairs(side);
+  float* data = memory.floats(rows * pad_row(depth));
+  return {data, pad_row(depth), depth, pairs, pairs && side.norms ? memory.floats(rows + V::width) : nullptr};
+}
+
+// The rows of one item, and their norms.
+static void copy_item(const Side& side, int64_t item, const CopiedRows& out, float* norms) {
+  const int64_t start = side.starts[item];
   for (int64_t r = 0; r < side.lengths[item]; ++r) {
-    copy_row(side, start + r, 0, side.dim, out + r * ld);
-    norms[r] = row_norm(out + r * ld, Dtype::float32, side.dim);
+    float* row = out.data + r * out.ld;
+    if (out.pairs) {
+      copy_pairs(side, start + r, row);
+      norms[r] = row_norm(side.row(start + r), side.dtype, side.dim);
+      if (out.scales) {
+        out.scales[r] = row_scale(side, start + r);
+        norms[r] *= out.scales[r];
+      }
+    } else {
+      copy_row(side, start + r, 0, side.dim, row);
+      norms[r] = row_norm(row, Dtype::float32, side.dim);
+    }
   }
 }
 
@@ -101,41 +142,6 @@ static void item_to_panels(const Side& side, int64_t item, int64_t k0, int64_t c
       const F x = load_features(data, side.dtype, k0 + j, columns - j);
       V::store(panel_column(panels, j, n) + r * kPanel, V::mul(x, factor));
     }
-  }
-}
-
-// Gram matrix (n × n, row stride gram_row(n)) of n rows, by symmetric 4 × 4 tiles of dot products.
-static void gram_matrix(const float* rows, int64_t ld, int64_t n, int64_t dim, float* gram) {
-  constexpr int side = 4;
-  const int64_t ldg = gram_row(n);
-  for (int64_t i = 0; i < n; i += side) {
-    for (int64_t j = i; j < n; j += side) {
-      const float *a[side], *b[side];  // rows past the end repeat the last: computed, never stored
-      F dots[side][side];
-      for (int x = 0; x < side; ++x) {
-        a[x] = rows + (i + x < n ? i + x : n - 1) * ld;
-        b[x] = rows + (j + x < n ? j + x : n - 1) * ld;
-        for (int y = 0; y < side; ++y) dots[x][y] = V::zero();
-      }
-      for (int64_t k = 0; k < dim; k += V::width) {
-        F right[side];
-        for (int y = 0; y < side; ++y) right[y] = V::load(b[y] + k, dim - k);
-        for (int x = 0; x < side; ++x) {
-          const F left = V::load(a[x] + k, dim - k);
-          for (int y = 0; y < side; ++y) dots[x][y] = V::fma(left, right[y], dots[x][y]);
-        }
-      }
-      for (int x = 0; x < side && i + x < n; ++x) {
-        for (int y = 0; y < side && j + y < n; ++y) {
-          const float dot = V::reduce_add(dots[x][y]);
-          gram[(i + x) * ldg + j + y] = dot;
-          gram[(j + y) * ldg + i + x] = dot;
-        }
-      }
-    }
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = n; j < ldg; ++j) gram[i * ldg + j] = 0.0f;
   }
 }
 

@@ -29,6 +29,27 @@ std::vector<Range> split(const Side& side, Range range, int64_t rows) {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Appends the captions of a range, ordered so that blocks of `columns` words, taken greedily from the front, come out
+// full: each takes the longest caption that still fits. A last panel half empty costs as much as a full one.
+void append_packed(const Side& captions, Range range, int64_t columns, std::vector<int64_t>& order) {
+  std::vector<std::vector<int64_t>> by_length(captions.longest + 1);
+  for (int64_t item = range.end - 1; item >= range.begin; --item) by_length[captions.lengths[item]].push_back(item);
+  int64_t longest = captions.longest, room = columns;
+  for (int64_t left = range.end - range.begin; left > 0;) {
+    while (by_length[longest].empty()) --longest;
+    int64_t length = std::min(room, longest);
+    while (length > 0 && by_length[length].empty()) --length;
+    if (length == 0) {
+      room = columns;
+      continue;
+    }
+    order.push_back(by_length[length].back());
+    by_length[length].pop_back();
+    room -= length;
+    --left;
+  }
+}
+
 // Places of the pairs sorted by key, equal keys in their order.
 std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_keys) {
   std::vector<int64_t> ends(n_keys + 1, 0), places(keys.size());
@@ -43,10 +64,12 @@ std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_k
 Limits plan_limits(const Side& images, const Side& captions) {
   constexpr int64_t block_floats = 128 * 1024;  // a packed caption block: half of a second-level cache
   constexpr int64_t group_floats = 1024 * 1024;
+  constexpr int64_t shared_rows = 48;  // four full tiles
   const int64_t columns = std::clamp<int64_t>(block_floats / images.dim / kPad * kPad, kPad, 192);
   const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(images.dim), 1, 4096);
   Limits limits{};
   limits.rows = images.longest;
+  limits.product_rows = std::max(images.longest, std::min(shared_rows, total(images, {0, images.count})));
   limits.group_rows = std::max(images.longest, std::min(rows, total(images, {0, images.count})));
   limits.columns = pad_columns(std::max(captions.longest, std::min(columns, total(captions, {0, captions.count}))));
   return limits;
@@ -70,9 +93,10 @@ Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Ra
   }
   Plan plan;
   const int64_t n_images = image_range.end - image_range.begin, n_captions = caption_range.end - caption_range.begin;
-  plan.indices.resize(n_images + n_captions);
-  std::iota(plan.indices.begin(), plan.indices.begin() + n_images, image_range.begin);
-  std::iota(plan.indices.begin() + n_images, plan.indices.end(), caption_range.begin);
+  plan.indices.reserve(n_images + n_captions);
+  plan.indices.resize(n_images);
+  std::iota(plan.indices.begin(), plan.indices.end(), image_range.begin);
+  for (const Range& c : caption_parts) append_packed(captions, c, limits.columns, plan.indices);
   for (const Range& i : image_parts) {
     for (const Range& c : caption_parts) {
       plan.rectangles.push_back({plan.indices.data() + (i.begin - image_range.begin), i.end - i.begin,

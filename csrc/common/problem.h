@@ -67,9 +67,10 @@ struct ItemPairs {
 
 // Bounds on what a worker holds at once, whatever the batch.
 struct Limits {
-  int64_t group_rows;  // regions of the images that are prepared together
-  int64_t rows;        // regions of the largest image
-  int64_t columns;     // words of a caption block, padded
+  int64_t group_rows;    // regions of the images that are prepared together
+  int64_t rows;          // regions of the largest image
+  int64_t product_rows;  // regions of the images that share a product
+  int64_t columns;       // words of a caption block, padded
 };
 
 }  // namespace crossret

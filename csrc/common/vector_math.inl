@@ -25,17 +25,20 @@ static inline F exp(F x) {
 // Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.
 static inline F clip(F x, F slope) { return V::select(V::less(V::zero(), x), x, V::mul(x, slope)); }
 
+// Named functions of two vectors: GCC compiles what a lambda without captures converts to for the wrong processor.
+struct Add {
+  F operator()(F a, F b) const { return V::add(a, b); }
+};
+
 // (Σ r[0], Σ r[1], …): the sums of `width` vectors as one vector. Overwrites r.
-static inline F sum_rows(F* r) {
-  V::transpose(r);
-  for (int step = 1; step < V::width; step *= 2) {
-    for (int i = 0; i + step < V::width; i += 2 * step) r[i] = V::add(r[i], r[i + step]);
-  }
-  return r[0];
-}
+static inline F sum_rows(F* r) { return V::reduce_rows(r, Add{}); }
 
 // The larger of both; NaN where either is.
 static inline F max_or_nan(F x, F best) { return V::select(V::is_nan(x), x, V::max(x, best)); }
+
+struct MaxOrNan {
+  F operator()(F a, F b) const { return max_or_nan(a, b); }
+};
 
 // The maxima of `width` row segments of n, rows past `valid` repeating the last; NaN where a segment has one.
 static F segment_maxima(const float* x, int64_t ld, int64_t valid, int64_t n) {
@@ -48,11 +51,7 @@ static F segment_maxima(const float* x, int64_t ld, int64_t valid, int64_t n) {
       best[i] = max_or_nan(V::select(V::lanes(n - j), V::load(row + j, n - j), first), best[i]);
     }
   }
-  V::transpose(best);
-  for (int step = 1; step < V::width; step *= 2) {
-    for (int i = 0; i + step < V::width; i += 2 * step) best[i] = max_or_nan(best[i], best[i + step]);
-  }
-  return best[0];
+  return V::reduce_rows(best, MaxOrNan{});
 }
 
 static inline float max_of(const float* x, int64_t n) {

@@ -8,7 +8,7 @@ constexpr float kEps =
 
 // Similarity-shaped arrays, regions × words of the block, row stride ld.
 struct Tiles {
-  float* similarities;
+  const float* similarities;
   float* weights;       // p, the unnormalised attention
   float* gram_weights;  // G p
   int64_t ld;
@@ -117,36 +117,47 @@ static void column_logits(const CrossAttentionOptions& options, const Tiles& til
 // Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of
 // large terms. It is then summed as ‖Σ p c‖², from the contexts themselves: as many products as the query's
 // similarities took, though not at the block product's speed.
-static float attended_square(const float* weights, int64_t weight_stride, const float* contexts, int64_t ld, int64_t n,
-                             int64_t dim) {
+template <class Element>
+static float attended_square(const float* weights, int64_t weight_stride, const CopiedRows& contexts, int64_t n) {
   constexpr int count = 4;
   F square = V::zero();
-  for (int64_t k0 = 0; k0 < dim; k0 += count * V::width) {
-    F attended[count];
-    for (int i = 0; i < count; ++i) attended[i] = V::zero();
+  for (int64_t k0 = 0; k0 < contexts.depth; k0 += count * V::width) {
+    F attended[count][Element::parts];
+    for (int i = 0; i < count; ++i) {
+      for (int part = 0; part < Element::parts; ++part) attended[i][part] = V::zero();
+    }
     for (int64_t c = 0; c < n; ++c) {
-      const F p = V::set(weights[c * weight_stride]);
-      const float* row = contexts + c * ld + k0;
-      for (int i = 0; i < count && k0 + i * V::width < dim; ++i) {
-        attended[i] = V::fma(p, V::load(row + i * V::width, dim - k0 - i * V::width), attended[i]);
+      const F p = V::set(weights[c * weight_stride] * (contexts.scales ? contexts.scales[c] : 1.0f));
+      const float* row = contexts.data + c * contexts.ld + k0;
+      for (int i = 0; i < count && k0 + i * V::width < contexts.depth; ++i) {
+        const F x = V::load(row + i * V::width, contexts.depth - k0 - i * V::width);
+        for (int part = 0; part < Element::parts; ++part) {
+          attended[i][part] = V::fma(p, Element::part(x, part), attended[i][part]);
+        }
       }
     }
-    for (int i = 0; i < count; ++i) square = V::fma(attended[i], attended[i], square);
+    for (int i = 0; i < count; ++i) {
+      for (int part = 0; part < Element::parts; ++part) {
+        square = V::fma(attended[i][part], attended[i][part], square);
+      }
+    }
   }
   return V::reduce_add(square);
 }
 
 // Squares of the queries [j, j + width) that need it are replaced; weights of query q at weights + q * query_stride.
 static inline void mend_squares(Queries& queries, int64_t j, int64_t n, const float* weights, int64_t query_stride,
-                                int64_t weight_stride, const float* contexts, int64_t n_contexts, int64_t dim) {
+                                int64_t weight_stride, const CopiedRows& contexts, int64_t n_contexts) {
   const auto cancelled = V::less(V::load(queries.square + j), V::mul(V::set(0.25f), V::load(queries.diagonal + j)));
   if (!V::any(cancelled)) return;
-  for (int i = 0; i < V::width && j + i < n; ++i) {
-    if (V::at(cancelled, i)) {
-      queries.square[j + i] =
-          attended_square(weights + (j + i) * query_stride, weight_stride, contexts, pad_row(dim), n_contexts, dim);
+  with_elements(contexts.pairs, [&](auto element) {
+    for (int i = 0; i < V::width && j + i < n; ++i) {
+      if (V::at(cancelled, i)) {
+        queries.square[j + i] =
+            attended_square<decltype(element)>(weights + (j + i) * query_stride, weight_stride, contexts, n_contexts);
+      }
     }
-  }
+  });
 }
 
 // cos(q, a) = Σ p s / max(‖q‖ ‖a‖, eps), the floor scaled by the denominator that p lacks; zero where a norm is zero.
@@ -163,6 +174,7 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
                        const CaptionBlock& block, Tiles& tiles, Queries& queries) {
   const CrossAttentionOptions& options = call.options;
   const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(rows);
+  tiles.similarities = image.similarities;
   if (options.norm != Norm::none) {
     int64_t c0 = 0;
     for (int64_t c = 0; c < block.count; ++c) {
@@ -203,7 +215,7 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
     }
     V::store(queries.square + j, square);
     V::store(queries.diagonal + j, diagonal);
-    mend_squares(queries, j, block.columns, tiles.weights, 1, ld, image.rows, rows, call.images.dim);
+    mend_squares(queries, j, block.columns, tiles.weights, 1, ld, image.rows, rows);
     finish_relevance(queries, j, block.norms);
   }
 }
@@ -211,14 +223,14 @@ static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, c
 // Regions attend to words: λn of all captions of the block at once …
 static void logits_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
                        Tiles& tiles) {
+  tiles.similarities = image.similarities;
   for (int64_t j = 0; j < block.columns; j += V::width) column_logits(call.options, tiles, image.n_regions, j);
 }
 
 // … and the weights and the relevance of every region for the caption at columns [c0, c0 + n) of the block.
-static void attend_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
-                       const float* gram, int64_t c0, int64_t n, Tiles& tiles, Queries& queries) {
+static void attend_i2t(const ImageBlock& image, const CaptionBlock& block, const float* gram, int64_t c0, int64_t n,
+                       Tiles& tiles, Queries& queries) {
   const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(n);
-  const float* words = block.rows + c0 * pad_row(call.captions.dim);
   float* weights = tiles.weights + c0;
   for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
     alignas(64) float shifts[V::width];
@@ -249,7 +261,7 @@ static void attend_i2t(const CrossAttentionCall& call, const ImageBlock& image, 
     V::store(queries.total + r0, sum_rows(total));
     V::store(queries.square + r0, sum_rows(square));
     V::store(queries.diagonal + r0, sum_rows(diagonal));
-    mend_squares(queries, r0, rows, weights, ld, 1, words, n, call.images.dim);
+    mend_squares(queries, r0, rows, weights, ld, 1, block.rows.from(c0), n);
     finish_relevance(queries, r0, image.norms);
   }
 }

@@ -12,8 +12,7 @@ static CrossAttentionBuffers take_attention_buffers(const CrossAttentionCall& ca
   const bool t2i = call.options.direction == Direction::t2i;
   const Limits& limits = call.limits;
   CrossAttentionBuffers buffers{};
-  buffers.blocks = take_buffers(call.images, limits, t2i, !t2i, memory);
-  buffers.tiles.similarities = buffers.blocks.product;
+  buffers.blocks = take_buffers(call.images, call.captions, limits, t2i, !t2i, memory);
   buffers.tiles.weights = memory.floats(limits.rows * limits.columns);
   buffers.tiles.gram_weights = memory.floats(limits.rows * limits.columns);
   buffers.tiles.ld = limits.columns;
@@ -41,7 +40,7 @@ static void cross_attention_forward(const CrossAttentionCall& call, const Rectan
                      if (t2i) {
                        score = pool(queries.relevance + c0, n, options.pooling, options.lambda_lse);
                      } else {
-                       attend_i2t(call, image, block, block.grams + gram, c0, n, tiles, queries);
+                       attend_i2t(image, block, block.grams + gram, c0, n, tiles, queries);
                        score = pool(queries.relevance, image.n_regions, options.pooling, options.lambda_lse);
                      }
                      call.scores[pairs.slot(image.image, block.first + c)] = score;

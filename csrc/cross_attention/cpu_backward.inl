@@ -241,7 +241,7 @@ static void backward_i2t(const CrossAttentionCall& call, const CrossAttentionGra
   for (int64_t c = 0; c < block.count; ++c) {
     const int64_t caption = pairs.captions[block.first + c], n = call.captions.lengths[caption];
     const int64_t slot = pairs.slot(image.image, block.first + c), ldg = gram_row(n);
-    attend_i2t(call, image, block, block.grams + gram, c0, n, tiles, queries);
+    attend_i2t(image, block, block.grams + gram, c0, n, tiles, queries);
     pool_gradient(queries.relevance, rows, options.pooling, options.lambda_lse, out.grad_scores[slot], grads.relevance);
     for (int64_t r = 0; r < rows; r += V::width) relevance_gradient(queries, image.norms, r, grads);
     float* coefs = out.query_coefs + out.query_offsets[slot];

@@ -4,15 +4,16 @@ namespace CROSSRET_ISA {
 
 struct MaxSimBuffers {
   BlockBuffers blocks;
-  float* best;   // of each query: the largest similarity …
-  float* index;  // … and which context has it, as a float vector lane
+  const float* similarities;  // of the image at hand
+  float* best;                // of each query: the largest similarity …
+  float* index;               // … and which context has it, as a float vector lane
   float* grads;
 };
 
 static MaxSimBuffers take_maxsim_buffers(const MaxSimCall& call, Workspace& memory) {
   const int64_t queries = pad_columns(call.direction == Direction::t2i ? call.limits.columns : call.limits.rows);
   MaxSimBuffers buffers{};
-  buffers.blocks = take_buffers(call.images, call.limits, false, false, memory);
+  buffers.blocks = take_buffers(call.images, call.captions, call.limits, false, false, memory);
   buffers.best = memory.floats(queries);
   buffers.index = memory.floats(queries);
   buffers.grads = memory.floats(queries);
@@ -35,11 +36,11 @@ static void best_region(const float* s, int64_t ld, int64_t rows, int64_t j, Max
 template <class Visit>
 static void for_each_best(const MaxSimCall& call, const Rectangle& pairs, MaxSimBuffers& buffers, const Visit& visit) {
   const int64_t ld = call.limits.columns;
-  const float* s = buffers.blocks.product;
   const bool t2i = call.direction == Direction::t2i;
   for_each_block(call.images, call.captions, call.limits, pairs, buffers.blocks,
                  [&](const ImageBlock& image, const CaptionBlock& block) {
                    const int64_t rows = image.n_regions;
+                   const float* s = buffers.similarities = image.similarities;
                    for (int64_t j = 0; t2i && j < block.columns; j += V::width) best_region(s, ld, rows, j, buffers);
                    int64_t c0 = 0;
                    for (int64_t c = 0; c < block.count; ++c) {
@@ -72,7 +73,7 @@ static void maxsim_backward(const MaxSimCall& call, const MaxSimGradients& out, 
       if (t2i) {
         best = static_cast<int64_t>(buffers.index[at + q]);
       } else {
-        const float* s = buffers.blocks.product + q * call.limits.columns + c0;
+        const float* s = buffers.similarities + q * call.limits.columns + c0;
         const int64_t n = call.captions.lengths[pairs.captions[c]];
         for (int64_t w = 1; w < n; ++w) best = s[w] > s[best] ? w : best;
       }

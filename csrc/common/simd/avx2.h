@@ -35,6 +35,8 @@ struct Vector {
   }
   static F load_f16(const uint16_t* p, int64_t n) { return _mm256_cvtph_ps(load_half(p, n)); }
 
+  static constexpr bool bf16_dots = false;
+
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
@@ -63,6 +65,19 @@ struct Vector {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+
+  // Lane i of the result: all lanes of r[i] combined. Overwrites r.
+  template <class Combine>
+  static F reduce_rows(F* r, const Combine& combine) {
+    for (int i = 0; i < 8; i += 2) {
+      r[i / 2] = combine(_mm256_unpacklo_ps(r[i], r[i + 1]), _mm256_unpackhi_ps(r[i], r[i + 1]));
+    }
+    for (int i = 0; i < 4; i += 2) {
+      const __m256d a = _mm256_castps_pd(r[i]), b = _mm256_castps_pd(r[i + 1]);
+      r[i / 2] = combine(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+    }
+    return combine(_mm256_permute2f128_ps(r[0], r[1], 0x20), _mm256_permute2f128_ps(r[0], r[1], 0x31));
   }
 
   // r[i][j] ↔ r[j][i]

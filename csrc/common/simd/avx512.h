@@ -1,4 +1,5 @@
-// The vector type of AVX-512: 16 floats, 32 registers, masks for every tail.
+// The vector type of AVX-512: 16 floats, 32 registers, masks for every tail. With CROSSRET_BF16_DOTS, of AVX512-BF16:
+// it multiplies pairs of bfloat16 too.
 #pragma once
 #include <immintrin.h>
 
@@ -31,6 +32,17 @@ struct Vector {
   }
   static F load_f16(const uint16_t* p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(n), p)); }
 
+#if defined(CROSSRET_BF16_DOTS)
+  static constexpr bool bf16_dots = true;
+  static F first_of_pairs(F a) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)); }
+  static F second_of_pairs(F a) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0xFFFF0000)));
+  }
+  static F dot_pairs(F a, F b, F sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+#else
+  static constexpr bool bf16_dots = false;
+#endif
+
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -52,6 +64,22 @@ struct Vector {
   static F scale2(F a, F n) { return _mm512_scalef_ps(a, n); }  // a · 2ⁿ, n a whole number
 
   static float reduce_add(F a) { return _mm512_reduce_add_ps(a); }
+
+  // Lane i of the result: all lanes of r[i] combined. Overwrites r.
+  template <class Combine>
+  static F reduce_rows(F* r, const Combine& combine) {
+    for (int i = 0; i < 16; i += 2) {
+      r[i / 2] = combine(_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
+    }
+    for (int i = 0; i < 8; i += 2) {
+      const __m512d a = _mm512_castps_pd(r[i]), b = _mm512_castps_pd(r[i + 1]);
+      r[i / 2] = combine(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    for (int i = 0; i < 4; i += 2) {
+      r[i / 2] = combine(_mm512_shuffle_f32x4(r[i], r[i + 1], 0x88), _mm512_shuffle_f32x4(r[i], r[i + 1], 0xDD));
+    }
+    return combine(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xDD));
+  }
 
   // r[i][j] ↔ r[j][i]
   static void transpose(F* r) {

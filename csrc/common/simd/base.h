@@ -50,6 +50,8 @@ struct Vector {
     return v;
   }
 
+  static constexpr bool bf16_dots = false;
+
   static F add(F a, F b) { return a + b; }
   static F sub(F a, F b) { return a - b; }
   static F mul(F a, F b) { return a * b; }
@@ -84,6 +86,13 @@ struct Vector {
   }
 
   static float reduce_add(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
+  // Lane i of the result: all lanes of r[i] combined. Overwrites r.
+  template <class Combine>
+  static F reduce_rows(F* r, const Combine& combine) {
+    transpose(r);
+    return combine(combine(r[0], r[1]), combine(r[2], r[3]));
+  }
 
   // r[i][j] ↔ r[j][i]
   static void transpose(F* r) {
