@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 DIRECTIONS = ("t2i", "i2t")
-FLOAT32 = torch.finfo(torch.float32)  # what the kernels compute with
+# Of what the kernels compute with.
+FLOAT32_MAX = torch.finfo(torch.float32).max
+FLOAT32_TINY = torch.finfo(torch.float32).tiny
 
 
 def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -19,10 +21,11 @@ def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def check_number(name: str, value: Any) -> None:
     """Raises TypeError or ValueError naming the argument where `value` is no finite number of float32."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    # Floats first, as the abstract class answers slowly.
+    number = type(value) is float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
     if not number:
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not FLOAT32.min <= value <= FLOAT32.max:
+    if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise ValueError(f"{name} must be a finite number in float32, not {value!r}")
 
 

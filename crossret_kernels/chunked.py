@@ -116,10 +116,15 @@ def chunked_scores(
 
 def _no_scores(regions: Ragged, words: Ragged, pairs: Tensor | None, prepared: Callable[[Tensor], Tensor]) -> Tensor:
     """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
-    v, e = (prepared(side.values.index_select(0, side.starts)) for side in (regions, words))
+    v, e = (prepared(_first_rows(side)) for side in (regions, words))
     if pairs is None:
         return v @ e.T
     return (v.index_select(0, pairs[:, 0]) * e.index_select(0, pairs[:, 1])).sum(-1)
+
+
+def _first_rows(side: Ragged) -> Tensor:
+    """One row of every item, (n, D)."""
+    return side.values[:, :1].sum(1) if side.offsets is None else side.values.index_select(0, side.offsets[:-1])
 
 
 def _paired_scores(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -15,32 +16,49 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | None"
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_FEW = 128  # integers, which Python looks at faster than tensor operations do
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Ragged:
-    """Items of any length over one (rows, D) array: item k is ``values[starts[k] : starts[k] + lengths[k]]``.
+    """Items of any length in one array, as the caller laid them out: neither form is copied to be scored.
 
-    A padded batch is its own array with gaps, a packed one has none, so neither is copied to be scored.
+    Attributes:
+        values: padded (n, L, D), or packed (rows, D).
+        offsets: (n + 1,) int64, item k is ``values[offsets[k] : offsets[k + 1]]``; None where padded.
+        padded_lengths: (n,) int64, item k is ``values[k, : padded_lengths[k]]``; None where packed, or all L are valid.
     """
 
     values: Tensor
-    starts: Tensor
-    lengths: Tensor
+    offsets: Tensor | None
+    padded_lengths: Tensor | None
 
     def __len__(self) -> int:
-        return self.starts.size(0)
+        return self.values.size(0) if self.offsets is None else self.offsets.size(0) - 1
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(values, starts, lengths), as the native operations take them."""
-        return self.values, self.starts, self.lengths
+    def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(values, offsets, lengths), as the native operations take them."""
+        return self.values, self.offsets, self.padded_lengths
+
+    @property
+    def lengths(self) -> Tensor:
+        """(n,) int64."""
+        if self.offsets is not None:
+            return self.offsets.diff()
+        if self.padded_lengths is not None:
+            return self.padded_lengths
+        n, longest, _ = self.values.shape
+        return torch.full((n,), longest, dtype=torch.int64, device=self.values.device)
 
     def packed(self) -> Tensor:
         """Rows of all items without gaps, (sum of lengths, D)."""
-        ends = self.lengths.cumsum(0)
-        rows = torch.arange(int(ends[-1]) if len(self) else 0, device=self.values.device)
-        shift = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
-        return self.values.index_select(0, rows + shift)
+        if self.offsets is not None:
+            return self.values
+        rows = self.values.flatten(0, 1)
+        if self.padded_lengths is None:
+            return rows
+        mask = torch.arange(self.values.size(1), device=rows.device) < self.padded_lengths[:, None]
+        return rows.index_select(0, mask.flatten().nonzero().flatten())
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -78,17 +96,15 @@ def as_ragged(features: Features, lengths: Lengths, *, name: str, lengths_name: 
 
 def check_together(regions: Ragged, words: Ragged) -> None:
     """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
-    if regions.values.size(1) != words.values.size(1):
-        raise ValueError(
-            f"regions have D = {regions.values.size(1)} but words have D = {words.values.size(1)}: they must agree"
-        )
-    device = regions.values.device
-    if words.values.device != device:
-        raise ValueError(f"regions are on {device} but words are on {words.values.device}")
-    if regions.values.is_meta and checkable():
+    v, e = regions.values, words.values
+    if v.size(-1) != e.size(-1):
+        raise ValueError(f"regions have D = {v.size(-1)} but words have D = {e.size(-1)}: they must agree")
+    if v.device != e.device:
+        raise ValueError(f"regions are on {v.device} but words are on {e.device}")
+    if v.is_meta and checkable():
         raise ValueError("regions and words are on the meta device, which holds no values to score")
-    if regions.values.dtype != words.values.dtype and not _autocast_unites(regions.values, words.values):
-        raise TypeError(f"regions are {regions.values.dtype} but words are {words.values.dtype}: they must agree")
+    if v.dtype != e.dtype and not _autocast_unites(v, e):
+        raise TypeError(f"regions are {v.dtype} but words are {e.dtype}: they must agree")
 
 
 def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
@@ -110,7 +126,7 @@ def as_int64(integers: Tensor, name: str) -> Tensor:
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
     if integers.is_meta and checkable():
         raise ValueError(f"{name} is on the meta device, which holds no values")
-    return integers.to(torch.int64)
+    return integers if integers.dtype == torch.int64 else integers.to(torch.int64)
 
 
 def as_integers(integers: Tensor | Sequence[int], name: str) -> Tensor:
@@ -129,21 +145,18 @@ def as_integers(integers: Tensor | Sequence[int], name: str) -> Tensor:
 
 def _from_padded(features: Tensor, lengths: Lengths, name: str, lengths_name: str, item: str) -> Ragged:
     _check_features(features, name, 3, "(n, L, D)")
-    n, longest, dim = features.shape
-    device = features.device
-    if checkable() and n and longest == 0:
+    n, longest, _ = features.shape
+    looking = checkable()
+    if looking and n and longest == 0:
         raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
-    starts = torch.arange(n, device=device) * longest
     if lengths is None:
-        sizes = torch.full((n,), longest, dtype=torch.int64, device=device)
-    else:
-        sizes = as_integers(lengths, lengths_name)
-        if sizes.dim() != 1 or sizes.size(0) != n:
-            raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
-        if checkable():
-            _check_lengths(sizes, longest, lengths_name, item)
-        sizes = sizes.to(device)
-    return Ragged(_rows(features.reshape(n * longest, dim)), starts, sizes)
+        return Ragged(features, None, None)
+    sizes = as_integers(lengths, lengths_name)
+    if sizes.dim() != 1 or sizes.size(0) != n:
+        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
+    if looking:
+        _check_lengths(sizes, longest, lengths_name, item)
+    return Ragged(features, None, sizes.to(features.device))
 
 
 def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ragged:
@@ -154,15 +167,8 @@ def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ra
     if offsets.dim() != 1:
         raise ValueError(f"{name}[1] (cu_seqlens) must have one dimension, got shape {tuple(offsets.shape)}")
     if checkable():
-        if offsets.size(0) == 0 or int(offsets[0]) != 0:
-            raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")
-        if int(offsets[-1]) != values.size(0):
-            raise ValueError(
-                f"{name}[1] (cu_seqlens) ends at {int(offsets[-1])} but {name}[0] has {values.size(0)} rows"
-            )
-        _check_lengths(offsets.diff(), values.size(0), f"diff of {name}[1] (cu_seqlens)", item)
-    offsets = offsets.to(values.device)
-    return Ragged(_rows(values), offsets[:-1], offsets.diff())
+        _check_offsets(offsets, values.size(0), name, item)
+    return Ragged(values, offsets.to(values.device), None)
 
 
 def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
@@ -182,13 +188,8 @@ def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
         if feature.device != first.device:
             raise ValueError(f"{name}[{index}] is on {feature.device} but {name}[0] is on {first.device}")
     values = torch.cat(list(features))
-    sizes = torch.tensor([feature.size(0) for feature in features], dtype=torch.int64, device=values.device)
-    return Ragged(values, sizes.cumsum(0) - sizes, sizes)
-
-
-def _rows(values: Tensor) -> Tensor:
-    """The same rows with D contiguous, as every kernel reads them; the rows themselves may lie apart."""
-    return values if values.stride(1) == 1 or values.size(1) == 1 else values.contiguous()
+    ends = accumulate((feature.size(0) for feature in features), initial=0)
+    return Ragged(values, torch.tensor(list(ends), dtype=torch.int64, device=values.device), None)
 
 
 def _is_offsets(candidate: object) -> bool:
@@ -205,13 +206,35 @@ def _check_features(features: Tensor, name: str, dims: int, shape: str) -> None:
         raise ValueError(f"{name} has D = 0 (shape {tuple(features.shape)})")
 
 
+def bounds(integers: Tensor) -> tuple[int, int]:
+    """Smallest and largest of at least one integer."""
+    if integers.numel() <= _FEW:
+        values = integers.tolist() if integers.dim() == 1 else integers.flatten().tolist()
+        return min(values), max(values)
+    lowest, highest = integers.aminmax()
+    return int(lowest), int(highest)
+
+
 def _check_lengths(sizes: Tensor, longest: int, name: str, item: str) -> None:
-    bad = (sizes < 1) | (sizes > longest)
-    if bool(bad.any()):
-        index = int(bad.nonzero()[0])
+    if sizes.size(0) == 0:
+        return
+    lowest, highest = bounds(sizes)
+    if lowest < 1 or highest > longest:
+        index = int(((sizes < 1) | (sizes > longest)).nonzero()[0])
         size = int(sizes[index])
         reason = f"every {item} needs at least one row" if size == 0 else f"it must lie in 1..{longest}"
         raise ValueError(f"{name}[{index}] is {size}: {reason}")
+
+
+def _check_offsets(offsets: Tensor, rows: int, name: str, item: str) -> None:
+    few = offsets.size(0) <= _FEW
+    ends = offsets.tolist() if few else offsets[:: offsets.size(0) - 1].tolist()
+    if not ends or ends[0] != 0:
+        raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")
+    if ends[-1] != rows:
+        raise ValueError(f"{name}[1] (cu_seqlens) ends at {ends[-1]} but {name}[0] has {rows} rows")
+    if not few or any(end <= start for start, end in pairwise(ends)):
+        _check_lengths(offsets.diff(), rows, f"diff of {name}[1] (cu_seqlens)", item)
 
 
 def _check_dense(tensor: Tensor, name: str) -> None:

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
 _RAGGED = (
-    "Tensor regions, Tensor region_starts, Tensor region_lengths, "
-    "Tensor words, Tensor word_starts, Tensor word_lengths, Tensor? pairs"
+    "Tensor regions, Tensor? region_offsets, Tensor? region_lengths, "
+    "Tensor words, Tensor? word_offsets, Tensor? word_lengths, Tensor? pairs"
 )
 _TENSORS = 7  # arguments of _RAGGED, ahead of an operation's options
 _REGIONS, _WORDS = 0, 3  # which of them get gradients
@@ -34,22 +34,28 @@ def define_scores(name: str, options: str) -> Callable[..., Tensor]:
     )
     torch.library.register_fake(f"crossret::{name}", _fake_scores, lib=_LIBRARY)
     torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients, lib=_LIBRARY)
-    operation = getattr(torch.ops.crossret, name)
-    gradients = getattr(torch.ops.crossret, f"{name}_backward")
+    operation = getattr(torch.ops.crossret, name).default
+    gradients = getattr(torch.ops.crossret, f"{name}_backward").default
     once = _differentiable_once(gradients, f"{name}_backward")
-    function = _differentiable(operation, _under_transforms(gradients, once))
+    function = _differentiable(operation, _eagerly(gradients, once, (0, 1 + _REGIONS, 1 + _WORDS)))
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
         )
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
-    return _under_transforms(operation, function)
+    return _eagerly(operation, function, (_REGIONS, _WORDS))
 
 
 def _fake_scores(*arguments: Any) -> Tensor:
-    regions, region_starts, _, _, word_starts, _, pairs = arguments[:_TENSORS]
-    shape = (region_starts.size(0), word_starts.size(0)) if pairs is None else (pairs.size(0),)
+    regions, region_offsets, _, words, word_offsets, _, pairs = arguments[:_TENSORS]
+    if pairs is None:
+        shape = tuple(
+            values.size(0) if offsets is None else offsets.size(0) - 1
+            for values, offsets in ((regions, region_offsets), (words, word_offsets))
+        )
+    else:
+        shape = (pairs.size(0),)
     scores: Tensor = regions.new_empty(shape, dtype=torch.float32)
     return scores
 
@@ -62,18 +68,23 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
     )
 
 
-def _under_transforms(operation: Callable[..., Any], function: Any) -> Callable[..., Any]:
-    """The operation, which under torch.func's transforms is `function`, its equal as an autograd.Function.
+def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple[int, ...]) -> Callable[..., Any]:
+    """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
-    An operation's registered autograd does not know those transforms, and under forward-mode differentiation it would
-    drop the derivative where the function refuses.
+    Under torch.func's transforms it is `function`, its equal as an autograd.Function: an operation's registered
+    autograd does not know those transforms, and under forward-mode differentiation it would drop the derivative where
+    the function refuses. Where no gradient is required, registered autograd costs more time than a small score.
     """
 
     def call(*arguments: Any) -> Any:
-        transformed = not torch.compiler.is_compiling() and (
-            torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-        )
-        return function.apply(*arguments) if transformed else operation(*arguments)
+        if torch.compiler.is_compiling():
+            return operation(*arguments)
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return function.apply(*arguments)
+        if torch.is_grad_enabled() and any([arguments[index].requires_grad for index in differentiable]):
+            return operation(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operation(*arguments)
 
     return call
 

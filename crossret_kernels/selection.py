@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import as_int64, checkable
+from crossret_kernels.ragged import as_int64, bounds, checkable
 
 
 def as_pairs(
@@ -28,8 +28,9 @@ def as_pairs(
         if pairs.dim() != 2 or pairs.size(1) != 2:
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
         if checkable():
-            _check_range(pairs[:, 0], n_images, "pairs", "image")
-            _check_range(pairs[:, 1], n_captions, "pairs", "caption")
+            images, captions = pairs.unbind(1)
+            _check_range(images, n_images, "pairs", "image")
+            _check_range(captions, n_captions, "pairs", "caption")
         return pairs.to(device)
     if candidates is None:
         return None
@@ -44,14 +45,14 @@ def as_pairs(
     if checkable():
         _check_range(candidates, others, "candidates", other)
     candidates = candidates.to(device)
-    own = torch.arange(queries, device=device)[:, None].expand_as(candidates)
-    columns = (candidates, own) if direction == "t2i" else (own, candidates)
-    return torch.stack([column.reshape(-1) for column in columns], 1)
+    own = torch.arange(queries, device=device).unsqueeze(1).expand_as(candidates)
+    return torch.stack((candidates, own) if direction == "t2i" else (own, candidates), 2).view(-1, 2)
 
 
 def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
     """Scores as the caller gets them: (n_queries, K) for candidates, at least float32."""
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
     return scores if candidates is None else scores.view(candidates.shape)
 
 
@@ -62,9 +63,11 @@ def _as_indices(indices: object, name: str) -> Tensor:
 
 
 def _check_range(indices: Tensor, count: int, name: str, item: str) -> None:
-    bad = (indices < 0) | (indices >= count)
-    if bool(bad.any()):
-        where = bad.nonzero()[0].tolist()
+    if indices.numel() == 0:
+        return
+    lowest, highest = bounds(indices)
+    if lowest < 0 or highest >= count:
+        where = ((indices < 0) | (indices >= count)).nonzero()[0].tolist()
         value = int(indices[tuple(where)])
         place = "][".join(str(index) for index in where)
         raise ValueError(f"{name}[{place}] names {item} {value}, but there are {count} {item}s")

@@ -42,8 +42,11 @@ const int64_t* integers(const Tensor& tensor, const char* name) {
   return tensor.const_data_ptr<int64_t>();
 }
 
+// One side of the batch as the operations take it: `values` padded (n, L, D), `lengths` (n) or none where all L rows
+// are valid; or packed (rows, D), item k in rows offsets[k] … offsets[k + 1] − 1, and no lengths.
 struct Tensors {
-  Tensor values, starts, lengths;
+  Tensor values;
+  std::optional<Tensor> offsets, lengths;
 };
 
 // One side of the batch, its bounds checked, the norms of its rows computed where it is to be normalised.
@@ -52,27 +55,25 @@ class CheckedSide {
   CheckedSide(const Kernels& kernels, const Tensors& tensors, bool normalize, const char* name)
       : kernels_(kernels), tensors_(tensors) {
     const Tensor& values = tensors_.values;
-    STD_TORCH_CHECK(values.is_cpu() && values.dim() == 2 && values.size(1) > 0, name,
-                    " must be a (rows, D) tensor on the CPU");
-    if (values.stride(1) != 1 && values.size(1) > 1) tensors_.values = torch::stable::contiguous(values);
-    tensors_.starts = torch::stable::contiguous(tensors_.starts);
-    tensors_.lengths = torch::stable::contiguous(tensors_.lengths);
+    const int64_t dims = values.dim();
+    STD_TORCH_CHECK(values.is_cpu() && dims == (tensors.offsets ? 2 : 3) && values.size(dims - 1) > 0, name,
+                    " must be a (n, L, D) tensor on the CPU, or (rows, D) with offsets");
     side_.dtype = feature_dtype(values, name);
-    side_.values = tensors_.values.data_ptr();
-    side_.row_stride = tensors_.values.stride(0);
-    side_.dim = values.size(1);
-    side_.starts = integers(tensors_.starts, name);
-    side_.lengths = integers(tensors_.lengths, name);
-    side_.count = tensors_.starts.size(0);
-    STD_TORCH_CHECK(tensors_.lengths.size(0) == side_.count, name, ": one length for each item");
-    for (int64_t item = 0; item < side_.count; ++item) {
-      const int64_t start = side_.starts[item], length = side_.lengths[item];
-      STD_TORCH_CHECK(start >= 0 && length >= 1 && length <= values.size(0) - start, name, ": item ", item,
-                      " has length ", length, ", which is empty or reaches past the features");
-      side_.longest = std::max(side_.longest, length);
+    side_.dim = values.size(dims - 1);
+    if (tensors.offsets) {
+      read_offsets(name);
+    } else {
+      read_lengths(name);
     }
+    side_.starts = starts_.data();
+    side_.lengths = lengths_.data();
+    side_.count = static_cast<int64_t>(starts_.size());
+    if (!rows_lie_evenly()) tensors_.values = torch::stable::contiguous(values);
+    side_.values = tensors_.values.data_ptr();
+    // Of one row an item, the items' stride is the rows'.
+    side_.row_stride = tensors_.values.stride(dims == 3 && values.size(1) == 1 ? 0 : dims - 2);
     if (!normalize) return;
-    norms_.resize(values.size(0));
+    norms_.resize(rows_);
     for_each_item([&](int64_t first, int64_t last) { kernels_.row_norms(side_, first, last, norms_.data()); });
     side_.norms = norms_.data();
   }
@@ -86,7 +87,7 @@ class CheckedSide {
   Tensor new_gradient(bool wanted) const {
     const Tensor& values = tensors_.values;
     if (!wanted) return torch::stable::new_empty(values, {0});
-    return torch::stable::new_zeros(values, {values.size(0), values.size(1)}, ScalarType::Float);
+    return torch::stable::new_zeros(values, values.sizes(), ScalarType::Float);
   }
 
   // The gradient in the features' dtype, taken through the normalisation.
@@ -100,6 +101,49 @@ class CheckedSide {
   }
 
  private:
+  void read_offsets(const char* name) {
+    const Tensor offsets = torch::stable::contiguous(*tensors_.offsets);
+    const int64_t* begins = integers(offsets, name);
+    STD_TORCH_CHECK(offsets.size(0) > 0 && !tensors_.lengths, name, " take offsets of n + 1 items and no lengths");
+    rows_ = tensors_.values.size(0);
+    for (int64_t item = 0; item + 1 < offsets.size(0); ++item) {
+      const int64_t start = begins[item], end = begins[item + 1];
+      STD_TORCH_CHECK(start >= 0 && start < end && end <= rows_, name, ": item ", item, " has rows ", start, " to ",
+                      end, ", which are none or reach past the features");
+      add_item(start, end - start);
+    }
+  }
+
+  void read_lengths(const char* name) {
+    const int64_t count = tensors_.values.size(0), most = tensors_.values.size(1);
+    std::optional<Tensor> lengths;
+    if (tensors_.lengths) lengths = torch::stable::contiguous(*tensors_.lengths);
+    const int64_t* sizes = lengths ? integers(*lengths, name) : nullptr;
+    STD_TORCH_CHECK(!lengths || lengths->size(0) == count, name, ": one length for each item");
+    rows_ = count * most;
+    for (int64_t item = 0; item < count; ++item) {
+      const int64_t length = sizes ? sizes[item] : most;
+      STD_TORCH_CHECK(length >= 1 && length <= most, name, ": item ", item, " has length ", length,
+                      ", which is empty or reaches past the features");
+      add_item(item * most, length);
+    }
+  }
+
+  void add_item(int64_t start, int64_t length) {
+    starts_.push_back(start);
+    lengths_.push_back(length);
+    side_.longest = std::max(side_.longest, length);
+  }
+
+  // Whether D is contiguous and one stride leads from row to row, throughout the batch.
+  bool rows_lie_evenly() const {
+    const Tensor& values = tensors_.values;
+    const int64_t dims = values.dim();
+    if (values.stride(dims - 1) != 1 && side_.dim > 1) return false;
+    if (dims == 2 || values.size(0) <= 1 || values.size(1) == 1) return true;
+    return values.stride(0) == values.size(1) * values.stride(1);
+  }
+
   // Calls work(first row, last row) for every item: rows between items are padding, which is never read.
   template <class Work>
   void for_each_item(const Work& work) const {
@@ -109,6 +153,8 @@ class CheckedSide {
 
   const Kernels& kernels_;
   Tensors tensors_;
+  std::vector<int64_t> starts_, lengths_;
+  int64_t rows_ = 0;  // those that are padding included
   Side side_{};
   std::vector<float> norms_;
 };
@@ -234,11 +280,11 @@ MaxSimCall maxsim_call(const std::string& direction, const std::string& pooling)
   return call;
 }
 
-Tensor scan_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, Tensor words, Tensor word_starts,
-                   Tensor word_lengths, std::optional<Tensor> pairs, std::string direction,
-                   std::string raw_feature_norm, double clip_slope, double lambda_softmax, std::string pooling,
-                   double lambda_lse, bool normalize) {
-  const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
+Tensor scan_scores(Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
+                   Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths,
+                   std::optional<Tensor> pairs, std::string direction, std::string raw_feature_norm, double clip_slope,
+                   double lambda_softmax, std::string pooling, double lambda_lse, bool normalize) {
+  const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
                            normalize);
   return batch.score(regions,
                      cross_attention_call(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse),
@@ -247,13 +293,12 @@ Tensor scan_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, 
                      });
 }
 
-std::tuple<Tensor, Tensor> scan_scores_backward(Tensor grad_scores, Tensor regions, Tensor region_starts,
-                                                Tensor region_lengths, Tensor words, Tensor word_starts,
-                                                Tensor word_lengths, std::optional<Tensor> pairs, std::string direction,
-                                                std::string raw_feature_norm, double clip_slope, double lambda_softmax,
-                                                std::string pooling, double lambda_lse, bool normalize,
-                                                bool regions_need_grad, bool words_need_grad) {
-  const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
+std::tuple<Tensor, Tensor> scan_scores_backward(
+    Tensor grad_scores, Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
+    Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths, std::optional<Tensor> pairs,
+    std::string direction, std::string raw_feature_norm, double clip_slope, double lambda_softmax, std::string pooling,
+    double lambda_lse, bool normalize, bool regions_need_grad, bool words_need_grad) {
+  const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
                            normalize);
   return batch.differentiate(
       grad_scores, regions_need_grad, words_need_grad,
@@ -263,21 +308,20 @@ std::tuple<Tensor, Tensor> scan_scores_backward(Tensor grad_scores, Tensor regio
       });
 }
 
-Tensor maxsim_scores(Tensor regions, Tensor region_starts, Tensor region_lengths, Tensor words, Tensor word_starts,
-                     Tensor word_lengths, std::optional<Tensor> pairs, std::string direction, std::string pooling,
-                     bool normalize) {
-  const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
+Tensor maxsim_scores(Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
+                     Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths,
+                     std::optional<Tensor> pairs, std::string direction, std::string pooling, bool normalize) {
+  const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
                            normalize);
   return batch.score(regions, maxsim_call(direction, pooling),
                      [&](const MaxSimCall& call) { score_maxsim(*batch.kernels.maxsim, call, batch.pairs()); });
 }
 
-std::tuple<Tensor, Tensor> maxsim_scores_backward(Tensor grad_scores, Tensor regions, Tensor region_starts,
-                                                  Tensor region_lengths, Tensor words, Tensor word_starts,
-                                                  Tensor word_lengths, std::optional<Tensor> pairs,
-                                                  std::string direction, std::string pooling, bool normalize,
-                                                  bool regions_need_grad, bool words_need_grad) {
-  const CheckedBatch batch({regions, region_starts, region_lengths}, {words, word_starts, word_lengths}, pairs,
+std::tuple<Tensor, Tensor> maxsim_scores_backward(
+    Tensor grad_scores, Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
+    Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths, std::optional<Tensor> pairs,
+    std::string direction, std::string pooling, bool normalize, bool regions_need_grad, bool words_need_grad) {
+  const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
                            normalize);
   return batch.differentiate(grad_scores, regions_need_grad, words_need_grad, maxsim_call(direction, pooling),
                              [&](const MaxSimCall& call, const float* grads, float* of_regions, float* of_words) {

@@ -83,9 +83,8 @@ def features(lengths: tuple[int, ...], dim: int, dtype: torch.dtype, placement: 
     return torch.randn(sum(lengths), dim + (3 if placement == "strided" else 0), generator=generator).to(dtype)
 
 
-def integers(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    sizes = torch.tensor(lengths)
-    return sizes.cumsum(0) - sizes, sizes
+def offsets(lengths: tuple[int, ...]) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(lengths)])
 
 
 def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs: Tensor | None) -> int:
@@ -102,8 +101,8 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             padded = torch.cat([side, side.new_zeros(beyond, side.size(1))])
             for target, values in ((plain, padded), (fenced, memory.copy(side, beyond))):
                 target.append(values[:, values.size(1) - dim :])
-            plain.extend(integers(lengths))
-            fenced.extend(memory.copy(tensor) for tensor in integers(lengths))
+            plain.extend((offsets(lengths), None))
+            fenced.extend((memory.copy(offsets(lengths)), None))
         plain.append(pairs)
         fenced.append(None if pairs is None else memory.copy(pairs))
         shape = (len(REGION_LENGTHS), len(WORD_LENGTHS)) if pairs is None else (len(pairs),)

@@ -370,3 +370,44 @@ def test_bad_input_is_named_with_its_place(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         function(*arguments())
+
+
+MANY = 500
+MANY_ROWS = torch.ones(MANY, 2, 4)
+
+
+def many(integers: Tensor, place: int, value: int) -> Tensor:
+    return integers.index_fill(0, torch.tensor(place), value)
+
+
+MANY_ERRORS: tuple[tuple[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]], str], ...] = (
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(torch.ones(MANY).long(), 400, 0)), {}), "region_lengths[400] is 0"),
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(torch.ones(MANY).long(), 400, 3)), {}), "region_lengths[400] is 3: it"),
+    (
+        lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), 400, 401)), MANY_ROWS[:1]), {}),
+        "regions[1] (cu_seqlens)[400] is 0",
+    ),
+    (lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), 0, 1)), MANY_ROWS[:1]), {}), "must begin with 0"),
+    (
+        lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), MANY, 9)), MANY_ROWS[:1]), {}),
+        "ends at 9 but regions[0]",
+    ),
+    (
+        lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"pairs": torch.stack([many(torch.arange(MANY), 400, MANY)] * 2, 1)}),
+        "pairs[400] names image 500",
+    ),
+    (
+        lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"candidates": many(torch.arange(MANY), 400, -1)[None]}),
+        "candidates[0][400] names image -1",
+    ),
+)
+
+
+@functions
+@pytest.mark.parametrize(("call", "message"), MANY_ERRORS)
+def test_many_integers_are_checked_as_few_are(
+    function: Callable[..., Tensor], call: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]], message: str
+) -> None:
+    arguments, options = call()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        function(*arguments, **options)

@@ -40,14 +40,14 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def operands(name: str, dtype: torch.dtype = torch.float32, pairs: bool = False) -> dict[str, Any]:
-    """Arguments of an operation, by name: padded batches of three images and two captions, with gaps."""
+    """Arguments of an operation, by name: three padded images, two packed captions."""
     arguments: dict[str, Any] = {
-        "regions": randn(12, 8, dtype=dtype),
-        "region_starts": torch.tensor([0, 4, 8]),
+        "regions": randn(3, 4, 8, dtype=dtype),
+        "region_offsets": None,
         "region_lengths": torch.tensor([3, 4, 1]),
-        "words": randn(14, 8, seed=1, dtype=dtype),
-        "word_starts": torch.tensor([0, 7]),
-        "word_lengths": torch.tensor([6, 7]),
+        "words": randn(13, 8, seed=1, dtype=dtype),
+        "word_offsets": torch.tensor([0, 6, 13]),
+        "word_lengths": None,
         "pairs": torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None,
     }
     if name.endswith("_backward"):
@@ -82,27 +82,33 @@ def test_opcheck(name: str, dtype: torch.dtype, pairs: bool) -> None:
 
 FAR = 2**63 - 1
 BAD_OPERANDS = {
-    "start before the rows": ("region_starts", torch.tensor([-1, 4, 8]), "regions: item 0"),
-    "start past the rows": ("region_starts", torch.tensor([0, 12, 8]), "regions: item 1"),
-    "start far past the rows": ("word_starts", torch.tensor([0, FAR]), "words: item 1"),
-    "length past the rows": ("word_lengths", torch.tensor([6, 8]), "words: item 1"),
+    "start before the rows": ("word_offsets", torch.tensor([-1, 6, 13]), "words: item 0 has rows -1 to 6"),
+    "end past the rows": ("word_offsets", torch.tensor([0, 6, 14]), "words: item 1 has rows 6 to 14"),
+    "end far past the rows": ("word_offsets", torch.tensor([0, 6, FAR]), "words: item 1"),
+    "packed empty item": ("word_offsets", torch.tensor([0, 6, 6]), "words: item 1 has rows 6 to 6"),
+    "falling offsets": ("word_offsets", torch.tensor([0, 7, 2]), "words: item 1 has rows 7 to 2"),
+    "far falling offsets": ("word_offsets", torch.tensor([0, FAR, -FAR]), "words: item 0"),
+    "no offsets": ("word_offsets", torch.tensor([], dtype=torch.int64), "words take offsets of n"),
+    "lengths beside offsets": ("word_lengths", torch.tensor([6, 7]), "words take offsets of n"),
+    "length past the rows": ("region_lengths", torch.tensor([3, 5, 1]), "regions: item 1 has length 5"),
     "length far past the rows": ("region_lengths", torch.tensor([FAR, 4, 1]), "regions: item 0"),
     "empty item": ("region_lengths", torch.tensor([3, 0, 1]), "regions: item 1 has length 0"),
-    "negative length": ("word_lengths", torch.tensor([-6, 7]), "words: item 0 has length -6"),
+    "negative length": ("region_lengths", torch.tensor([-3, 4, 1]), "regions: item 0 has length -3"),
     "a length too few": ("region_lengths", torch.tensor([3, 4]), "regions: one length for each item"),
-    "int32 starts": ("region_starts", torch.tensor([0, 4, 8], dtype=torch.int32), "regions must be a contiguous 1-D"),
-    "two-dimensional lengths": ("word_lengths", torch.tensor([[6, 7]]), "words must be a contiguous 1-D int64"),
+    "int32 offsets": ("word_offsets", torch.tensor([0, 6, 13], dtype=torch.int32), "words must be a contiguous 1-D"),
+    "two-dimensional lengths": ("region_lengths", torch.tensor([[3, 4]]), "regions must be a contiguous 1-D int64"),
     "pair without image": ("pairs", torch.tensor([[0, 1], [3, 0], [0, 0], [0, 0]]), r"pairs\[1\] names image 3"),
     "pair without caption": ("pairs", torch.tensor([[0, 2], [0, 0], [0, 0], [0, 0]]), r"pairs\[0\] names caption 2"),
     "negative pair": ("pairs", torch.tensor([[0, 1], [0, 0], [0, 0], [-1, 0]]), r"pairs\[3\] names image -1"),
     "flat pairs": ("pairs", torch.tensor([0, 0, 0, 0]), "pairs must be a"),
     "int32 pairs": ("pairs", torch.zeros(4, 2, dtype=torch.int32), "pairs must be a"),
-    "other D": ("words", randn(14, 4), "regions have D = 8 but words have D = 4"),
-    "other dtype": ("words", randn(14, 8, dtype=torch.bfloat16), "regions and words must have one dtype"),
-    "float64": ("regions", randn(12, 8, dtype=torch.float64), "regions must be float32, bfloat16 or float16"),
-    "integers": ("words", torch.zeros(14, 8, dtype=torch.int64), "words must be float32, bfloat16 or float16"),
-    "padded features": ("regions", randn(3, 4, 8), "regions must be a"),
-    "no D": ("regions", randn(12, 0), "regions must be a"),
+    "other D": ("words", randn(13, 4), "regions have D = 8 but words have D = 4"),
+    "other dtype": ("words", randn(13, 8, dtype=torch.bfloat16), "regions and words must have one dtype"),
+    "float64": ("regions", randn(3, 4, 8, dtype=torch.float64), "regions must be float32, bfloat16 or float16"),
+    "integers": ("words", torch.zeros(13, 8, dtype=torch.int64), "words must be float32, bfloat16 or float16"),
+    "rows without offsets": ("regions", randn(12, 8), "regions must be a"),
+    "padded features with offsets": ("words", randn(2, 7, 8), "words must be a"),
+    "no D": ("regions", randn(3, 4, 0), "regions must be a"),
 }
 
 
