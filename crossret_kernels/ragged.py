@@ -84,7 +84,7 @@ def as_ragged(features: Features, lengths: Lengths, *, name: str, lengths_name: 
         return _from_padded(features, lengths, name, lengths_name, item)
     if lengths is not None:
         raise ValueError(f"{lengths_name} goes with padded {name} only: packed and list inputs know their lengths")
-    if isinstance(features, tuple) and len(features) == 2 and _is_offsets(features[1]):
+    if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
         return _from_packed(features[0], features[1], name, item)
     if isinstance(features, Sequence):
         return _from_list(features, name, item)
@@ -192,7 +192,8 @@ def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
     return Ragged(values, torch.tensor(list(ends), dtype=torch.int64, device=values.device), None)
 
 
-def _is_offsets(candidate: object) -> bool:
+def is_offsets(candidate: object) -> bool:
+    """Whether the second of two features is the cu_seqlens of the first, and not another item."""
     return isinstance(candidate, Tensor) and (candidate.dim() == 1 or not candidate.is_floating_point())
 
 

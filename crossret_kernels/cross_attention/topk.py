@@ -1,0 +1,71 @@
+"""`scan_topk`: the best matches by scan_scores, without the matrix of all scores."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.item_blocks import StoredFeatures, StoredLengths
+from crossret_kernels.topk import Progress, feature_topk
+
+
+def scan_topk(
+    regions: StoredFeatures,
+    words: StoredFeatures,
+    region_lengths: StoredLengths = None,
+    word_lengths: StoredLengths = None,
+    *,
+    k: int,
+    query: str = "caption",
+    direction: str = "t2i",
+    raw_feature_norm: str = "clipped_l2norm",
+    clip_slope: float = 0.1,
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = False,
+    backend: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """For every caption the images that match it best by stacked cross attention, or for every image the captions.
+
+    The same, to the last bit, as the first k of a stable descending sort of `scan_scores`, wherever a pair's score does
+    not depend on its batch (backend "cpu"; others differ by rounding). The matrix is never built: each block of scores
+    is merged into the best so far. Memory beyond the features is O(queries · k) and less than 200 MiB, whatever the
+    corpus.
+
+    Args:
+        regions, words, region_lengths, word_lengths: as `scan_scores` takes them. Features of either side may also be
+            NumPy arrays of float16, float32 or float64, read-only and larger than memory if they are memory-mapped:
+            padded (n, L, D), or packed ``(values (rows, D), cu_seqlens (n + 1,))``. The corpus is read once, from
+            front to back; queries once for each block of it. Arrays go block by block to the other side's device.
+        k: how many to retrieve, at least 1; the whole corpus where it has fewer.
+        query: "caption": every caption retrieves images; "image": every image retrieves captions.
+        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, backend: as in
+            `scan_scores`.
+        progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
+            raises ends the search.
+
+    Returns:
+        (values, indices), both (n_queries, min(k, n_corpus)), best first: scores as `scan_scores` returns them, without
+        gradient, and int64 places in the corpus. Of equal scores the lower index comes first; NaN comes before all
+        numbers, as torch.sort has it.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, and where k, query or progress is none. All
+            lengths are checked before anything is scored.
+    """
+    score = partial(
+        scan_scores,
+        direction=direction,
+        raw_feature_norm=raw_feature_norm,
+        clip_slope=clip_slope,
+        lambda_softmax=lambda_softmax,
+        pooling=pooling,
+        lambda_lse=lambda_lse,
+        normalize=normalize,
+        backend=backend,
+    )
+    return feature_topk(score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress)

@@ -1,0 +1,184 @@
+"""Features read some items at a time: tensors in memory, or arrays on the disk that may be far larger than it."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret_kernels.ragged import Features, Lengths, as_int64, as_integers, as_ragged, is_offsets
+
+StoredFeatures: TypeAlias = "Features | NDArray[Any] | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]"
+StoredLengths: TypeAlias = "Lengths | NDArray[Any]"
+
+# Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
+BLOCK_BYTES = 32 * 2**20
+
+_DTYPES = {
+    np.dtype(np.float16): torch.float16,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+}
+
+Block = TypeVar("Block", covariant=True)
+
+
+class ItemBlocks(Protocol[Block]):
+    """Items of one side, read in runs of successive ones."""
+
+    def __len__(self) -> int: ...
+
+    def runs(self, most: int) -> list[slice]:
+        """All items in order, in runs of bounded bytes and at most `most` items; of no items, one empty run."""
+
+    def __getitem__(self, run: slice) -> Block:
+        """The items of one run."""
+
+
+@dataclass(frozen=True)
+class FeatureBlocks:
+    """One side's features; a block of them is ``(features, lengths)`` as the scores take them.
+
+    Attributes:
+        values: (n, L, D) padded, (rows, D) packed, or a list of (L_i, D) tensors.
+        offsets: (n + 1,) int64 on the CPU, where each item's rows begin among all that are stored, and where they end.
+        lengths: (n,) int64, valid rows of padded items; None where all are, and for the other layouts.
+        block_rows: how many rows a block may have, unless a single item has more.
+        staging: (≥ block_rows, D) what blocks of an array are read into; empty for tensors.
+        device: where such blocks go.
+    """
+
+    values: Tensor | NDArray[Any] | Sequence[Tensor]
+    offsets: Tensor
+    lengths: Tensor | None
+    block_rows: int
+    staging: Tensor
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        features: StoredFeatures,
+        lengths: StoredLengths,
+        *,
+        name: str,
+        lengths_name: str,
+        item: str,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> FeatureBlocks:
+        """Checks one side as `as_ragged` does, the whole of it, without reading or copying features.
+
+        Args:
+            features: what `as_ragged` takes, or NumPy arrays: padded (n, L, D) or packed ``(values (rows, D),
+                cu_seqlens)`` of float16, float32 or float64.
+            lengths: rows of each padded item.
+            name, lengths_name, item: what errors call them.
+            device: where blocks of an array go; tensors stay where they are.
+            dtype: what blocks of an array are cast to; None leaves them as they are.
+        """
+        sizes = _integers(lengths, lengths_name)
+        if isinstance(features, tuple) and len(features) == 2 and isinstance(features[1], np.ndarray):
+            features = (features[0], _integers(features[1], f"{name}[1] (cu_seqlens)"))
+        values: Any = features
+        check: Any = features
+        if isinstance(features, (Tensor, np.ndarray)):
+            check = _stand_in(features, name)
+        elif isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
+            check = (_stand_in(features[0], f"{name}[0]"), features[1])
+        elif isinstance(features, Sequence):
+            check = [_stand_in(feature, f"{name}[{index}]") for index, feature in enumerate(features)]
+        ragged = as_ragged(check, sizes, name=name, lengths_name=lengths_name, item=item)
+        if isinstance(check, Tensor):
+            offsets = torch.arange(len(ragged) + 1) * check.size(1)
+            sizes = None if sizes is None else as_integers(sizes, lengths_name)
+        elif isinstance(check, tuple):
+            values, offsets = values[0], as_int64(check[1], f"{name}[1] (cu_seqlens)").cpu()
+        else:
+            offsets = torch.tensor([0, *(len(feature) for feature in check)]).cumsum(0)
+        stored = ragged.values.dtype
+        dim, dtype = ragged.values.size(1), dtype or stored
+        block_rows = BLOCK_BYTES // (dim * max(stored.itemsize, dtype.itemsize))
+        # One buffer for all blocks: fresh ones of this size would fragment the heap, and fault page by page.
+        longest = int(offsets.diff().max()) if len(ragged) else 0
+        rows = min(max(block_rows, longest), int(offsets[-1])) if isinstance(values, np.ndarray) else 0
+        staging = torch.empty(rows, dim, dtype=dtype)
+        return cls(values, offsets, sizes, block_rows, staging, device)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def runs(self, most: int) -> list[slice]:
+        """As `ItemBlocks.runs`: at most `BLOCK_BYTES` of features, or a single item."""
+        runs: list[slice] = []
+        start = 0
+        while start < len(self) or not runs:
+            fitting = int(torch.searchsorted(self.offsets, self.offsets[start] + self.block_rows, right=True)) - 1
+            stop = min(max(fitting, start + 1), start + most, len(self))
+            runs.append(slice(start, stop))
+            start = stop
+        return runs
+
+    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None]:
+        """Views of tensors; of an array a copy, which the next one takes the place of."""
+        if not isinstance(self.values, (Tensor, np.ndarray)):
+            return self.values[run], None
+        if self.values.ndim == 3:
+            return self._read(self.values[run]), None if self.lengths is None else self.lengths[run]
+        offsets = self.offsets[run.start : run.stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        return (self._read(self.values[first:last]), offsets - first), None
+
+    def _read(self, values: Tensor | NDArray[Any]) -> Tensor:
+        if isinstance(values, Tensor):
+            return values
+        block = self.staging[: values.size // values.shape[-1]].view(values.shape)
+        np.copyto(block.numpy(), values)
+        _release(values)
+        return block.to(self.device)
+
+
+def device_of(*sides: StoredFeatures) -> torch.device:
+    """Where the first tensor among features is; the CPU where all are arrays."""
+    for side in sides:
+        first = side[0] if isinstance(side, (tuple, list)) and side else side
+        if isinstance(first, Tensor):
+            return first.device
+    return torch.device("cpu")
+
+
+def _integers(integers: StoredLengths, name: str) -> Any:
+    """NumPy's integers as a tensor, for the checks that tensors go through; anything else as it is."""
+    if not isinstance(integers, np.ndarray):
+        return integers
+    if integers.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, not {integers.dtype}")
+    return torch.from_numpy(integers.astype(np.int64))
+
+
+def _stand_in(features: Any, name: str) -> Any:
+    """A tensor of the same shape and dtype without values: checks on it touch no memory and copy none."""
+    if isinstance(features, np.ndarray):
+        if features.dtype not in _DTYPES:
+            raise TypeError(f"{name} must be float16, float32 or float64, not {features.dtype}")
+        return torch.empty(features.shape, dtype=_DTYPES[features.dtype], device="meta")
+    if isinstance(features, Tensor) and features.layout == torch.strided and not features.is_nested:
+        return torch.empty_like(features, device="meta")
+    return features
+
+
+def _release(values: NDArray[Any]) -> None:
+    """Unmaps the pages of a read-only memory map that reading brought in, or the whole file would become resident."""
+    if not isinstance(values, np.memmap) or values.mode != "r":
+        return
+    base: Any = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)

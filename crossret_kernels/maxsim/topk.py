@@ -1,0 +1,63 @@
+"""`maxsim_topk`: the best matches by maxsim_scores, without the matrix of all scores."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from crossret_kernels.item_blocks import StoredFeatures, StoredLengths
+from crossret_kernels.maxsim.op import maxsim_scores
+from crossret_kernels.topk import Progress, feature_topk
+
+
+def maxsim_topk(
+    regions: StoredFeatures,
+    words: StoredFeatures,
+    region_lengths: StoredLengths = None,
+    word_lengths: StoredLengths = None,
+    *,
+    k: int,
+    query: str = "caption",
+    direction: str = "t2i",
+    pooling: str = "sum",
+    normalize: bool = False,
+    backend: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """For every caption the images that match it best by Sum-Max, or for every image the captions.
+
+    The same, to the last bit, as the first k of a stable descending sort of `maxsim_scores`, wherever a pair's score
+    does not depend on its batch (backend "cpu"; others differ by rounding). The matrix is never built: each block of
+    scores is merged into the best so far. Memory beyond the features is O(queries · k) and less than 200 MiB, whatever
+    the corpus.
+
+    Args:
+        regions, words, region_lengths, word_lengths: as `maxsim_scores` takes them. Features of either side may also be
+            NumPy arrays of float16, float32 or float64, read-only and larger than memory if they are memory-mapped:
+            padded (n, L, D), or packed ``(values (rows, D), cu_seqlens (n + 1,))``. The corpus is read once, from
+            front to back; queries once for each block of it. Arrays go block by block to the other side's device.
+            For late interaction, regions are the documents' tokens and words the queries', and captions retrieve.
+        k: how many to retrieve, at least 1; the whole corpus where it has fewer.
+        query: "caption": every caption retrieves images; "image": every image retrieves captions.
+        direction, pooling, normalize, backend: as in `maxsim_scores`.
+        progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
+            raises ends the search.
+
+    Returns:
+        (values, indices), both (n_queries, min(k, n_corpus)), best first: scores as `maxsim_scores` returns them,
+        without gradient, and int64 places in the corpus. Of equal scores the lower index comes first; NaN comes before
+        all numbers, as torch.sort has it.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`, and where k, query or progress is none. All
+            lengths are checked before anything is scored.
+    """
+    score = partial(
+        maxsim_scores,
+        direction=direction,
+        pooling=pooling,
+        normalize=normalize,
+        backend=backend,
+    )
+    return feature_topk(score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress)

@@ -1,0 +1,150 @@
+"""The best k items of a corpus for every query, over any scorer: no more than a block of scores ever exists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels.checks import choose
+from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, StoredFeatures, StoredLengths, device_of
+
+QUERIES = ("caption", "image")
+
+# Scores that exist at a time: 8 MiB in float32. Merging takes some five times that.
+BLOCK_SCORES = 2 * 2**20
+
+Query = TypeVar("Query")
+Item = TypeVar("Item")
+Progress: TypeAlias = Callable[[int, int], object]
+
+
+def feature_topk(
+    scores: Callable[[Any, Any, Any, Any], Tensor],
+    regions: StoredFeatures,
+    words: StoredFeatures,
+    region_lengths: StoredLengths,
+    word_lengths: StoredLengths,
+    *,
+    k: int,
+    query: str,
+    progress: Progress | None,
+) -> tuple[Tensor, Tensor]:
+    """`streamed_topk` of images or captions by features, for a scorer that takes both sides and their lengths.
+
+    Raises what the scorer does, here for all items before any is scored; ValueError for an unknown `query`.
+    """
+    choose("query", query, QUERIES)
+    device = device_of(regions, words)
+    images = FeatureBlocks.of(
+        regions, region_lengths, name="regions", lengths_name="region_lengths", item="image", device=device
+    )
+    captions = FeatureBlocks.of(
+        words, word_lengths, name="words", lengths_name="word_lengths", item="caption", device=device
+    )
+    if query == "image":
+        return streamed_topk(lambda v, e: scores(v[0], e[0], v[1], e[1]), images, captions, k=k, progress=progress)
+    return streamed_topk(lambda e, v: scores(v[0], e[0], v[1], e[1]).T, captions, images, k=k, progress=progress)
+
+
+def streamed_topk(
+    score: Callable[[Query, Item], Tensor],
+    queries: ItemBlocks[Query],
+    corpus: ItemBlocks[Item],
+    *,
+    k: int,
+    progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k best items of the corpus for every query, by merging one block of scores after another.
+
+    The corpus is read once, front to back; the queries once for each of its runs. Memory is O(queries · k) and a block
+    of either side's features and of scores.
+
+    Args:
+        score: scores (q, c) of a block of queries with a block of the corpus; its dtype and device are the values'.
+        queries, corpus: both sides.
+        k: how many, at least 1; all items where the corpus has fewer.
+        progress: called with (items of the corpus scored so far, all of them) after every run of the corpus.
+
+    Returns:
+        (values, indices), both (queries, min(k, corpus)), best first, without gradient; indices int64. What a stable
+        descending sort of all scores begins with: of equal scores the lower index comes first, and NaN before all
+        numbers.
+
+    Raises:
+        TypeError: k is no integer, or progress cannot be called. ValueError: k is less than 1.
+    """
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise TypeError(f"k must be an integer, not {type(k).__name__}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of (done, total) or None, not {type(progress).__name__}")
+    k = min(int(k), len(corpus))
+    corpus_runs = corpus.runs(max(math.isqrt(BLOCK_SCORES), BLOCK_SCORES // max(len(queries), 1)))
+    longest = max(run.stop - run.start for run in corpus_runs)
+    query_runs = queries.runs(BLOCK_SCORES // max(longest, 1))
+    best: list[tuple[Tensor, Tensor]] = []
+    pending: list[list[Tensor]] = [[] for _ in query_runs]
+    merged = 0
+    with torch.no_grad():
+        for run in corpus_runs:
+            items = corpus[run]
+            # Of few queries the scores of several runs are merged at once: it costs less, and much less if k is large.
+            enough = run.stop == len(corpus) or (run.stop - merged) * len(queries) >= BLOCK_SCORES
+            for number, rows in enumerate(query_runs):
+                pending[number].append(score(queries[rows], items))
+                if enough:
+                    scores = torch.cat(pending[number], 1)
+                    pending[number].clear()
+                    if merged == 0:
+                        none = scores.new_empty(scores.size(0), 0)
+                        best.append((none, none.to(torch.int64)))
+                    best[number] = _merge(*best[number], scores, merged, k)
+                    del scores  # before the next block of them exists
+            del items
+            merged = run.stop if enough else merged
+            if progress is not None:
+                progress(run.stop, len(corpus))
+    values, indices = zip(*best, strict=True)
+    return torch.cat(values), torch.cat(indices)
+
+
+def _merge(values: Tensor, indices: Tensor, scores: Tensor, start: int, k: int) -> tuple[Tensor, Tensor]:
+    """The best k of those so far, (q, ≤ k) best first, and of the scores (q, c) of items start to start + c.
+
+    Items come in the order of their indices, so an item is only ever ahead of those with smaller values, and a stable
+    sort of old before new settles ties.
+    """
+    full = values.size(1) == k
+    if full:
+        # NaN is greater than all numbers, and this comparison lets it in.
+        rows = (~(scores <= values[:, -1:])).any(1).nonzero().squeeze(1)
+        if not rows.size(0):
+            return values, indices
+        old_values, old_indices, scores = values[rows], indices[rows], scores[rows]
+    else:
+        old_values, old_indices = values, indices
+    columns = _best_columns(scores, min(k, scores.size(1)))
+    merged, order = torch.cat([old_values, scores.gather(1, columns)], 1).sort(dim=1, descending=True, stable=True)
+    merged_indices = torch.cat([old_indices, columns + start], 1).gather(1, order[:, :k])
+    if not full:
+        return merged[:, :k].contiguous(), merged_indices
+    return values.index_copy_(0, rows, merged[:, :k]), indices.index_copy_(0, rows, merged_indices)
+
+
+def _best_columns(scores: Tensor, k: int) -> Tensor:
+    """Where the k greatest of each row are, (rows, k) ascending; of equal ones the first."""
+    if k == scores.size(1):
+        return torch.arange(k, device=scores.device).expand_as(scores)
+    # Which of several equal columns topk takes is not defined, but the k-th value is; NaN is the greatest there too.
+    kth = scores.topk(k, 1).values[:, -1:]
+    above = ~(scores <= kth) & ~kth.isnan()
+    tied = (scores == kth) | (scores.isnan() & kth.isnan())
+    wanted = k - above.sum(1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(1, dtype=torch.int32) <= wanted))
+    return chosen.nonzero()[:, 1].view(-1, k)

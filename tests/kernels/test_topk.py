@@ -1,0 +1,269 @@
+"""scan_topk and maxsim_topk: the same, bit for bit, as sorting all scores, however either side is stored and cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossret_kernels import UnsupportedByBackend, item_blocks, maxsim_scores, maxsim_topk, scan_scores, scan_topk, topk
+from tests.kernels.subprocesses import run_python
+
+NAMES = {"scan": (scan_scores, scan_topk), "maxsim": (maxsim_scores, maxsim_topk)}
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+NUMPY_DTYPES = (torch.float16, torch.float32, torch.float64)
+
+
+@contextmanager
+def blocks_of(scores: int, feature_bytes: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topk, "BLOCK_SCORES", scores)
+        patch.setattr(item_blocks, "BLOCK_BYTES", feature_bytes)
+        yield
+
+
+def sorted_scores(scores: Tensor, query: str, k: int) -> tuple[Tensor, Tensor]:
+    """The oracle: Python's sort, which is stable, of every query's scores, NaN first."""
+    rows = scores.T if query == "caption" else scores
+    orders = []
+    for row in rows.tolist():
+        keys = [(False, 0.0) if math.isnan(score) else (True, -score) for score in row]
+        orders.append(sorted(range(len(row)), key=keys.__getitem__)[:k])
+    indices = torch.tensor(orders, dtype=torch.int64).view(rows.size(0), min(k, rows.size(1)))
+    return rows.gather(1, indices), indices
+
+
+def assert_same_bits(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+    assert found[1].dtype == torch.int64
+    assert found[1].tolist() == expected[1].tolist()
+    assert found[0].dtype == expected[0].dtype
+    bits = BITS[found[0].dtype]
+    assert torch.equal(found[0].contiguous().view(bits), expected[0].contiguous().view(bits))
+
+
+@dataclass(frozen=True)
+class Side:
+    """Padded features of a few small integers, so that many scores are equal, in any of the layouts."""
+
+    values: Tensor
+    lengths: Tensor
+    layout: str
+
+    def stored(self, directory: Path | None = None) -> tuple[Any, Any]:
+        """(features, lengths); with a directory, the features as read-only memory maps in it."""
+        if self.layout == "padded":
+            return (self.values if directory is None else mapped(self.values, directory)), self.lengths
+        items = [item[:length] for item, length in zip(self.values, self.lengths.tolist(), strict=True)]
+        if self.layout == "list":
+            return items, None
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
+        packed = torch.cat(items)
+        return ((packed, offsets) if directory is None else (mapped(packed, directory), offsets.numpy())), None
+
+
+def mapped(values: Tensor, directory: Path) -> np.memmap[Any, Any]:
+    path = directory / f"{len(list(directory.iterdir()))}.npy"
+    np.save(path, values.numpy())
+    array = np.load(path, mmap_mode="r")
+    assert isinstance(array, np.memmap) and not array.flags.writeable
+    return array
+
+
+@st.composite
+def sides(draw: st.DrawFn, most: int, dim: int, generator: torch.Generator, dtype: torch.dtype) -> Side:
+    n, longest = draw(st.integers(1, most)), draw(st.integers(1, 4))
+    values = torch.randint(-1, 2, (n, longest, dim), generator=generator).to(dtype)
+    lengths = torch.randint(1, longest + 1, (n,), generator=generator)
+    for item in draw(st.lists(st.integers(0, n - 1), max_size=2)):
+        values[item, 0, 0] = torch.nan
+    return Side(values, lengths, draw(st.sampled_from(("padded", "packed", "list"))))
+
+
+@dataclass(frozen=True)
+class Case:
+    images: Side
+    captions: Side
+    k: int
+    query: str
+    options: dict[str, Any] = field(default_factory=dict)
+    block_scores: int = 1
+    block_bytes: int = 1
+
+
+@st.composite
+def cases(draw: st.DrawFn, dtypes: tuple[torch.dtype, ...]) -> Case:
+    dtype, dim = draw(st.sampled_from(dtypes)), draw(st.integers(1, 3))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    images, captions = (draw(sides(most, dim, generator, dtype)) for most in draw(st.permutations((20, 5))))
+    return Case(
+        images,
+        captions,
+        draw(st.integers(1, 22)),
+        draw(st.sampled_from(topk.QUERIES)),
+        {"direction": draw(st.sampled_from(("t2i", "i2t"))), "normalize": draw(st.booleans())},
+        draw(st.sampled_from((1, 9, 30, 100))),
+        draw(st.sampled_from((1, 40, 100, 400))),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(case=cases((torch.float32, torch.bfloat16, torch.float16)))
+def test_it_is_the_begin_of_all_scores_sorted(name: str, case: Case) -> None:
+    scores, best = NAMES[name]
+    (regions, n_regions), (words, n_words) = case.images.stored(), case.captions.stored()
+    expected = sorted_scores(scores(regions, words, n_regions, n_words, **case.options), case.query, case.k)
+    with blocks_of(case.block_scores, case.block_bytes):
+        found = best(regions, words, n_regions, n_words, k=case.k, query=case.query, **case.options)
+    assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases(NUMPY_DTYPES), both=st.booleans())
+def test_memory_maps_are_read_in_blocks(name: str, tmp_path: Path, case: Case, both: bool) -> None:
+    scores, best = NAMES[name]
+    # float64 is scored by "torch", whose rounding depends on the batch where sums of small integers are not all.
+    whole = case.images.values.dtype == torch.float64 and (name == "scan" or case.options["normalize"])
+    (regions, n_regions), (words, n_words) = case.images.stored(), case.captions.stored()
+    expected = sorted_scores(scores(regions, words, n_regions, n_words, **case.options), case.query, case.k)
+    maps = [
+        side.stored(tmp_path if corpus or both else None)
+        for side, corpus in ((case.images, case.query == "caption"), (case.captions, case.query == "image"))
+    ]
+    with blocks_of(2**20 if whole else case.block_scores, 2**20 if whole else case.block_bytes):
+        found = best(maps[0][0], maps[1][0], maps[0][1], maps[1][1], k=case.k, query=case.query, **case.options)
+    assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("query", topk.QUERIES)
+@pytest.mark.parametrize("k", [1, 10, 400, 2500])
+def test_blocks_of_the_usual_size(query: str, k: int) -> None:
+    generator = torch.Generator().manual_seed(k)
+    documents, questions = (torch.randn(n, 2, 3, generator=generator) for n in (2000, 1600))
+    scores = maxsim_scores(documents, questions)
+    values, order = (scores.T if query == "caption" else scores).sort(dim=1, descending=True, stable=True)
+    assert_same_bits(maxsim_topk(documents, questions, k=k, query=query), (values[:, :k], order[:, :k]))
+
+
+@pytest.mark.parametrize("best_last", [False, True])
+def test_a_corpus_in_the_order_of_its_scores(best_last: bool) -> None:
+    corpus = torch.arange(1.0, 101).view(100, 1, 1)
+    corpus = corpus if best_last else corpus.flip(0)
+    with blocks_of(7, 12):
+        values, indices = maxsim_topk(corpus, torch.ones(1, 1, 1), k=5)
+    assert values.tolist() == [[100, 99, 98, 97, 96]]
+    assert indices.tolist() == [[99, 98, 97, 96, 95] if best_last else [0, 1, 2, 3, 4]]
+
+
+def test_nan_comes_first_and_infinities_take_their_places() -> None:
+    corpus = torch.tensor([1.0, -torch.inf, torch.nan, torch.inf, 1.0, torch.nan]).view(6, 1, 1)
+    for block in (1, 2, 100):
+        with blocks_of(block, 4 * block):
+            values, indices = maxsim_topk(corpus, torch.ones(1, 1, 1), k=6)
+        assert indices.tolist() == [[2, 5, 3, 0, 4, 1]]
+        assert values[0, :2].isnan().all()
+        assert values[0, 2:].tolist() == [torch.inf, 1, 1, -torch.inf]
+
+
+def test_nothing_to_search_in_or_for() -> None:
+    some, none = torch.ones(3, 2, 4), torch.ones(0, 2, 4)
+    for regions, words, shape in ((none, some, (3, 0)), (some, none, (0, 2)), (none, none, (0, 0))):
+        for values, indices in (scan_topk(regions, words, k=2), maxsim_topk(words, regions, k=2, query="image")):
+            assert (values.shape, values.dtype) == (shape, torch.float32)
+            assert (indices.shape, indices.dtype) == (shape, torch.int64)
+    packed = (torch.ones(0, 4), torch.zeros(1, dtype=torch.int64))
+    assert scan_topk(packed, some, k=2)[0].shape == (3, 0)
+
+
+def test_no_gradient_is_kept() -> None:
+    regions = torch.randn(5, 2, 3, requires_grad=True)
+    for dtype in (torch.float32, torch.float64):
+        values, _ = scan_topk(regions.to(dtype), torch.randn(4, 2, 3, dtype=dtype), k=2)
+        assert values.dtype == dtype
+        assert not values.requires_grad
+
+
+def test_strided_and_expanded_features() -> None:
+    regions = torch.randint(-1, 2, (4, 30, 6)).float().transpose(0, 1)[:, :, ::2]
+    words = torch.randint(-1, 2, (1, 2, 3)).float().expand(5, 2, 3)
+    with blocks_of(20, 100):
+        found = scan_topk(regions, words, k=9)
+    assert_same_bits(found, sorted_scores(scan_scores(regions, words), "caption", 9))
+
+
+def test_progress_counts_the_items_of_the_corpus() -> None:
+    seen: list[tuple[int, int]] = []
+    with blocks_of(8, 10**6):
+        maxsim_topk(torch.ones(7, 1, 1), torch.ones(4, 1, 1), k=1, progress=lambda *counts: seen.append(counts))
+    assert seen == [(2, 7), (4, 7), (6, 7), (7, 7)]
+
+
+def test_what_progress_raises_ends_the_search() -> None:
+    def interrupted(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        maxsim_topk(torch.ones(7, 1, 1), torch.ones(4, 1, 1), k=1, progress=interrupted)
+
+
+REGIONS, WORDS = torch.ones(3, 2, 4), torch.ones(5, 2, 4)
+ARRAY = np.ones((3, 2, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((REGIONS, WORDS), {"k": 0}, ValueError, "k must be at least 1, not 0"),
+        ((REGIONS, WORDS), {"k": -2}, ValueError, "k must be at least 1, not -2"),
+        ((REGIONS, WORDS), {"k": True}, TypeError, "k must be an integer, not bool"),
+        ((REGIONS, WORDS), {"k": 1.0}, TypeError, "k must be an integer, not float"),
+        ((REGIONS, WORDS), {"k": None}, TypeError, "k must be an integer, not NoneType"),
+        ((REGIONS, WORDS), {"query": "t2i"}, ValueError, "query must be one of caption, image, not 't2i'"),
+        ((REGIONS, WORDS), {"progress": 3}, TypeError, "progress must be a function"),
+        ((REGIONS, WORDS), {"pooling": "mean"}, ValueError, "pooling must be one of"),
+        ((REGIONS, WORDS), {"backend": "cuda"}, UnsupportedByBackend, "cuda"),
+        ((REGIONS, WORDS[..., :3]), {}, ValueError, "regions have D = 4 but words have D = 3"),
+        ((REGIONS, WORDS.half()), {}, TypeError, "regions are torch.float32 but words are torch.float16"),
+        ((REGIONS[0], WORDS), {}, ValueError, r"regions must have shape \(n, L, D\)"),
+        ((REGIONS, WORDS.long()), {}, TypeError, "words must be float32.* not torch.int64"),
+        ((REGIONS.to_sparse(), WORDS), {}, TypeError, "regions must be a dense tensor"),
+        ((REGIONS, WORDS, None, [1, 2, 1, 1, 3]), {}, ValueError, r"word_lengths\[4\] is 3: it must lie in 1..2"),
+        ((REGIONS, WORDS, [1, 2]), {}, ValueError, "region_lengths must hold one length for each of 3 images"),
+        ((REGIONS, list(WORDS), None, [2] * 5), {}, ValueError, "word_lengths goes with padded words only"),
+        (([*REGIONS, REGIONS[0, :0]], WORDS), {}, ValueError, r"regions\[3\] is empty"),
+        (([], WORDS), {}, ValueError, "regions is an empty list"),
+        ((ARRAY.astype(np.int64), WORDS), {}, TypeError, "regions must be float16, float32 or float64, not int64"),
+        ((ARRAY.astype(">f4"), WORDS), {}, TypeError, "regions must be float16, float32 or float64, not >f4"),
+        ((ARRAY[0], WORDS), {}, ValueError, r"regions must have shape \(n, L, D\)"),
+        ((ARRAY, WORDS, np.array([2, 2, 0])), {}, ValueError, r"region_lengths\[2\] is 0"),
+        ((ARRAY, WORDS, np.array([2.0, 2, 2])), {}, TypeError, "region_lengths must be integers, not float64"),
+        (((ARRAY[0], np.array([0, 1])), WORDS), {}, ValueError, r"regions\[1\] \(cu_seqlens\) ends at 1 but .* 2 rows"),
+        (((ARRAY, np.array([0, 1])), WORDS), {}, ValueError, r"regions\[0\] must have shape \(rows, D\)"),
+        (("regions", WORDS), {}, TypeError, r"regions\[0\] must be a \(L, D\) tensor, not str"),
+        ((None, WORDS), {}, TypeError, "regions must be a .* tensor.* not NoneType"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_scored(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    seen: list[int] = []
+    with blocks_of(1, 1), pytest.raises(error, match=message):
+        scan_topk(*arguments, **{"k": 1, "progress": lambda done, _: seen.append(done), **options})
+    assert not seen
+
+
+@pytest.mark.parametrize("case", ["topk corpus", "topk queries", "topk map"])
+def test_memory_does_not_grow_with_the_corpus(case: str, tmp_path: Path) -> None:
+    process = run_python("-m", "tests.kernels.peak_memory", case, str(tmp_path / "corpus"))
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) <= 200
