@@ -72,7 +72,7 @@ void run_all(const BackwardProblem& problem, const std::function<void(const Back
           chunk.grads.push_back(problem.grad_scores[row * captions.count + column]);
         }
       }
-      chunk.plan = plan_all(images, captions, problem.limits, rows, columns, thread_count(), &problem.owner);
+      chunk.plan = plan_all(images, captions, problem.limits, rows, columns, thread_count(), problem.owner, true);
       run(chunk);
     }
   }

@@ -75,28 +75,31 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
   }
 }
 
-// The tiles that cut any number of rows exactly: the largest as often as it fits, then one of what is left.
+// The tile of so many rows, up to MR.
 template <class Element, int MR, int NV>
-static inline void rest(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
-                        bool accumulate) {
+static inline void tile_of(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
+                           bool accumulate) {
   if constexpr (MR > 0) {
     if (rows == MR) {
       tile<Element, MR, NV>(depth, a, b, b_k, c, ldc, accumulate);
     } else {
-      rest<Element, MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
+      tile_of<Element, MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
     }
   }
 }
 
+// Rows in as few tiles as hold them, all of nearly one height: thirteen are 7 + 6, for a tile of one row would wait for
+// its own sums.
 template <class Element, int NV>
 static void panel(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
                   bool accumulate) {
-  int64_t m = 0;
-  for (; m + V::tile_rows <= rows; m += V::tile_rows) {
-    tile<Element, V::tile_rows, NV>(depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc, accumulate);
+  for (int64_t tiles = (rows + V::tile_rows - 1) / V::tile_rows; tiles > 0; --tiles) {
+    const int64_t height = (rows + tiles - 1) / tiles;
+    tile_of<Element, V::tile_rows, NV>(height, depth, a, b, b_k, c, ldc, accumulate);
+    a.data += height * a.row;
+    c += height * ldc;
+    rows -= height;
   }
-  rest<Element, V::tile_rows - 1, NV>(rows - m, depth, {a.data + m * a.row, a.row, a.k}, b, b_k, c + m * ldc, ldc,
-                                      accumulate);
 }
 
 // B by panels of kPanel columns: panel p at b + p * b_panel, its row k at + k * b_k. N is rounded up to whole vectors,

@@ -13,8 +13,8 @@ void run_forward(const Side& images, const Side& captions, const Limits& limits,
              [&](int64_t item, Workspace& memory) { run(plan.rectangles[item], first, memory); });
   };
   if (pairs == nullptr) {
-    return run_plan(plan_all(images, captions, limits, {0, images.count}, {0, captions.count}, thread_count(), nullptr),
-                    0);
+    return run_plan(
+        plan_all(images, captions, limits, {0, images.count}, {0, captions.count}, thread_count(), owner, false), 0);
   }
   for (int64_t first = 0; first < pairs->count; first += kPlannedPairs) {
     Pairs part;

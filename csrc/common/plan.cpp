@@ -29,12 +29,24 @@ std::vector<Range> split(const Side& side, Range range, int64_t rows) {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Appends the captions of a range, ordered so that blocks of `columns` words, taken greedily from the front, come out
-// full: each takes the longest caption that still fits. A last panel half empty costs as much as a full one.
-void append_packed(const Side& captions, Range range, int64_t columns, std::vector<int64_t>& order) {
-  std::vector<std::vector<int64_t>> by_length(captions.longest + 1);
-  for (int64_t item = range.end - 1; item >= range.begin; --item) by_length[captions.lengths[item]].push_back(item);
-  int64_t longest = captions.longest, room = columns;
+constexpr int64_t kVector = 16;  // floats; every ISA's vector width divides it
+
+// Columns of a block, up to `most`. Items of one length cannot fill any number of columns: the one that they fill best.
+int64_t fitting_columns(const Side& side, int64_t most) {
+  if (std::any_of(side.lengths, side.lengths + side.count, [&](int64_t n) { return n != side.longest; })) return most;
+  int64_t best = most;
+  for (int64_t columns = most; columns > most / 2; columns -= kVector) {
+    if ((columns % side.longest) * best < (best % side.longest) * columns) best = columns;
+  }
+  return best;
+}
+
+// Appends the items of a range, ordered so that blocks of `columns` rows, taken greedily from the front, come out full:
+// each takes the longest item that still fits. A last panel half empty costs as much as a full one.
+void append_packed(const Side& side, Range range, int64_t columns, std::vector<int64_t>& order) {
+  std::vector<std::vector<int64_t>> by_length(side.longest + 1);
+  for (int64_t item = range.end - 1; item >= range.begin; --item) by_length[side.lengths[item]].push_back(item);
+  int64_t longest = side.longest, room = columns;
   for (int64_t left = range.end - range.begin; left > 0;) {
     while (by_length[longest].empty()) --longest;
     int64_t length = std::min(room, longest);
@@ -61,47 +73,54 @@ std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_k
 
 }  // namespace
 
-Limits plan_limits(const Side& images, const Side& captions) {
-  constexpr int64_t block_floats = 128 * 1024;  // a packed caption block: half of a second-level cache
+Limits plan_limits(const Side& contexts, const Side& queries) {
+  constexpr int64_t block_floats = 144 * 1024;  // a packed block: somewhat over half of a second-level cache
   constexpr int64_t group_floats = 1024 * 1024;
   constexpr int64_t shared_rows = 48;  // four full tiles
-  const int64_t columns = std::clamp<int64_t>(block_floats / images.dim / kPad * kPad, kPad, 192);
-  const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(images.dim), 1, 4096);
+  const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(contexts.dim), 1, 4096);
+  const int64_t n_rows = total(contexts, {0, contexts.count}), n_columns = total(queries, {0, queries.count});
   Limits limits{};
-  limits.rows = images.longest;
-  limits.product_rows = std::max(images.longest, std::min(shared_rows, total(images, {0, images.count})));
-  limits.group_rows = std::max(images.longest, std::min(rows, total(images, {0, images.count})));
-  limits.columns = pad_columns(std::max(captions.longest, std::min(columns, total(captions, {0, captions.count}))));
+  limits.rows = contexts.longest;
+  limits.group_rows = std::max(contexts.longest, std::min(rows, n_rows));
+  limits.product_rows = std::max(contexts.longest, std::min(shared_rows, n_rows));
+  const int64_t most = std::clamp<int64_t>(block_floats / queries.dim / kVector * kVector, kPad, 192);
+  limits.filled_columns = std::max(queries.longest, std::min(fitting_columns(queries, most), n_columns));
+  limits.columns = pad_columns(limits.filled_columns);
   return limits;
 }
 
 Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
-              int64_t threads, const Owner* owner) {
+              int64_t threads, Owner owner, bool whole) {
+  const bool by_image = owner == Owner::image;
+  const Side &contexts = by_image ? images : captions, &queries = by_image ? captions : images;
+  const Range context_range = by_image ? image_range : caption_range;
+  const Range query_range = by_image ? caption_range : image_range;
   const int64_t wanted = threads == 1 ? 1 : 4 * threads;  // enough to even out cores of different speed
-  const int64_t rows = total(images, image_range), columns = total(captions, caption_range);
-  std::vector<Range> image_parts{image_range}, caption_parts{caption_range};
-  if (owner == nullptr || *owner == Owner::image) {
-    image_parts = split(images, image_range, std::min(limits.group_rows, divide_up(rows, wanted)));
+  const std::vector<Range> context_parts =
+      split(contexts, context_range, std::min(limits.group_rows, divide_up(total(contexts, context_range), wanted)));
+  std::vector<Range> query_parts{query_range};
+  // Contexts are prepared once per part of queries: parts are cut only as far as threads would idle, and stay long.
+  const int64_t parts = divide_up(wanted, static_cast<int64_t>(context_parts.size()));
+  if (parts > 1 && !whole) {
+    query_parts =
+        split(queries, query_range, std::max(2 * limits.columns, divide_up(total(queries, query_range), parts)));
   }
-  if (owner == nullptr) {
-    // Images are prepared once per part of captions: parts are cut only as far as threads would idle, and stay long.
-    const int64_t parts = divide_up(wanted, static_cast<int64_t>(image_parts.size()));
-    if (parts > 1)
-      caption_parts = split(captions, caption_range, std::max(2 * limits.columns, divide_up(columns, parts)));
-  } else if (*owner == Owner::caption) {
-    caption_parts = split(captions, caption_range, divide_up(columns, wanted));
-  }
+  const int64_t n_contexts = context_range.end - context_range.begin, n_queries = query_range.end - query_range.begin;
   Plan plan;
-  const int64_t n_images = image_range.end - image_range.begin, n_captions = caption_range.end - caption_range.begin;
-  plan.indices.reserve(n_images + n_captions);
-  plan.indices.resize(n_images);
-  std::iota(plan.indices.begin(), plan.indices.end(), image_range.begin);
-  for (const Range& c : caption_parts) append_packed(captions, c, limits.columns, plan.indices);
-  for (const Range& i : image_parts) {
-    for (const Range& c : caption_parts) {
-      plan.rectangles.push_back({plan.indices.data() + (i.begin - image_range.begin), i.end - i.begin,
-                                 plan.indices.data() + n_images + (c.begin - caption_range.begin), c.end - c.begin,
-                                 nullptr, n_captions, image_range.begin * n_captions + caption_range.begin});
+  plan.indices.reserve(n_contexts + n_queries);
+  plan.indices.resize(n_contexts);
+  std::iota(plan.indices.begin(), plan.indices.end(), context_range.begin);
+  for (const Range& part : query_parts) append_packed(queries, part, limits.filled_columns, plan.indices);
+  const int64_t n_captions = caption_range.end - caption_range.begin;
+  const int64_t first_slot = image_range.begin * n_captions + caption_range.begin;
+  for (const Range& part : context_parts) {
+    for (const Range& other : query_parts) {
+      const int64_t* own = plan.indices.data() + (part.begin - context_range.begin);
+      const int64_t* attending = plan.indices.data() + n_contexts + (other.begin - query_range.begin);
+      const int64_t n_own = part.end - part.begin, n_attending = other.end - other.begin;
+      plan.rectangles.push_back(by_image
+                                    ? Rectangle{own, n_own, attending, n_attending, nullptr, n_captions, first_slot}
+                                    : Rectangle{attending, n_attending, own, n_own, nullptr, n_captions, first_slot});
     }
   }
   return plan;

@@ -7,7 +7,7 @@
 
 namespace crossret {
 
-// Which side a rectangle of listed pairs holds one item of: the attended one, whose Gram matrix is then made once.
+// The attended side. A rectangle of listed pairs holds one item of it, whose Gram matrix is then made once.
 enum class Owner { image, caption };
 
 // Pairs as a caller lists them: (image, caption) row by row.
@@ -46,15 +46,15 @@ struct ItemPairsPlan {
   }
 };
 
-Limits plan_limits(const Side& images, const Side& captions);
+Limits plan_limits(const Side& contexts, const Side& queries);
 
 struct Range {
   int64_t begin, end;
 };
 
-// All pairs of two ranges of items. With an owner, an item of the owner's side is in one rectangle only.
+// All pairs of two ranges of items. With `whole` an owner is in one rectangle only.
 Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
-              int64_t threads, const Owner* owner);
+              int64_t threads, Owner owner, bool whole);
 
 // Listed pairs, grouped by owner; slot k is the k-th pair. With `whole` an owner is in one rectangle only.
 Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner owner, bool whole);

@@ -67,10 +67,11 @@ struct ItemPairs {
 
 // Bounds on what a worker holds at once, whatever the batch.
 struct Limits {
-  int64_t group_rows;    // regions of the images that are prepared together
-  int64_t rows;          // regions of the largest image
-  int64_t product_rows;  // regions of the images that share a product
-  int64_t columns;       // words of a caption block, padded
+  int64_t group_rows;      // contexts of the items that are prepared together
+  int64_t rows;            // contexts of the largest item
+  int64_t product_rows;    // contexts of the items that share a product
+  int64_t filled_columns;  // queries of a block
+  int64_t columns;         // the same, padded to whole panels
 };
 
 }  // namespace crossret

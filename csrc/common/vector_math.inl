@@ -36,24 +36,6 @@ static inline F sum_rows(F* r) { return V::reduce_rows(r, Add{}); }
 // The larger of both; NaN where either is.
 static inline F max_or_nan(F x, F best) { return V::select(V::is_nan(x), x, V::max(x, best)); }
 
-struct MaxOrNan {
-  F operator()(F a, F b) const { return max_or_nan(a, b); }
-};
-
-// The maxima of `width` row segments of n, rows past `valid` repeating the last; NaN where a segment has one.
-static F segment_maxima(const float* x, int64_t ld, int64_t valid, int64_t n) {
-  F best[V::width];
-  for (int i = 0; i < V::width; ++i) {
-    const float* row = x + (i < valid ? i : valid - 1) * ld;
-    const F first = V::set(row[0]);
-    best[i] = first;
-    for (int64_t j = 0; j < n; j += V::width) {
-      best[i] = max_or_nan(V::select(V::lanes(n - j), V::load(row + j, n - j), first), best[i]);
-    }
-  }
-  return V::reduce_rows(best, MaxOrNan{});
-}
-
 static inline float max_of(const float* x, int64_t n) {
   float best = x[0];
   for (int64_t i = 1; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;

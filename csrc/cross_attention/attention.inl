@@ -1,12 +1,12 @@
-// Stacked cross attention of one image and one caption block, from its similarities to the relevance of every query.
-// kernels.md §1: the softmax denominator cancels in the cosine, and ‖a‖² = pᵀ G p needs no attended vector.
+// Stacked cross attention of one context item and one query block, from its similarities to the relevance of every
+// query. kernels.md §1: the softmax denominator cancels in the cosine, and ‖a‖² = pᵀ G p needs no attended vector.
 namespace crossret {
 namespace CROSSRET_ISA {
 
 constexpr float kEps =
     1e-8f;  // of the published code: added to norms after the root, and the cosine's least denominator
 
-// Similarity-shaped arrays, regions × words of the block, row stride ld.
+// Similarity-shaped arrays, contexts × queries of the block, row stride ld.
 struct Tiles {
   const float* similarities;
   float* weights;       // p, the unnormalised attention
@@ -14,7 +14,7 @@ struct Tiles {
   int64_t ld;
 };
 
-// Per query: words of the block (t2i), or regions of the image for one caption (i2t). Each holds whole vectors.
+// Per query of the block. Each holds whole vectors.
 struct Queries {
   float* product;    // Σ p s = q·a
   float* total;      // Σ p
@@ -49,9 +49,9 @@ static float softmax_segment(const float* x, int64_t n, float* out) {
   return 1.0f / V::reduce_add(sum);
 }
 
-// λn of one caption's columns [c0, c0 + n), normalised along its words, for every region: t2i.
-static void word_normalised_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
-                                   int64_t n) {
+// λn of one item's queries, columns [c0, c0 + n), normalised along them for every context.
+static void normalised_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
+                              int64_t n) {
   const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
   const float* s = tiles.similarities + c0;
   float* out = tiles.weights + c0;
@@ -86,32 +86,18 @@ static void word_normalised_logits(const CrossAttentionOptions& options, const T
   }
 }
 
-// λn of the columns [j, j + width), normalised along the regions (i2t), or not at all.
-static void column_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t j) {
-  const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
-  const float* s = tiles.similarities + j;
-  float* out = tiles.weights + j;
-  const int64_t ld = tiles.ld;
-  F factor = lambda;
-  if (options.norm == Norm::softmax) {
-    F best = V::load(s);
-    for (int64_t r = 1; r < rows; ++r) best = V::max(best, V::load(s + r * ld));
-    F sum = V::zero();
-    for (int64_t r = 0; r < rows; ++r) {
-      const F e = exp(V::sub(V::load(s + r * ld), best));
-      V::store(out + r * ld, e);
-      sum = V::add(sum, e);
-    }
-    factor = V::div(lambda, sum);
-    for (int64_t r = 0; r < rows; ++r) V::store(out + r * ld, V::mul(V::load(out + r * ld), factor));
-    return;
+// λn of all queries, where they are normalised: zero in the columns of the last vector that no item owns.
+static void block_logits(const CrossAttentionOptions& options, const Roles& roles, const QueryBlock& block,
+                         const Tiles& tiles, int64_t rows) {
+  int64_t c0 = 0;
+  for (int64_t q = 0; q < block.count; ++q) {
+    const int64_t n = roles.query_rows(block.first + q);
+    normalised_logits(options, tiles, rows, c0, n);
+    c0 += n;
   }
-  if (options.norm != Norm::none) {
-    F sum = V::zero();
-    for (int64_t r = 0; r < rows; ++r) sum = V::add(sum, norm_term(clip(V::load(s + r * ld), slope), options.norm));
-    factor = norm_factor(finish_norm(sum, options.norm), lambda);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = c0; j < (c0 + V::width - 1) / V::width * V::width; ++j) tiles.weights[r * tiles.ld + j] = 0.0f;
   }
-  for (int64_t r = 0; r < rows; ++r) V::store(out + r * ld, V::mul(clip(V::load(s + r * ld), slope), factor));
 }
 
 // Where the attended vector is far shorter than orthogonal contexts would make it, pᵀ G p is a small difference of
@@ -145,16 +131,15 @@ static float attended_square(const float* weights, int64_t weight_stride, const 
   return V::reduce_add(square);
 }
 
-// Squares of the queries [j, j + width) that need it are replaced; weights of query q at weights + q * query_stride.
-static inline void mend_squares(Queries& queries, int64_t j, int64_t n, const float* weights, int64_t query_stride,
-                                int64_t weight_stride, const CopiedRows& contexts, int64_t n_contexts) {
+// Squares of the queries [j, j + width) that need it are replaced; weights contexts × queries, row stride ld.
+static inline void mend_squares(Queries& queries, int64_t j, int64_t n, const float* weights, int64_t ld,
+                                const CopiedRows& contexts, int64_t n_contexts) {
   const auto cancelled = V::less(V::load(queries.square + j), V::mul(V::set(0.25f), V::load(queries.diagonal + j)));
   if (!V::any(cancelled)) return;
   with_elements(contexts.pairs, [&](auto element) {
     for (int i = 0; i < V::width && j + i < n; ++i) {
       if (V::at(cancelled, i)) {
-        queries.square[j + i] =
-            attended_square<decltype(element)>(weights + (j + i) * query_stride, weight_stride, contexts, n_contexts);
+        queries.square[j + i] = attended_square<decltype(element)>(weights + j + i, ld, contexts, n_contexts);
       }
     }
   });
@@ -169,100 +154,46 @@ static inline void finish_relevance(Queries& queries, int64_t j, const float* qu
   V::store(queries.relevance + j, V::select(V::nonzero(length), cosine, V::zero()));
 }
 
-// Words attend to regions, for all captions of the block at once: fills weights, G p and the queries (block columns).
-static void attend_t2i(const CrossAttentionCall& call, const Rectangle& pairs, const ImageBlock& image,
-                       const CaptionBlock& block, Tiles& tiles, Queries& queries) {
-  const CrossAttentionOptions& options = call.options;
-  const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(rows);
-  tiles.similarities = image.similarities;
-  if (options.norm != Norm::none) {
-    int64_t c0 = 0;
-    for (int64_t c = 0; c < block.count; ++c) {
-      const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-      word_normalised_logits(options, tiles, rows, c0, n);
-      c0 += n;
-    }
-    for (int64_t r = 0; r < rows; ++r) {  // columns of the last vector that no caption owns
-      for (int64_t j = c0; j < (c0 + V::width - 1) / V::width * V::width; ++j) tiles.weights[r * ld + j] = 0.0f;
-    }
-  }
+// The attention of all queries of the block over one context item: fills weights, G p and the queries.
+static void attend(const CrossAttentionOptions& options, const Roles& roles, const ContextItem& item,
+                   const QueryBlock& block, Tiles& tiles, Queries& queries) {
+  const int64_t rows = item.n, ld = tiles.ld;
+  tiles.similarities = item.similarities;
+  const bool normalised = options.norm != Norm::none;
+  if (normalised) block_logits(options, roles, block, tiles, rows);
+  const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    if (options.norm == Norm::none) column_logits(options, tiles, rows, j);
     const float* s = tiles.similarities + j;
     float* p = tiles.weights + j;
+    if (!normalised) {
+      for (int64_t r = 0; r < rows; ++r) V::store(p + r * ld, V::mul(clip(V::load(s + r * ld), slope), lambda));
+    }
     // Without the maximum taken out, weights of 1e-18 squared would leave pᵀGp no digits.
     F shift = V::load(p);
     for (int64_t r = 1; r < rows; ++r) shift = V::max(shift, V::load(p + r * ld));
-    F product = V::zero(), total = V::zero();
+    F product = V::zero(), total = V::zero(), diagonal = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
       const F weight = exp(V::sub(V::load(p + r * ld), shift));
       V::store(p + r * ld, weight);
       product = V::fma(weight, V::load(s + r * ld), product);
       total = V::add(total, weight);
+      const F length = V::mul(weight, V::set(item.norms[r]));
+      diagonal = V::fma(length, length, diagonal);
     }
     V::store(queries.product + j, product);
     V::store(queries.total + j, total);
+    V::store(queries.diagonal + j, diagonal);
   }
-  block_product(rows, block.columns, rows, {image.gram, ldg, 1}, tiles.weights, kPanel, ld, tiles.gram_weights, ld,
-                false);
+  block_product(rows, block.columns, rows, {item.gram, gram_row(rows), 1}, tiles.weights, kPanel, ld,
+                tiles.gram_weights, ld, false);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    F square = V::zero(), diagonal = V::zero();
+    F square = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
-      const F p = V::load(tiles.weights + r * ld + j);
-      square = V::fma(p, V::load(tiles.gram_weights + r * ld + j), square);
-      const F length = V::mul(p, V::set(image.norms[r]));
-      diagonal = V::fma(length, length, diagonal);
+      square = V::fma(V::load(tiles.weights + r * ld + j), V::load(tiles.gram_weights + r * ld + j), square);
     }
     V::store(queries.square + j, square);
-    V::store(queries.diagonal + j, diagonal);
-    mend_squares(queries, j, block.columns, tiles.weights, 1, ld, image.rows, rows);
+    mend_squares(queries, j, block.columns, tiles.weights, ld, item.rows, rows);
     finish_relevance(queries, j, block.norms);
-  }
-}
-
-// Regions attend to words: λn of all captions of the block at once …
-static void logits_i2t(const CrossAttentionCall& call, const ImageBlock& image, const CaptionBlock& block,
-                       Tiles& tiles) {
-  tiles.similarities = image.similarities;
-  for (int64_t j = 0; j < block.columns; j += V::width) column_logits(call.options, tiles, image.n_regions, j);
-}
-
-// … and the weights and the relevance of every region for the caption at columns [c0, c0 + n) of the block.
-static void attend_i2t(const ImageBlock& image, const CaptionBlock& block, const float* gram, int64_t c0, int64_t n,
-                       Tiles& tiles, Queries& queries) {
-  const int64_t rows = image.n_regions, ld = tiles.ld, ldg = gram_row(n);
-  float* weights = tiles.weights + c0;
-  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
-    alignas(64) float shifts[V::width];
-    V::store(shifts, segment_maxima(weights + r0 * ld, ld, rows - r0, n));
-    for (int64_t r = r0; r < rows && r < r0 + V::width; ++r) {
-      for (int64_t j = 0; j < n; j += V::width) {
-        float* p = weights + r * ld + j;
-        V::store(p, exp(V::sub(V::load(p, n - j), V::set(shifts[r - r0]))), n - j);
-      }
-    }
-  }
-  block_product(rows, n, n, {weights, ld, 1}, gram, kPanel, ldg, tiles.gram_weights, ldg, false);
-  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
-    F product[V::width], total[V::width], square[V::width], diagonal[V::width];
-    for (int i = 0; i < V::width; ++i) {
-      product[i] = total[i] = square[i] = diagonal[i] = V::zero();
-      const int64_t r = r0 + i;
-      for (int64_t j = 0; r < rows && j < n; j += V::width) {
-        const F p = V::load(weights + r * ld + j, n - j);
-        product[i] = V::fma(p, V::load(tiles.similarities + r * ld + c0 + j, n - j), product[i]);
-        total[i] = V::add(total[i], p);
-        square[i] = V::fma(p, V::load(tiles.gram_weights + r * ldg + j, n - j), square[i]);
-        const F length = V::mul(p, V::load(block.norms + c0 + j, n - j));
-        diagonal[i] = V::fma(length, length, diagonal[i]);
-      }
-    }
-    V::store(queries.product + r0, sum_rows(product));
-    V::store(queries.total + r0, sum_rows(total));
-    V::store(queries.square + r0, sum_rows(square));
-    V::store(queries.diagonal + r0, sum_rows(diagonal));
-    mend_squares(queries, r0, rows, weights, ld, 1, block.rows.from(c0), n);
-    finish_relevance(queries, r0, image.norms);
   }
 }
 

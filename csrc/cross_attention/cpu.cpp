@@ -19,7 +19,7 @@ int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
                const BackwardChunk& chunk, float* image_gradients, float* caption_gradients) {
   const bool t2i = call.options.direction == Direction::t2i;
-  const Side& contexts = t2i ? call.images : call.captions;
+  const Side& contexts = call.contexts();
   const int64_t count = chunk.pairs.size();
   std::vector<int64_t> similarity_offsets(count), query_offsets(count), gram_offsets(contexts.count, -1);
   int64_t similarities = 0, queries = 0, grams = 0;
@@ -27,7 +27,7 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
     const int64_t r = call.images.lengths[chunk.pairs.images[k]], w = call.captions.lengths[chunk.pairs.captions[k]];
     similarity_offsets[k] = similarities;
     query_offsets[k] = queries;
-    similarities += r * gram_row(w);
+    similarities += t2i ? r * gram_row(w) : w * gram_row(r);
     queries += t2i ? w : r;
     const int64_t context = t2i ? chunk.pairs.images[k] : chunk.pairs.captions[k];
     if (gram_offsets[context] < 0) {
@@ -54,7 +54,7 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
 }  // namespace
 
 void score_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs) {
-  call.limits = plan_limits(call.images, call.captions);
+  call.limits = plan_limits(call.contexts(), call.queries());
   run_forward(call.images, call.captions, call.limits, owner_of(call), pairs, kernels.forward_bytes(call),
               [&](const Rectangle& rectangle, int64_t first, Workspace& memory) {
                 CrossAttentionCall part = call;
@@ -65,20 +65,19 @@ void score_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionC
 
 void differentiate_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs,
                                    const float* grad_scores, float* image_gradients, float* caption_gradients) {
-  call.limits = plan_limits(call.images, call.captions);
+  call.limits = plan_limits(call.contexts(), call.queries());
   const bool t2i = call.options.direction == Direction::t2i;
-  const BackwardProblem problem{
-      call.images,
-      call.captions,
-      call.limits,
-      owner_of(call),
-      pairs,
-      grad_scores,
-      [&](int64_t image, int64_t caption) {
-        const int64_t r = call.images.lengths[image], w = call.captions.lengths[caption];
-        return r * gram_row(w) + (t2i ? w : r);
-      },
-      [&](int64_t item) { return gram_floats((t2i ? call.images : call.captions).lengths[item]); }};
+  const BackwardProblem problem{call.images,
+                                call.captions,
+                                call.limits,
+                                owner_of(call),
+                                pairs,
+                                grad_scores,
+                                [&](int64_t image, int64_t caption) {
+                                  const int64_t r = call.images.lengths[image], w = call.captions.lengths[caption];
+                                  return t2i ? r * gram_row(w) + w : w * gram_row(r) + r;
+                                },
+                                [&](int64_t item) { return gram_floats(call.contexts().lengths[item]); }};
   for_each_backward_chunk(problem, [&](const BackwardChunk& chunk) {
     run_chunk(kernels, call, problem, chunk, image_gradients, caption_gradients);
   });

@@ -15,21 +15,21 @@ struct QueryGradients {
 struct CrossAttentionBackwardBuffers {
   CrossAttentionBuffers forward;
   QueryGradients grads;
-  float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, regions × words
-  float* weight_panels;   // pᵀ as panels: t2i
-  float* row;             // the words of one caption
+  float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, contexts × queries
+  float* weight_panels;   // pᵀ as panels
+  float* row;             // the queries of one item
 };
 
 static CrossAttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& call, Workspace& memory) {
-  const bool t2i = call.options.direction == Direction::t2i;
   const Limits& limits = call.limits;
-  const int64_t queries = pad_columns(t2i ? limits.columns : limits.rows);
   CrossAttentionBackwardBuffers buffers{};
   buffers.forward = take_attention_buffers(call, memory);
-  buffers.grads = {memory.floats(queries), memory.floats(queries), memory.floats(queries), memory.floats(queries)};
+  for (float** grads : {&buffers.grads.relevance, &buffers.grads.product, &buffers.grads.twice_square,
+                        &buffers.grads.own, &buffers.row}) {
+    *grads = memory.floats(limits.columns);
+  }
   buffers.scaled_weights = memory.floats(limits.rows * limits.columns);
-  buffers.row = memory.floats(limits.columns);
-  buffers.weight_panels = t2i ? memory.floats(pad_columns(limits.rows) * limits.columns) : nullptr;
+  buffers.weight_panels = memory.floats(pad_columns(limits.rows) * limits.columns);
   return buffers;
 }
 
@@ -94,9 +94,9 @@ static void softmax_segment_gradient(const float* s, int64_t n, float* dn, float
   }
 }
 
-// ∂L/∂x of one caption's columns, in place of ∂L/∂n, where the norm runs along its words: t2i.
-static void word_norm_gradient(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
-                               int64_t n, float* scratch) {
+// ∂L/∂x of one item's columns, in place of ∂L/∂n, through the norm along its queries.
+static void norm_gradients(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
+                           int64_t n, float* scratch) {
   const F slope = V::set(options.clip_slope);
   const float* s = tiles.similarities + c0;
   float* dn = tiles.gram_weights + c0;
@@ -132,52 +132,18 @@ static void word_norm_gradient(const CrossAttentionOptions& options, const Tiles
   }
 }
 
-// ∂L/∂x of the columns [j, j + width), in place of ∂L/∂n, where the norm runs along the regions: i2t.
-static void region_norm_gradient(const CrossAttentionOptions& options, const float* s, float* dn, int64_t ld,
-                                 int64_t ldn, int64_t rows, int64_t valid) {
-  const F slope = V::set(options.clip_slope);
-  if (options.norm == Norm::softmax) {
-    F best = V::load(s, valid);
-    for (int64_t r = 1; r < rows; ++r) best = V::max(best, V::load(s + r * ld, valid));
-    F sum = V::zero(), dot = V::zero();
-    for (int64_t r = 0; r < rows; ++r) {
-      const F e = exp(V::sub(V::load(s + r * ld, valid), best));
-      sum = V::add(sum, e);
-      dot = V::fma(e, V::load(dn + r * ldn, valid), dot);
-    }
-    const F inverse = V::div(V::set(1.0f), sum), shift = V::mul(dot, inverse);
-    for (int64_t r = 0; r < rows; ++r) {
-      const F n = V::mul(exp(V::sub(V::load(s + r * ld, valid), best)), inverse);
-      V::store(dn + r * ldn, V::mul(n, V::sub(V::load(dn + r * ldn, valid), shift)), valid);
-    }
-    return;
-  }
-  F sum = V::zero(), dot = V::zero();
-  for (int64_t r = 0; r < rows; ++r) {
-    const F x = clip(V::load(s + r * ld, valid), slope);
-    sum = V::add(sum, norm_term(x, options.norm));
-    dot = V::fma(x, V::load(dn + r * ldn, valid), dot);
-  }
-  const NormGradient gradient = norm_gradient(options.norm, sum, dot);
-  for (int64_t r = 0; r < rows; ++r) {
-    const F x = clip(V::load(s + r * ld, valid), slope);
-    const F pulled = V::mul(gradient.shared, direction_of(x, options.norm));
-    V::store(dn + r * ldn, V::sub(V::mul(gradient.own, V::load(dn + r * ldn, valid)), pulled), valid);
-  }
-}
-
-static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
-                         const ImageBlock& image, const CaptionBlock& block, CrossAttentionBackwardBuffers& buffers) {
-  const CrossAttentionOptions& options = call.options;
+// One context item against one block: its pairs' similarity gradients, and its own Gram gradient summed up.
+static void backward_block(const CrossAttentionOptions& options, const CrossAttentionGradients& out, const Roles& roles,
+                           const ContextItem& item, const QueryBlock& block, CrossAttentionBackwardBuffers& buffers) {
   Tiles& tiles = buffers.forward.tiles;
   Queries& queries = buffers.forward.queries;
   QueryGradients& grads = buffers.grads;
-  const int64_t rows = image.n_regions, ld = tiles.ld;
-  attend_t2i(call, pairs, image, block, tiles, queries);
+  const int64_t rows = item.n, ld = tiles.ld;
+  attend(options, roles, item, block, tiles, queries);
   int64_t c0 = 0;
-  for (int64_t c = 0; c < block.count; ++c) {
-    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-    const float grad = out.grad_scores[pairs.slot(image.image, block.first + c)];
+  for (int64_t q = block.first; q < block.first + block.count; ++q) {
+    const int64_t n = roles.query_rows(q);
+    const float grad = out.grad_scores[roles.slot(item.index, q)];
     pool_gradient(queries.relevance + c0, n, options.pooling, options.lambda_lse, grad, grads.relevance + c0);
     c0 += n;
   }
@@ -202,18 +168,15 @@ static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGra
       V::store(tiles.gram_weights + at, V::mul(p, V::sub(V::load(tiles.gram_weights + at), mean)));
     }
   }
-  // ∂L/∂G of this image: Σ over words of 2 ∂L/∂(pᵀGp) · p pᵀ.
+  // ∂L/∂G of this item: Σ over queries of 2 ∂L/∂(pᵀGp) · p pᵀ.
   transpose_to_panels(tiles.weights, ld, rows, block.columns, buffers.weight_panels);
   block_product(rows, rows, block.columns, {buffers.scaled_weights, ld, 1}, buffers.weight_panels,
-                block.columns * kPanel, kPanel, out.gram_grads + out.gram_offsets[pairs.images[image.image]],
+                block.columns * kPanel, kPanel, out.gram_grads + out.gram_offsets[roles.context_item(item.index)],
                 gram_row(rows), true);
   c0 = 0;
-  for (int64_t c = 0; c < block.count; ++c) {
-    const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-    const int64_t slot = pairs.slot(image.image, block.first + c), ldo = gram_row(n);
-    if (options.norm != Norm::none) {
-      word_norm_gradient(options, tiles, rows, c0, n, buffers.row);
-    }
+  for (int64_t q = block.first; q < block.first + block.count; ++q) {
+    const int64_t n = roles.query_rows(q), slot = roles.slot(item.index, q), ldo = gram_row(n);
+    if (options.norm != Norm::none) norm_gradients(options, tiles, rows, c0, n, buffers.row);
     float* ds = out.similarity_grads + out.similarity_offsets[slot];
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < n; j += V::width) {
@@ -229,75 +192,13 @@ static void backward_t2i(const CrossAttentionCall& call, const CrossAttentionGra
   }
 }
 
-static void backward_i2t(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
-                         const ImageBlock& image, const CaptionBlock& block, CrossAttentionBackwardBuffers& buffers) {
-  const CrossAttentionOptions& options = call.options;
-  Tiles& tiles = buffers.forward.tiles;
-  Queries& queries = buffers.forward.queries;
-  QueryGradients& grads = buffers.grads;
-  const int64_t rows = image.n_regions, ld = tiles.ld;
-  logits_i2t(call, image, block, tiles);
-  int64_t c0 = 0, gram = 0;
-  for (int64_t c = 0; c < block.count; ++c) {
-    const int64_t caption = pairs.captions[block.first + c], n = call.captions.lengths[caption];
-    const int64_t slot = pairs.slot(image.image, block.first + c), ldg = gram_row(n);
-    attend_i2t(image, block, block.grams + gram, c0, n, tiles, queries);
-    pool_gradient(queries.relevance, rows, options.pooling, options.lambda_lse, out.grad_scores[slot], grads.relevance);
-    for (int64_t r = 0; r < rows; r += V::width) relevance_gradient(queries, image.norms, r, grads);
-    float* coefs = out.query_coefs + out.query_offsets[slot];
-    const float *weights = tiles.weights + c0, *similarities = tiles.similarities + c0;
-    float* scaled = buffers.scaled_weights;
-    for (int64_t r = 0; r < rows; ++r) {
-      coefs[r] = grads.own[r];
-      const F product = V::set(grads.product[r]), square = V::set(grads.twice_square[r]);
-      F dot = V::zero();
-      for (int64_t j = 0; j < n; j += V::width) {
-        const F p = V::load(weights + r * ld + j, n - j), s = V::load(similarities + r * ld + j, n - j);
-        float* gp = tiles.gram_weights + r * ldg + j;
-        const F dp = weight_gradient(s, V::load(gp, n - j), product, square);
-        dot = V::fma(p, dp, dot);
-        V::store(gp, dp, n - j);
-        V::store(scaled + r * ldg + j, V::mul(square, p), n - j);
-      }
-      // As in t2i: the softmax takes out the mean.
-      const F mean = V::set(V::reduce_add(dot) / queries.total[r]);
-      for (int64_t j = 0; j < n; j += V::width) {
-        float* dt = tiles.gram_weights + r * ldg + j;
-        const F p = V::mul(V::set(options.lambda_softmax), V::load(weights + r * ld + j, n - j));
-        V::store(dt, V::mul(p, V::sub(V::load(dt, n - j), mean)), n - j);
-      }
-    }
-    // ∂L/∂G of this caption: Σ over regions of p · 2 ∂L/∂(pᵀGp) pᵀ.
-    block_product(n, n, rows, {weights, 1, ld}, scaled, kPanel, ldg, out.gram_grads + out.gram_offsets[caption], ldg,
-                  true);
-    float* ds = out.similarity_grads + out.similarity_offsets[slot];
-    for (int64_t j = 0; j < n; j += V::width) {
-      if (options.norm != Norm::none) {
-        region_norm_gradient(options, similarities + j, tiles.gram_weights + j, ld, ldg, rows, n - j);
-      }
-      for (int64_t r = 0; r < rows; ++r) {
-        const F s = V::load(similarities + r * ld + j, n - j), p = V::load(weights + r * ld + j, n - j);
-        const F dx = V::load(tiles.gram_weights + r * ldg + j, n - j), product = V::set(grads.product[r]);
-        V::store(ds + r * ldg + j, similarity_gradient(s, V::set(options.clip_slope), dx, product, p), n - j);
-      }
-    }
-    c0 += n;
-    gram += n * ldg;
-  }
-}
-
 static void cross_attention_backward(const CrossAttentionCall& call, const CrossAttentionGradients& out,
                                      const Rectangle& pairs, Workspace& memory) {
   CrossAttentionBackwardBuffers buffers = take_backward_buffers(call, memory);
-  const bool t2i = call.options.direction == Direction::t2i;
-  for_each_block(call.images, call.captions, call.limits, pairs, buffers.forward.blocks,
-                 [&](const ImageBlock& image, const CaptionBlock& block) {
-                   if (t2i) {
-                     backward_t2i(call, out, pairs, image, block, buffers);
-                   } else {
-                     backward_i2t(call, out, pairs, image, block, buffers);
-                   }
-                 });
+  const Roles roles(call.images, call.captions, pairs, call.options.direction);
+  for_each_block(roles, call.limits, buffers.forward.blocks, [&](const ContextItem& item, const QueryBlock& block) {
+    backward_block(call.options, out, roles, item, block, buffers);
+  });
 }
 
 static int64_t cross_attention_backward_bytes(const CrossAttentionCall& call) {

@@ -21,8 +21,8 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   for (int64_t p = jobs.offsets[index]; p < jobs.offsets[index + 1]; ++p) {
     const int64_t partner = jobs.partners[p], slot = jobs.slots[p], depth = other.lengths[partner];
     const float* ds = from.similarity_grads + from.similarity_offsets[slot];
-    const int64_t ld = gram_row(of_images ? depth : rows);
-    const Strided left = of_images ? Strided{ds, ld, 1} : Strided{ds, 1, ld};
+    const int64_t ld = gram_row(attends ? rows : depth);
+    const Strided left = attends ? Strided{ds, 1, ld} : Strided{ds, ld, 1};
     item_to_panels(other, partner, k0, columns, panels);
     block_product(rows, columns, depth, left, panels, depth * kPanel, kPanel, slice, kSlice, true);
     if (attends) {

@@ -22,10 +22,13 @@ struct CrossAttentionCall {
   CrossAttentionOptions options;
   Limits limits;
   float* scores;  // by slot
+
+  const Side& contexts() const { return options.direction == Direction::t2i ? images : captions; }
+  const Side& queries() const { return options.direction == Direction::t2i ? captions : images; }
 };
 
-// The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (regions × words) with row
-// stride gram_row(words), at similarity_offsets[slot]; `query_coefs` the factor of each query's own row in its
+// The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
+// stride gram_row(queries), at similarity_offsets[slot]; `query_coefs` the factor of each query's own row in its
 // gradient, at query_offsets[slot]; `gram_grads` the (contexts × contexts) matrix whose product with the contexts
 // completes their gradient, summed over pairs, at gram_offsets[item] of the attended side.
 struct CrossAttentionGradients {

@@ -9,6 +9,13 @@ namespace crossret {
 
 namespace {
 
+Owner owner_of(const MaxSimCall& call) { return call.direction == Direction::t2i ? Owner::image : Owner::caption; }
+
+Limits limits_of(const MaxSimCall& call) {
+  return call.direction == Direction::t2i ? plan_limits(call.images, call.captions)
+                                          : plan_limits(call.captions, call.images);
+}
+
 int64_t query_count(const MaxSimCall& call, int64_t image, int64_t caption) {
   return call.direction == Direction::t2i ? call.captions.lengths[caption] : call.images.lengths[image];
 }
@@ -36,8 +43,8 @@ void run_chunk(const MaxSimKernels& kernels, const MaxSimCall& call, const Backw
 }  // namespace
 
 void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs) {
-  call.limits = plan_limits(call.images, call.captions);
-  run_forward(call.images, call.captions, call.limits, Owner::image, pairs, kernels.score_bytes(call),
+  call.limits = limits_of(call);
+  run_forward(call.images, call.captions, call.limits, owner_of(call), pairs, kernels.score_bytes(call),
               [&](const Rectangle& rectangle, int64_t first, Workspace& memory) {
                 MaxSimCall part = call;
                 part.scores += first;
@@ -47,11 +54,11 @@ void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList*
 
 void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
                           const float* grad_scores, float* image_gradients, float* caption_gradients) {
-  call.limits = plan_limits(call.images, call.captions);
+  call.limits = limits_of(call);
   const BackwardProblem problem{call.images,
                                 call.captions,
                                 call.limits,
-                                Owner::image,
+                                owner_of(call),
                                 pairs,
                                 grad_scores,
                                 [&](int64_t image, int64_t caption) { return 2 * query_count(call, image, caption); },

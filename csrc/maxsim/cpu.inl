@@ -4,24 +4,25 @@ namespace CROSSRET_ISA {
 
 struct MaxSimBuffers {
   BlockBuffers blocks;
-  const float* similarities;  // of the image at hand
-  float* best;                // of each query: the largest similarity …
-  float* index;               // … and which context has it, as a float vector lane
+  float* best;   // of each query: the largest similarity …
+  float* index;  // … and which context has it, as a float vector lane
   float* grads;
 };
 
 static MaxSimBuffers take_maxsim_buffers(const MaxSimCall& call, Workspace& memory) {
-  const int64_t queries = pad_columns(call.direction == Direction::t2i ? call.limits.columns : call.limits.rows);
+  const bool t2i = call.direction == Direction::t2i;
+  const int64_t queries = call.limits.columns;
   MaxSimBuffers buffers{};
-  buffers.blocks = take_buffers(call.images, call.captions, call.limits, false, false, memory);
+  buffers.blocks =
+      take_buffers(t2i ? call.images : call.captions, t2i ? call.captions : call.images, call.limits, false, memory);
   buffers.best = memory.floats(queries);
   buffers.index = memory.floats(queries);
   buffers.grads = memory.floats(queries);
   return buffers;
 }
 
-// The best region of the words in columns [j, j + width).
-static void best_region(const float* s, int64_t ld, int64_t rows, int64_t j, MaxSimBuffers& buffers) {
+// The best context of the queries in columns [j, j + width).
+static void best_context(const float* s, int64_t ld, int64_t rows, int64_t j, MaxSimBuffers& buffers) {
   F best = V::load(s + j), index = V::zero();
   for (int64_t r = 1; r < rows; ++r) {
     const F x = V::load(s + r * ld + j);
@@ -32,52 +33,38 @@ static void best_region(const float* s, int64_t ld, int64_t rows, int64_t j, Max
   V::store(buffers.index + j, index);
 }
 
-// Calls visit(image of the rectangle, caption of the rectangle, number of queries, their places in the buffers).
+// Calls visit(slot, number of queries, their places in the buffers).
 template <class Visit>
 static void for_each_best(const MaxSimCall& call, const Rectangle& pairs, MaxSimBuffers& buffers, const Visit& visit) {
-  const int64_t ld = call.limits.columns;
-  const bool t2i = call.direction == Direction::t2i;
-  for_each_block(call.images, call.captions, call.limits, pairs, buffers.blocks,
-                 [&](const ImageBlock& image, const CaptionBlock& block) {
-                   const int64_t rows = image.n_regions;
-                   const float* s = buffers.similarities = image.similarities;
-                   for (int64_t j = 0; t2i && j < block.columns; j += V::width) best_region(s, ld, rows, j, buffers);
-                   int64_t c0 = 0;
-                   for (int64_t c = 0; c < block.count; ++c) {
-                     const int64_t n = call.captions.lengths[pairs.captions[block.first + c]];
-                     for (int64_t r = 0; !t2i && r < rows; r += V::width) {
-                       V::store(buffers.best + r, segment_maxima(s + r * ld + c0, ld, rows - r, n));
-                     }
-                     visit(image.image, block.first + c, t2i ? n : rows, t2i ? c0 : 0, c0);
-                     c0 += n;
-                   }
-                 });
+  const Roles roles(call.images, call.captions, pairs, call.direction);
+  for_each_block(roles, call.limits, buffers.blocks, [&](const ContextItem& item, const QueryBlock& block) {
+    for (int64_t j = 0; j < block.columns; j += V::width) {
+      best_context(item.similarities, call.limits.columns, item.n, j, buffers);
+    }
+    int64_t c0 = 0;
+    for (int64_t q = block.first; q < block.first + block.count; ++q) {
+      const int64_t n = roles.query_rows(q);
+      visit(roles.slot(item.index, q), n, c0);
+      c0 += n;
+    }
+  });
 }
 
 static void maxsim_forward(const MaxSimCall& call, const Rectangle& pairs, Workspace& memory) {
   MaxSimBuffers buffers = take_maxsim_buffers(call, memory);
-  for_each_best(call, pairs, buffers, [&](int64_t i, int64_t c, int64_t queries, int64_t at, int64_t) {
-    call.scores[pairs.slot(i, c)] = pool(buffers.best + at, queries, call.pooling, 1.0f);
+  for_each_best(call, pairs, buffers, [&](int64_t slot, int64_t queries, int64_t at) {
+    call.scores[slot] = pool(buffers.best + at, queries, call.pooling, 1.0f);
   });
 }
 
 static void maxsim_backward(const MaxSimCall& call, const MaxSimGradients& out, const Rectangle& pairs,
                             Workspace& memory) {
   MaxSimBuffers buffers = take_maxsim_buffers(call, memory);
-  const bool t2i = call.direction == Direction::t2i;
-  for_each_best(call, pairs, buffers, [&](int64_t i, int64_t c, int64_t queries, int64_t at, int64_t c0) {
-    const int64_t slot = pairs.slot(i, c), offset = out.offsets[slot];
+  for_each_best(call, pairs, buffers, [&](int64_t slot, int64_t queries, int64_t at) {
+    const int64_t offset = out.offsets[slot];
     pool_gradient(buffers.best + at, queries, call.pooling, 1.0f, out.grad_scores[slot], buffers.grads);
     for (int64_t q = 0; q < queries; ++q) {
-      int64_t best = 0;
-      if (t2i) {
-        best = static_cast<int64_t>(buffers.index[at + q]);
-      } else {
-        const float* s = buffers.similarities + q * call.limits.columns + c0;
-        const int64_t n = call.captions.lengths[pairs.captions[c]];
-        for (int64_t w = 1; w < n; ++w) best = s[w] > s[best] ? w : best;
-      }
-      out.best[offset + q] = static_cast<int32_t>(best);
+      out.best[offset + q] = static_cast<int32_t>(buffers.index[at + q]);
       out.coefs[offset + q] = buffers.grads[q];
     }
   });
