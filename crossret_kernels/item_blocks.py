@@ -103,7 +103,7 @@ class FeatureBlocks:
         else:
             offsets = torch.tensor([0, *(len(feature) for feature in check)]).cumsum(0)
         stored = ragged.values.dtype
-        dim, dtype = ragged.values.size(1), dtype or stored
+        dim, dtype = ragged.values.size(-1), dtype or stored
         block_rows = BLOCK_BYTES // (dim * max(stored.itemsize, dtype.itemsize))
         # One buffer for all blocks: fresh ones of this size would fragment the heap, and fault page by page.
         longest = int(offsets.diff().max()) if len(ragged) else 0
