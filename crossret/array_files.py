@@ -1,17 +1,22 @@
-"""The .npy files of others: mapped from the disk when they are what is expected, and told what is wrong when not."""
+"""Arrays as .npy files: those of others, mapped when they are what is expected; our own, larger than memory."""
 
 from __future__ import annotations
 
 import ast
 import math
+import mmap
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
+
+from crossret.files import atomic_write
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # 3.0 is for field names that are not Latin-1, which plain numbers have not
@@ -63,6 +68,34 @@ def map_array(
                 "truncated or padded"
             )
         return np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
+
+
+@contextmanager
+def write_blocks(
+    path: str | os.PathLike[str], shape: tuple[int, int]
+) -> Iterator[Callable[[slice, slice, NDArray[np.floating]], None]]:
+    """Write a float32 matrix in blocks, atomically: ``write(rows, columns, block)``, each place once, in any order.
+
+    The file is mapped, and what is written leaves the memory of this process at once, so that the matrix may be larger.
+
+    Raises:
+        OSError: as ``atomic_write``; the room on the disk is asked for before anything is computed.
+    """
+    with atomic_write(path) as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        offset = file.tell()
+        file.flush()
+        size = offset + 4 * math.prod(shape)
+        # A map of a file with holes would end the process, not the call, when the disk is full.
+        os.posix_fallocate(file.fileno(), 0, size)
+        with mmap.mmap(file.fileno(), size) as mapping:
+
+            def write(rows: slice, columns: slice, block: NDArray[np.floating]) -> None:
+                # An array of its own for each call: one that outlived an error would keep the map from being closed.
+                np.ndarray(shape, "<f4", mapping, offset)[rows, columns] = block
+                mapping.madvise(mmap.MADV_DONTNEED)
+
+            yield write
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:

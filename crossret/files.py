@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a binary file that takes the place of ``path`` only once it is complete.
+    """Open a binary file, to write and to read, that takes the place of ``path`` only once it is complete.
 
     The bytes go to a new hidden file in the same directory (a rename across file systems is a copy, and a copy can be
     interrupted). On leaving the block the file is flushed to the disk and renamed over ``path``; if the block raises,
@@ -62,7 +62,7 @@ def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
     while True:
         partial = directory / f"{family}{secrets.token_hex(8)}.tmp"
         # "x" honours the umask, so the file gets the permissions that a plain open() would have given it.
-        with open(partial, "xb") as file:
+        with open(partial, "x+b") as file:
             try:
                 with suppress(OSError):  # where there are no locks, nobody can take one and remove the file
                     fcntl.flock(file, fcntl.LOCK_EX)

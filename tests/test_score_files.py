@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ import torch
 
 from crossret.score_files import score_files
 from crossret_kernels import scan_scores
+from tests.kernels.subprocesses import run_python
 
 Change = Callable[[Path], None]
 
@@ -27,7 +29,7 @@ def features(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def score(directory: Path, *, lengths: bool = True, block: int = 512) -> tuple[int, int]:
+def score(directory: Path, *, lengths: bool = True) -> tuple[int, int]:
     return score_files(
         partial(scan_scores, normalize=True),
         directory / "regions.npy",
@@ -35,20 +37,23 @@ def score(directory: Path, *, lengths: bool = True, block: int = 512) -> tuple[i
         directory / "scores.npy",
         region_lengths=directory / "region_lengths.npy" if lengths else None,
         word_lengths=directory / "word_lengths.npy" if lengths else None,
-        block=block,
     )
 
 
 @pytest.mark.parametrize("lengths", [True, False])
-@pytest.mark.parametrize("block", [2, 512])
-def test_blocks_make_up_the_matrix(features: Path, lengths: bool, block: int) -> None:
-    assert score(features, lengths=lengths, block=block) == (5, 7)
-    scores = np.load(features / "scores.npy", allow_pickle=False)
+@pytest.mark.parametrize(("scores", "feature_bytes"), [(1, 1), (6, 10**6), (10**6, 300), (10**6, 10**6)])
+def test_blocks_make_up_the_matrix(
+    features: Path, monkeypatch: pytest.MonkeyPatch, lengths: bool, scores: int, feature_bytes: int
+) -> None:
+    monkeypatch.setattr("crossret.score_files.BLOCK_SCORES", scores)
+    monkeypatch.setattr("crossret_kernels.item_blocks.BLOCK_BYTES", feature_bytes)
+    assert score(features, lengths=lengths) == (5, 7)
+    written = np.load(features / "scores.npy", allow_pickle=False)
     regions, words = (torch.from_numpy(np.load(features / f"{name}.npy")).float() for name in ("regions", "words"))
     n_regions, n_words = ([3, 1, 2, 3, 3], [4, 1, 2, 3, 4, 1, 2]) if lengths else (None, None)
     expected = scan_scores(regions, words, n_regions, n_words, normalize=True)
-    assert scores.dtype == np.float32
-    np.testing.assert_allclose(scores, expected.numpy(), rtol=1e-6, atol=1e-6)
+    assert written.dtype == np.float32
+    np.testing.assert_array_equal(written, expected.numpy())
 
 
 def saved(name: str, array: np.ndarray) -> Change:
@@ -109,3 +114,49 @@ def test_an_input_is_not_overwritten(features: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"scores\.npy: .* this input"):
         score(features)
     assert (features / f"{name}.npy").read_bytes() == before
+
+
+def test_a_disk_without_room_is_told_before_anything_is_scored(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    before = sorted(os.listdir(features))
+    with pytest.raises(OSError, match=r"No space left.*scores\.npy"):
+        score(features)
+    assert sorted(os.listdir(features)) == before
+
+
+def test_an_error_in_scoring_leaves_nothing(features: Path) -> None:
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("a bug")
+
+    before = sorted(os.listdir(features))
+    with pytest.raises(RuntimeError, match="a bug"):
+        score_files(broken, features / "regions.npy", features / "words.npy", features / "scores.npy")
+    assert sorted(os.listdir(features)) == before
+
+
+def test_memory_does_not_grow_with_the_scores(tmp_path: Path) -> None:
+    """6,000 × 8,000 scores are 183 MiB."""
+    program = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from crossret.score_files import score_files\n"
+        "from crossret_kernels import maxsim_scores\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "at = Path(sys.argv[1])\n"
+        "def run(n, m):\n"
+        "    for name, count in (('regions', n), ('words', m)):\n"
+        "        np.save(at / f'{name}.npy', np.ones((count, 1, 8), np.float32))\n"
+        "    score_files(maxsim_scores, at / 'regions.npy', at / 'words.npy', at / 'scores.npy')\n"
+        "run(1, 1)\n"
+        "before = peak()\n"
+        "run(6000, 8000)\n"
+        "print(peak() - before)\n"
+    )
+    process = run_python("-c", program, str(tmp_path))
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) <= 100
+    assert np.load(tmp_path / "scores.npy", mmap_mode="r").shape == (6000, 8000)
