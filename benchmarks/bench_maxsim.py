@@ -1,34 +1,47 @@
-"""Sum-Max as late interaction: one query of 32 tokens against 1,000 documents of 128–300 tokens."""
+"""Sum-Max as late interaction: a query of 32 tokens against documents of 128–300 tokens, beside the peers."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.cases import Case
-from crossret_kernels import maxsim_scores
+from benchmarks.cases import LATE_INTERACTION, TINY, Case
+from benchmarks.checks import TOLERANCES, check_scores
+from benchmarks.implementations import FASTEST, IMPLEMENTATIONS, PRODUCT, maxsim
+from benchmarks.loops import maxsim_loop
+from benchmarks.measure import Bench
+from benchmarks.peers import PEERS
 
-ISAS = torch.ops.crossret.cpu_isas().split()
-# Documents are the captions' side of the case, so that their lengths vary.
-LATE_INTERACTION = Case(n_images=1, n_captions=1000, regions=32, dim=128, shortest=128, longest=300)
+# What torch's own compiler warns of is no concern of ours.
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
 
 
-@pytest.mark.parametrize("name", ["product", "torch", *(f"cpu-{isa}" for isa in ISAS)])
-def test_late_interaction(benchmark: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    benchmark.group = f"maxsim_scores {LATE_INTERACTION} float32"
-    query, documents, lengths = LATE_INTERACTION.features()
-    packed = torch.cat([item[:length] for item, length in zip(documents, lengths.tolist(), strict=True)])
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    if name == "product":
-        benchmark(torch.mm, packed, query[0].T)
-    else:
-        backend, _, isa = name.partition("-")
-        if isa:
-            monkeypatch.setenv("CROSSRET_CPU_ISA", isa)
-        similarities = (packed @ query[0].T).split(lengths.tolist())
-        expected = torch.stack([block.amax(0).sum() for block in similarities])[:, None]
-        torch.testing.assert_close(maxsim_scores((packed, offsets), query, backend=backend), expected)
-        benchmark(maxsim_scores, (packed, offsets), query, backend=backend)
-    benchmark.extra_info.update(flops=LATE_INTERACTION.flops(lengths), pairs=LATE_INTERACTION.n_captions)
+def score(bench: Bench, operation: str, case: Case, dtype: torch.dtype, name: str) -> None:
+    case = bench.size(case)
+    inputs = case.inputs().to(dtype)
+    if name in PEERS:
+        ours = maxsim(FASTEST, inputs, bench)()
+        torch.testing.assert_close(maxsim(name, inputs, bench)(), ours, rtol=0, atol=TOLERANCES[dtype])
+    call = maxsim(name, inputs, bench)
+    if name != PRODUCT:
+        check_scores(call, inputs, maxsim_loop)
+    bench.describe(operation, case, dtype, name)
+    bench.measure(inputs, call)
+
+
+@pytest.mark.parametrize("name", [*IMPLEMENTATIONS, *PEERS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_late_interaction(bench: Bench, dtype: torch.dtype, name: str) -> None:
+    score(bench, "Sum-Max", LATE_INTERACTION, dtype, name)
+
+
+# maxsim-cpu chooses its threads once a process and has no line here.
+@pytest.mark.parametrize("name", [PRODUCT, FASTEST])
+@pytest.mark.parametrize("threads", [1])
+def test_late_interaction_on_one_thread(bench: Bench, name: str) -> None:
+    score(bench, "Sum-Max", LATE_INTERACTION, torch.float32, name)
+
+
+@pytest.mark.parametrize("name", [PRODUCT, "loop", FASTEST])
+def test_a_call_of_almost_nothing(bench: Bench, name: str) -> None:
+    score(bench, "Sum-Max, overhead of a call", TINY, torch.float32, name)

@@ -1,70 +1,131 @@
-"""Shapes and inputs of the benchmarks, and the per-caption loop that published SCAN code scores with."""
+"""Shapes and inputs of the benchmarks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "t2i LSE": {"direction": "t2i", "lambda_softmax": 9.0, "pooling": "lse", "lambda_lse": 6.0},
+    "i2t AVG": {"direction": "i2t", "lambda_softmax": 4.0, "pooling": "avg"},
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Unit features, padded, with their lengths."""
+
+    regions: Tensor
+    region_lengths: Tensor
+    words: Tensor
+    word_lengths: Tensor
+
+    @property
+    def pairs(self) -> int:
+        return len(self.regions) * len(self.words)
+
+    @property
+    def flop(self) -> int:
+        """Of the similarity product, which no score can do without."""
+        return 2 * int(self.region_lengths.sum()) * int(self.word_lengths.sum()) * self.regions.size(-1)
+
+    @property
+    def bytes(self) -> int:
+        """Of valid features and scores, each moved once."""
+        rows = int(self.region_lengths.sum()) + int(self.word_lengths.sum())
+        return rows * self.regions.size(-1) * self.regions.itemsize + 4 * self.pairs
+
+    def first(self, n_images: int, n_captions: int) -> Inputs:
+        return Inputs(
+            self.regions[:n_images],
+            self.region_lengths[:n_images],
+            self.words[:n_captions],
+            self.word_lengths[:n_captions],
+        )
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        return replace(self, regions=self.regions.to(dtype), words=self.words.to(dtype))
+
+    def minus_item_means(self) -> Inputs:
+        """Items whose features nearly cancel: their attended vectors are short differences of long sums."""
+
+        def centred(values: Tensor, lengths: Tensor) -> Tensor:
+            valid = (torch.arange(values.size(1)) < lengths[:, None])[:, :, None]
+            mean = (values * valid).sum(1, keepdim=True) / lengths[:, None, None]
+            return F.normalize((values - mean) * valid, dim=-1)
+
+        return replace(
+            self,
+            regions=centred(self.regions, self.region_lengths),
+            words=centred(self.words, self.word_lengths),
+        )
+
+    def packed_regions(self) -> tuple[Tensor, Tensor]:
+        """(values (rows, D), cu_seqlens)."""
+        return _pack(self.regions, self.region_lengths)
+
+    def packed_words(self) -> tuple[Tensor, Tensor]:
+        """(values (rows, D), cu_seqlens)."""
+        return _pack(self.words, self.word_lengths)
+
+
+def _pack(values: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    rows = torch.cat([item[:length] for item, length in zip(values, lengths.tolist(), strict=True)])
+    return rows, F.pad(lengths.cumsum(0), (1, 0))
+
 
 @dataclass(frozen=True)
 class Case:
-    """Unit features: n_images × regions × dim against n_captions of shortest … longest words."""
+    """Items on both sides, their shortest and longest, and the features' dimension."""
 
     n_images: int
     n_captions: int
-    regions: int = 36
     dim: int = 1024
-    shortest: int = 6
-    longest: int = 20
+    regions: tuple[int, int] = (36, 36)
+    words: tuple[int, int] = (6, 20)
 
     def __str__(self) -> str:
-        return f"{self.n_images}x{self.regions}x{self.dim}-{self.n_captions}x{self.shortest}..{self.longest}"
+        sides = (self.n_images, self.regions), (self.n_captions, self.words)
+        return " by ".join(f"{n:,} × {_range(*lengths)}" for n, lengths in sides) + f", D = {self.dim}"
 
-    def features(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-        """Regions (n_images, R, D), words (n_captions, W, D), word lengths; the same on every call."""
+    def small(self) -> Case:
+        """The same kind of case at a size that takes no time, to be run as a test."""
+        regions, words = ((min(low, 5 - (low < high)), min(high, 5)) for low, high in (self.regions, self.words))
+        return Case(min(self.n_images, 3), min(self.n_captions, 3), min(self.dim, 12), regions, words)
+
+    def inputs(self) -> Inputs:
+        """float32 features, the same on every call."""
         generator = torch.Generator().manual_seed(0)
-        regions = torch.randn(self.n_images, self.regions, self.dim, generator=generator)
-        words = torch.randn(self.n_captions, self.longest, self.dim, generator=generator)
-        lengths = torch.randint(self.shortest, self.longest + 1, (self.n_captions,), generator=generator)
-        return F.normalize(regions, dim=-1).to(dtype), F.normalize(words, dim=-1).to(dtype), lengths
 
-    def flops(self, lengths: Tensor) -> int:
-        """Of the similarity product, which bounds every score from below."""
-        return 2 * self.n_images * self.regions * int(lengths.sum()) * self.dim
+        def side(n: int, shortest: int, longest: int) -> tuple[Tensor, Tensor]:
+            values = torch.randn(n, longest, self.dim, generator=generator)
+            lengths = torch.randint(shortest, longest + 1, (n,), generator=generator)
+            return F.normalize(values, dim=-1), lengths
+
+        return Inputs(*side(self.n_images, *self.regions), *side(self.n_captions, *self.words))
+
+
+def _range(shortest: int, longest: int) -> str:
+    return str(longest) if shortest == longest else f"{shortest}–{longest}"
 
 
 TRAINING_BATCH = Case(128, 128)
-SETTINGS = {
-    "t2i-lse": {"direction": "t2i", "lambda_softmax": 9.0, "pooling": "lse", "lambda_lse": 6.0},
-    "i2t-avg": {"direction": "i2t", "lambda_softmax": 4.0, "pooling": "avg", "lambda_lse": 6.0},
-}
-EPS = 1e-8
-
-
-def loop_scores(
-    regions: Tensor,
-    words: Tensor,
-    lengths: Tensor,
-    *,
-    direction: str,
-    lambda_softmax: float,
-    pooling: str,
-    lambda_lse: float,
-) -> Tensor:
-    """clipped_l2norm scores (n_images, n_captions), one caption at a time with every intermediate built."""
-    columns = []
-    for caption, length in zip(words, lengths.tolist(), strict=True):
-        own = caption[:length].expand(len(regions), -1, -1)
-        queries, contexts = (own, regions) if direction == "t2i" else (regions, own)
-        similarities = F.leaky_relu(contexts @ queries.mT, 0.1)
-        normalised = similarities / (similarities.square().sum(2, keepdim=True).sqrt() + EPS)
-        weights = torch.softmax(lambda_softmax * normalised.mT, 2)
-        attended = weights @ contexts
-        lengths_product = queries.norm(dim=2) * attended.norm(dim=2)
-        relevance = (queries * attended).sum(2) / lengths_product.clamp(min=EPS)
-        pooled = relevance.mean(1) if pooling == "avg" else torch.logsumexp(lambda_lse * relevance, 1) / lambda_lse
-        columns.append(pooled)
-    return torch.stack(columns, 1)
+# Documents stand for images and the query for a caption.
+LATE_INTERACTION = Case(1000, 1, dim=128, regions=(128, 300), words=(32, 32))
+INTERACTIVE_SEARCH = Case(1000, 1)
+BATCH_SIZES = [Case(64, 64), Case(128, 128), Case(256, 256), Case(512, 512)]
+WHOLE_TEST_SET = Case(1000, 5000)
+ODD_SIZES = [
+    Case(36, 1),
+    Case(36, 1, regions=(1, 1)),
+    Case(36, 1, regions=(100, 100)),
+    Case(36, 1, words=(80, 80)),
+    Case(36, 1, dim=96),
+    Case(36, 1, dim=300),
+    Case(36, 1, dim=2048),
+]
+TINY = Case(1, 1, dim=64)

@@ -1,0 +1,91 @@
+"""Stacked cross attention of a training batch, forward alone and with the hardest-negative loss and its gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.cases import SETTINGS, TRAINING_BATCH
+from benchmarks.checks import check_scores
+from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS, PRODUCT, sample, scan
+from benchmarks.loops import scan_loop
+from benchmarks.measure import Bench
+from crossret_kernels import triplet_loss
+
+# What torch's own compiler warns of is no concern of ours.
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
+
+BOTH_WAYS = pytest.mark.parametrize("setting", SETTINGS)
+IN_BFLOAT16 = [PRODUCT, "loop", "torch", *FUSED]
+
+
+def score(bench: Bench, setting: str, dtype: torch.dtype, name: str, centred: bool = False) -> None:
+    case, options = bench.size(TRAINING_BATCH), SETTINGS[setting]
+    inputs = sample(name, case.inputs().to(dtype))
+    inputs = inputs.minus_item_means() if centred else inputs
+    call = scan(name, inputs, options, bench)
+    if name != PRODUCT:
+        check_scores(call, inputs, lambda corner: scan_loop(corner, **options))
+    operation = f"{setting} forward, features minus their item's mean" if centred else f"{setting} forward"
+    bench.describe(operation, case, dtype, name)
+    bench.measure(inputs, call)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_forward(bench: Bench, setting: str, name: str) -> None:
+    score(bench, setting, torch.float32, name)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", IN_BFLOAT16)
+def test_forward_in_bfloat16(bench: Bench, setting: str, name: str) -> None:
+    score(bench, setting, torch.bfloat16, name)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", [PRODUCT, FASTEST])
+@pytest.mark.parametrize("threads", [1])
+def test_forward_on_one_thread(bench: Bench, setting: str, name: str) -> None:
+    score(bench, setting, torch.float32, name)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", [PRODUCT, FASTEST])
+@pytest.mark.parametrize("threads", [1])
+@pytest.mark.full
+def test_forward_in_bfloat16_on_one_thread(bench: Bench, setting: str, name: str) -> None:
+    score(bench, setting, torch.bfloat16, name)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["loop", "torch", FASTEST])
+def test_contexts_that_nearly_cancel(bench: Bench, setting: str, name: str) -> None:
+    score(bench, setting, torch.float32, name, centred=True)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    "name", ["loop", *(pytest.param(name, marks=pytest.mark.full) for name in EINSUMS), "torch", *FUSED]
+)
+def test_training_step(bench: Bench, setting: str, name: str) -> None:
+    case, options = bench.size(TRAINING_BATCH), SETTINGS[setting]
+    inputs = case.inputs()
+    if name in EINSUMS:  # which keep gigabytes; square, because the loss is of pairs that belong together
+        inputs = inputs.first(32, 32)
+    leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
+    call = scan(name, inputs, options, bench)
+
+    def step() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(triplet_loss(call()), leaves)
+
+    if name == FASTEST:
+        expected = torch.autograd.grad(triplet_loss(scan_loop(inputs, **options)), leaves)
+    else:
+        expected = torch.autograd.grad(triplet_loss(scan(FASTEST, inputs, options, bench)()), leaves)
+    call = scan(name, inputs, options, bench)
+    torch.testing.assert_close(step(), expected, rtol=0, atol=1e-3)
+    bench.describe(f"{setting} training step", case, torch.float32, name)
+    # Scores; the same again with their gradients; a product more for either side's features.
+    bench.measure(inputs, step, products=4)

@@ -1,0 +1,82 @@
+"""Times one call with pytest-benchmark, and notes beside its times what they are to be compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.cases import Case, Inputs
+from benchmarks.floor import Floor
+from benchmarks.memory import peak_mebibytes
+
+SECONDS = 1.0  # of timing a benchmark
+SHORTEST = 1e-3  # a round shorter than this is timed as several calls
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One benchmark: a line of the report, in the group of all lines that differ from it by implementation."""
+
+    benchmark: Any  # pytest-benchmark's fixture
+    floor: Floor
+    patch: pytest.MonkeyPatch
+    threads: int
+
+    @property
+    def timed(self) -> bool:
+        """Whether this is a benchmark; otherwise it runs once, as a test."""
+        return not self.benchmark.disabled
+
+    def size(self, case: Case) -> Case:
+        """The case itself, or its small likeness when it runs as a test."""
+        return case if self.timed else case.small()
+
+    def describe(self, operation: str, case: Case, dtype: torch.dtype, implementation: str) -> None:
+        name = str(dtype).removeprefix("torch.")
+        plural = "" if self.threads == 1 else "s"
+        self.benchmark.group = f"{operation}, {case}, {name}, {self.threads} thread{plural}"
+        self.benchmark.extra_info.update(
+            operation=operation,
+            case=str(case),
+            images=case.n_images,
+            captions=case.n_captions,
+            dtype=name,
+            threads=self.threads,
+            implementation=implementation,
+        )
+
+    def measure(self, inputs: Inputs, call: Callable[[], Tensor | Sequence[Tensor]], products: int = 1) -> None:
+        """Times `call`, which costs at least `products` similarity products of `inputs`.
+
+        Medians of about a second of calls, three at least unless one takes longer than that second. The floor is
+        measured before and after, so that both sides of a ratio are of the same moment; as it is a bound, the better
+        one counts.
+        """
+        if not self.timed:
+            self.benchmark.pedantic(call)
+            return
+        dtype = inputs.regions.dtype
+        rate = self.floor.flop_per_second(dtype, self.threads)
+        peak = peak_mebibytes(call)
+        started = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - started
+        rounds = 1 if seconds > SECONDS else min(max(int(SECONDS / seconds), 3), 50)
+        self.benchmark.pedantic(call, rounds=rounds, iterations=max(1, round(SHORTEST / seconds)))
+        rate = max(rate, self.floor.flop_per_second(dtype, self.threads))
+        floor_seconds = products * inputs.flop / rate
+        self.benchmark.extra_info.update(
+            pairs=inputs.pairs,
+            flop=products * inputs.flop,
+            bytes=inputs.bytes,
+            peak_mebibytes=peak,
+            floor_seconds=floor_seconds,
+            floor_ratio=self.benchmark.stats.stats.median / floor_seconds,
+            read_seconds=inputs.bytes / self.floor.bytes_per_second(self.threads),
+        )

@@ -1,0 +1,105 @@
+"""The plot of a run: pairs a second against batch size, a line an implementation, the floor above them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from benchmarks.results import PRODUCT, Measurement, Results
+from benchmarks.tables import describe
+from crossret.files import atomic_write
+
+OPERATION = "t2i LSE, by batch size"
+FUSED = "cpu "
+INK, MUTED, FLOOR = "#222222", "#8a8f98", "#b3452c"
+COLOURS = ("#5b7fa6", "#7a9a5b", "#a6795b", "#8a6fa8", "#4d9a97")
+STRONG = "#0b5fa5"
+APART = 0.055  # of the axis' height, between the names at the right
+
+
+def plot_batch_sizes(results: Results, path: Path) -> None:
+    """Writes the plot as a PNG.
+
+    Raises:
+        ValueError: the run has no measurement by batch size.
+    """
+    measurements = [m for m in results.measurements if m.operation == OPERATION and m.pairs]
+    if not measurements:
+        raise ValueError(f"the run has no measurement of {OPERATION!r}: nothing to plot")
+    figure = Figure(figsize=(8.4, 4.9), dpi=160, layout="constrained")
+    axes = figure.add_subplot()
+    lines = {"the floor": _line(measurements, floor=True)}
+    for name in dict.fromkeys(m.implementation for m in measurements):
+        lines[name] = _line([m for m in measurements if m.implementation == name])
+    plain = iter(COLOURS * len(lines))
+    styles = {name: _style(name, plain) for name in lines}
+    for name, (sizes, rates) in lines.items():
+        axes.plot(sizes, rates, **styles[name])
+    _dress(axes, measurements)
+    _name_lines(axes, lines, {name: str(style["color"]) for name, style in styles.items()})
+    axes.set_title("Pairs scored a second", loc="left", color=INK, fontsize=13, fontweight="bold", pad=26)
+    subtitle = f"SCAN t2i LSE, 36 regions × 6–20 words, D = 1024, float32, {measurements[0].threads} threads\n"
+    axes.text(0, 1.02, subtitle + describe(results), transform=axes.transAxes, color=MUTED, fontsize=8, va="bottom")
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png")
+
+
+def _line(measurements: list[Measurement], floor: bool = False) -> tuple[list[int], list[float]]:
+    """Pairs of the batch, pairs a second; of the floor the highest of every batch, as it is a bound."""
+    rates: dict[int, float] = {}
+    for m in measurements:
+        seconds = m.floor_seconds if floor else m.seconds
+        if m.pairs and seconds:
+            rates[m.images * m.captions] = max(rates.get(m.images * m.captions, 0.0), m.pairs / seconds)
+    sizes = sorted(rates)
+    return sizes, [rates[size] for size in sizes]
+
+
+def _style(name: str, plain: object) -> dict[str, object]:
+    if name == "the floor":
+        return {"color": FLOOR, "linestyle": (0, (5, 3)), "linewidth": 1.6}
+    if name.startswith(FUSED):
+        return {"color": STRONG, "linewidth": 2.8, "marker": "o", "markersize": 6, "zorder": 5}
+    if name == PRODUCT:
+        return {"color": MUTED, "linestyle": (0, (1, 1.5)), "linewidth": 1.6, "marker": "o", "markersize": 3.5}
+    return {"color": next(plain), "linewidth": 1.6, "marker": "o", "markersize": 3.5}
+
+
+def _dress(axes: Axes, measurements: list[Measurement]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    batches = {m.images * m.captions: f"{m.images:,} × {m.captions:,}" for m in measurements}
+    axes.set_xticks(list(batches), labels=list(batches.values()))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    axes.set_xlabel("images × captions in a call", color=MUTED, fontsize=9)
+    axes.grid(axis="y", which="major", color="#e3e5e8", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, labelsize=8.5, length=0, which="both")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#c9ccd1")
+
+
+def _name_lines(axes: Axes, lines: dict[str, tuple[list[int], list[float]]], colours: dict[str, str]) -> None:
+    """Every line's name at the right edge, as near to its last point as names above it leave room."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = {name: to_axes.transform((sizes[-1], rates[-1])) for name, (sizes, rates) in lines.items()}
+    below = 2.0
+    for name in sorted(ends, key=lambda name: -ends[name][1]):
+        below = min(float(ends[name][1]), below - APART)
+        axes.annotate(
+            "the floor: the product at the rate of registers" if name == "the floor" else name,
+            xy=(1.0, below),
+            xytext=(8, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            color=colours[name],
+            fontsize=9,
+            fontweight="bold" if name.startswith(FUSED) else "normal",
+            va="center",
+            annotation_clip=False,
+        )

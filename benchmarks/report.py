@@ -1,0 +1,67 @@
+"""What a benchmark run showed: a table on the terminal and, to be kept, files under results/ and the README's table.
+
+python -m benchmarks.report RUN.json [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.plot import plot_batch_sizes
+from benchmarks.results import read_results, write_results
+from benchmarks.tables import markdown_table, terminal_table
+from crossret.files import atomic_write
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path("benchmarks/results")
+BEGIN, END = "<!-- benchmarks: written by make bench-record -->", "<!-- /benchmarks -->"
+
+
+def replace_between_markers(text: str, table: str, place: str) -> str:
+    """The text with the table between its two markers.
+
+    Raises:
+        ValueError: the markers are not there once each and in order; names `place`.
+    """
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end) or BEGIN in rest or END in tail:
+        raise ValueError(f"{place}: needs one line {BEGIN!r} and, after it, one line {END!r}")
+    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+
+
+def record(run: Path, root: Path) -> list[Path]:
+    """Keeps a run under `root`: results, plot, README's table. Returns what was written."""
+    results = read_results(run)
+    readme = root / "README.md"
+    picture = RESULTS / f"{results.name}.png"
+    table = f"{markdown_table(results)}\n\n![Pairs scored a second against batch size]({picture.as_posix()})"
+    text = replace_between_markers(readme.read_text(encoding="utf-8"), table, readme.name)
+    (root / RESULTS).mkdir(parents=True, exist_ok=True)
+    kept = root / RESULTS / f"{results.name}.json"
+    plot_batch_sizes(results, root / picture)
+    write_results(results, kept)
+    with atomic_write(readme) as file:
+        file.write(text.encode())
+    return [kept, root / picture, readme]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="pytest-benchmark's JSON, or a file of results/")
+    parser.add_argument("--record", action="store_true", help="keep the run under results/ and in the README")
+    arguments = parser.parse_args()
+    try:
+        print(terminal_table(read_results(arguments.run)))
+        if arguments.record:
+            print("\n".join(["", *(f"wrote {path.relative_to(ROOT)}" for path in record(arguments.run, ROOT))]))
+    except (OSError, ValueError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

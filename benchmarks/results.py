@@ -1,0 +1,108 @@
+"""Figures of a benchmark run: read from pytest-benchmark's JSON, kept without anything that tells whose machine it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from crossret.files import atomic_write
+
+PRODUCT = "torch.mm"
+LOOP = "loop"
+MACHINE = ("processor", "cores", "python", "torch", "isas")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One implementation of one case. A sample of the case's captions may stand for all: `pairs` says how many."""
+
+    operation: str
+    case: str
+    images: int
+    captions: int
+    dtype: str
+    threads: int
+    implementation: str
+    seconds: float  # median of a call
+    rounds: int
+    peak_mebibytes: float  # beyond inputs and results
+    pairs: int | None = None  # None where memory alone was measured
+    flop: int | None = None
+    bytes: int | None = None
+    floor_seconds: float | None = None  # the product's operations at the rate of register arithmetic
+    read_seconds: float | None = None  # the inputs read once from memory
+
+    @property
+    def group(self) -> tuple[str, str, str, int]:
+        return self.operation, self.case, self.dtype, self.threads
+
+
+@dataclass(frozen=True)
+class Results:
+    date: str
+    machine: dict[str, Any]
+    measurements: list[Measurement]
+
+    def groups(self) -> list[list[Measurement]]:
+        """Measurements that differ by implementation alone, in the order of the run."""
+        groups: dict[tuple[str, str, str, int], list[Measurement]] = {}
+        for measurement in self.measurements:
+            groups.setdefault(measurement.group, []).append(measurement)
+        return list(groups.values())
+
+    @property
+    def name(self) -> str:
+        """Of its files: date and processor."""
+        return self.date + "-" + re.sub(r"[^a-z0-9]+", "-", self.machine["processor"].lower()).strip("-")
+
+
+def speed(measurement: Measurement, others: list[Measurement], implementation: str) -> float | None:
+    """How many times as fast the measurement is as that implementation in its group, pair for pair."""
+    other = next((other for other in others if other.implementation == implementation), None)
+    if other is None or other.flop is None or measurement.flop is None:
+        return None
+    return (measurement.flop / measurement.seconds) / (other.flop / other.seconds)
+
+
+def read_results(path: Path) -> Results:
+    """Reads pytest-benchmark's JSON, or results that `write_results` wrote.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds neither, or no benchmark; names the file.
+    """
+    contents = json.loads(path.read_bytes())
+    try:
+        if "measurements" in contents:
+            measurements = [Measurement(**entry) for entry in contents["measurements"]]
+            return Results(contents["date"], contents["machine"], measurements)
+        machine = {name: contents["machine_info"][name] for name in MACHINE}
+        return Results(contents["datetime"][:10], machine, [_measurement(entry) for entry in contents["benchmarks"]])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not the results of a benchmark run ({error!r})") from error
+
+
+def _measurement(benchmark: dict[str, Any]) -> Measurement:
+    """Takes what is listed here and nothing else: neither single rounds nor whatever else extra_info has."""
+    noted, stats = benchmark["extra_info"], benchmark["stats"]
+    return Measurement(
+        **{name: noted[name] for name in Measurement.__annotations__ if name in noted},
+        seconds=stats["median"],
+        rounds=stats["rounds"],
+    )
+
+
+def write_results(results: Results, path: Path) -> None:
+    """Writes results as JSON, a measurement a line, figures to six digits."""
+    entries = []
+    for measurement in results.measurements:
+        known = {name: value for name, value in asdict(measurement).items() if value is not None}
+        rounded = {name: float(f"{x:.6g}") if isinstance(x, float) else x for name, x in known.items()}
+        entries.append("    " + json.dumps(rounded, ensure_ascii=False))
+    head = json.dumps({"date": results.date, "machine": results.machine}, indent=2, ensure_ascii=False)
+    text = head.removesuffix("\n}") + ',\n  "measurements": [\n' + ",\n".join(entries) + "\n  ]\n}\n"
+    with atomic_write(path) as file:
+        file.write(text.encode())
