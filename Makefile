@@ -10,10 +10,10 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format bench bench-all bench-record clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, install everything for development
 
@@ -34,8 +34,24 @@ format: setup  ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: setup  ## run the benchmarks
-	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only
+BENCHMARK = $(BIN)/python -m pytest -q -rs benchmarks --benchmark-enable --benchmark-only --benchmark-quiet \
+	--benchmark-json .benchmarks/$@.json
+REPORT = $(BIN)/python -m benchmarks.report .benchmarks/$@.json
+
+bench: setup  ## run the main benchmarks, under 5 minutes on 2 idle cores
+	mkdir -p .benchmarks
+	$(BENCHMARK) -m 'not full'
+	$(REPORT)
+
+bench-all: setup  ## run every benchmark
+	mkdir -p .benchmarks
+	$(BENCHMARK)
+	$(REPORT)
+
+bench-record: setup  ## the same, kept under benchmarks/results and in the README
+	mkdir -p .benchmarks
+	$(BENCHMARK)
+	$(REPORT) --record
 
 clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.cases import SETTINGS, TRAINING_BATCH
+from benchmarks.cases import SETTINGS, TRAINING_BATCH, Inputs
 from benchmarks.checks import check_scores
 from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS, PRODUCT, sample, scan
 from benchmarks.loops import scan_loop
@@ -65,6 +67,12 @@ def test_contexts_that_nearly_cancel(bench: Bench, setting: str, name: str) -> N
     score(bench, setting, torch.float32, name, centred=True)
 
 
+def training_step(call: Callable[[], Tensor], inputs: Inputs) -> Callable[[], tuple[Tensor, ...]]:
+    """Gradients in both sides' features of the hardest-negative loss over the scores that `call` gives for `inputs`."""
+    leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
+    return lambda: torch.autograd.grad(triplet_loss(call()), leaves)
+
+
 @BOTH_WAYS
 @pytest.mark.parametrize(
     "name", ["loop", *(pytest.param(name, marks=pytest.mark.full) for name in EINSUMS), "torch", *FUSED]
@@ -74,18 +82,12 @@ def test_training_step(bench: Bench, setting: str, name: str) -> None:
     inputs = case.inputs()
     if name in EINSUMS:  # which keep gigabytes; square, because the loss is of pairs that belong together
         inputs = inputs.first(32, 32)
-    leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
-    call = scan(name, inputs, options, bench)
-
-    def step() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(triplet_loss(call()), leaves)
-
-    if name == FASTEST:
-        expected = torch.autograd.grad(triplet_loss(scan_loop(inputs, **options)), leaves)
-    else:
-        expected = torch.autograd.grad(triplet_loss(scan(FASTEST, inputs, options, bench)()), leaves)
-    call = scan(name, inputs, options, bench)
-    torch.testing.assert_close(step(), expected, rtol=0, atol=1e-3)
+    checked = inputs.first(16, 16)
+    oracle = checked.to(torch.float64)
+    expected = training_step(lambda: scan_loop(oracle, **options), oracle)()
+    gradients = training_step(scan(name, checked, options, bench), checked)()
+    torch.testing.assert_close([gradient.double() for gradient in gradients], list(expected), rtol=0, atol=1e-3)
+    step = training_step(scan(name, inputs, options, bench), inputs)
     bench.describe(f"{setting} training step", case, torch.float32, name)
     # Scores; the same again with their gradients; a product more for either side's features.
     bench.measure(inputs, step, products=4)

@@ -28,7 +28,9 @@ def score(bench: Bench, operation: str, case: Case, name: str) -> None:
     bench.measure(inputs, call)
 
 
-@pytest.mark.parametrize("name", [PRODUCT, "loop", EINSUMS[0], pytest.param(EINSUMS[1], marks=pytest.mark.full), "torch", FASTEST])
+@pytest.mark.parametrize(
+    "name", [PRODUCT, "loop", EINSUMS[0], pytest.param(EINSUMS[1], marks=pytest.mark.full), "torch", FASTEST]
+)
 @pytest.mark.parametrize("case", BATCH_SIZES, ids=str)
 def test_batch_sizes(bench: Bench, case: Case, name: str) -> None:
     score(bench, "by batch size", case, name)

@@ -1,4 +1,4 @@
-"""The machine's floor, measured: floating-point operations and bytes read a second, by `peak.cpp` on as many threads."""
+"""The machine's floor, measured by `peak.cpp`: floating-point operations and bytes read a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_BYTES = 1 << 28  # beyond every cache
 
 
 class Floor:
-    """Measures what no implementation can beat. Its micro-benchmarks are compiled into `directory` when first needed."""
+    """Measures what no implementation can beat; compiles its micro-benchmarks into `directory` when first needed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

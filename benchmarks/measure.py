@@ -15,7 +15,7 @@ from benchmarks.cases import Case, Inputs
 from benchmarks.floor import Floor
 from benchmarks.memory import peak_mebibytes
 
-SECONDS = 1.0  # of timing a benchmark
+SECONDS = 0.6  # of timing a benchmark
 SHORTEST = 1e-3  # a round shorter than this is timed as several calls
 
 
@@ -54,7 +54,7 @@ class Bench:
     def measure(self, inputs: Inputs, call: Callable[[], Tensor | Sequence[Tensor]], products: int = 1) -> None:
         """Times `call`, which costs at least `products` similarity products of `inputs`.
 
-        Medians of about a second of calls, three at least unless one takes longer than that second. The floor is
+        Medians of about `SECONDS` of calls, three at least unless one takes longer than that. The floor is
         measured before and after, so that both sides of a ratio are of the same moment; as it is a bound, the better
         one counts.
         """
@@ -63,9 +63,8 @@ class Bench:
             return
         dtype = inputs.regions.dtype
         rate = self.floor.flop_per_second(dtype, self.threads)
-        peak = peak_mebibytes(call)
         started = time.perf_counter()
-        call()
+        peak = peak_mebibytes(call)
         seconds = time.perf_counter() - started
         rounds = 1 if seconds > SECONDS else min(max(int(SECONDS / seconds), 3), 50)
         self.benchmark.pedantic(call, rounds=rounds, iterations=max(1, round(SHORTEST / seconds)))

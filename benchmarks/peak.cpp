@@ -6,10 +6,9 @@
 
 namespace {
 
-// Twelve independent chains hide the latency of an instruction and leave registers for its operands everywhere. Each starts
-// from another value, so that the compiler cannot merge them.
-#define CHAINS(STEP) \
-  STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
+// Twelve independent chains hide the latency of an instruction and leave registers for its operands everywhere. Each
+// starts from another value, so that the compiler cannot merge them.
+#define CHAINS(STEP) STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
 constexpr int kChains = 12;
 
 using Block = float (*)(std::int64_t);
@@ -98,9 +97,7 @@ float sum_sse2(const float* values, std::int64_t count) {
   return _mm_cvtss_f32(_mm_add_ps(_mm_add_ps(sums[0], sums[1]), _mm_add_ps(sums[2], sums[3])));
 }
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 volatile float sink;  // keeps results that nobody reads
 

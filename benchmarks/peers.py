@@ -1,4 +1,4 @@
-"""Other libraries' Sum-Max on the CPU, each called the fastest way that its documentation offers for ragged documents."""
+"""Other libraries' Sum-Max on the CPU, each called the fastest way that it documents for ragged documents."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def maxsim_cpu(inputs: Inputs) -> Callable[[], Tensor]:
         pytest.skip("maxsim-cpu takes float32 alone")
     regions = zip(inputs.regions, inputs.region_lengths.tolist(), strict=True)
     documents = [item[:length].numpy() for item, length in regions]
-    queries = [
-        item[:length].numpy() for item, length in zip(inputs.words, inputs.word_lengths.tolist(), strict=True)
-    ]
+    queries = [item[:length].numpy() for item, length in zip(inputs.words, inputs.word_lengths.tolist(), strict=True)]
     return lambda: torch.stack(
         [torch.from_numpy(peer.maxsim_scores_variable(query, documents)) for query in queries], 1
     )

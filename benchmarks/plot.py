@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.results import PRODUCT, Measurement, Results
 from benchmarks.tables import describe
@@ -14,10 +14,17 @@ from crossret.files import atomic_write
 
 OPERATION = "t2i LSE, by batch size"
 FUSED = "cpu "
-INK, MUTED, FLOOR = "#222222", "#8a8f98", "#b3452c"
+FLOOR = "floor"
+INK, MUTED, RED = "#222222", "#7b818b", "#b3452c"
 COLOURS = ("#5b7fa6", "#7a9a5b", "#a6795b", "#8a6fa8", "#4d9a97")
 STRONG = "#0b5fa5"
-APART = 0.055  # of the axis' height, between the names at the right
+APART = 0.055  # of the axis' height, between the names of lines that end together
+NAMES = {
+    FLOOR: "the floor",
+    PRODUCT: "torch.mm: the product alone",
+    "torch": "backend torch",
+    "loop": "per-caption loop",
+}
 
 
 def plot_batch_sizes(results: Results, path: Path) -> None:
@@ -29,9 +36,9 @@ def plot_batch_sizes(results: Results, path: Path) -> None:
     measurements = [m for m in results.measurements if m.operation == OPERATION and m.pairs]
     if not measurements:
         raise ValueError(f"the run has no measurement of {OPERATION!r}: nothing to plot")
-    figure = Figure(figsize=(8.4, 4.9), dpi=160, layout="constrained")
-    axes = figure.add_subplot()
-    lines = {"the floor": _line(measurements, floor=True)}
+    figure = Figure(figsize=(8.4, 5.0), dpi=160)
+    axes = figure.add_axes((0.085, 0.105, 0.755, 0.725))
+    lines = {FLOOR: _line(measurements, floor=True)}
     for name in dict.fromkeys(m.implementation for m in measurements):
         lines[name] = _line([m for m in measurements if m.implementation == name])
     plain = iter(COLOURS * len(lines))
@@ -40,9 +47,10 @@ def plot_batch_sizes(results: Results, path: Path) -> None:
         axes.plot(sizes, rates, **styles[name])
     _dress(axes, measurements)
     _name_lines(axes, lines, {name: str(style["color"]) for name, style in styles.items()})
-    axes.set_title("Pairs scored a second", loc="left", color=INK, fontsize=13, fontweight="bold", pad=26)
-    subtitle = f"SCAN t2i LSE, 36 regions × 6–20 words, D = 1024, float32, {measurements[0].threads} threads\n"
-    axes.text(0, 1.02, subtitle + describe(results), transform=axes.transAxes, color=MUTED, fontsize=8, va="bottom")
+    figure.text(0.02, 0.945, "Pairs scored a second", color=INK, fontsize=13.5, fontweight="bold")
+    subject = f"SCAN t2i LSE, 36 regions × 6–20 words, D = 1024, float32, {measurements[0].threads} threads"
+    figure.text(0.02, 0.905, subject, color=MUTED, fontsize=9)
+    figure.text(0.02, 0.87, describe(results), color=MUTED, fontsize=9)
     with atomic_write(path) as file:
         figure.savefig(file, format="png")
 
@@ -59,8 +67,8 @@ def _line(measurements: list[Measurement], floor: bool = False) -> tuple[list[in
 
 
 def _style(name: str, plain: object) -> dict[str, object]:
-    if name == "the floor":
-        return {"color": FLOOR, "linestyle": (0, (5, 3)), "linewidth": 1.6}
+    if name == FLOOR:
+        return {"color": RED, "linestyle": (0, (5, 3)), "linewidth": 1.6}
     if name.startswith(FUSED):
         return {"color": STRONG, "linewidth": 2.8, "marker": "o", "markersize": 6, "zorder": 5}
     if name == PRODUCT:
@@ -74,9 +82,11 @@ def _dress(axes: Axes, measurements: list[Measurement]) -> None:
     batches = {m.images * m.captions: f"{m.images:,} × {m.captions:,}" for m in measurements}
     axes.set_xticks(list(batches), labels=list(batches.values()))
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
     axes.set_xlabel("images × captions in a call", color=MUTED, fontsize=9)
-    axes.grid(axis="y", which="major", color="#e3e5e8", linewidth=0.8)
+    axes.grid(axis="y", which="major", color="#e6e8eb", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, labelsize=8.5, length=0, which="both")
     for side in ("top", "right", "left"):
@@ -85,21 +95,22 @@ def _dress(axes: Axes, measurements: list[Measurement]) -> None:
 
 
 def _name_lines(axes: Axes, lines: dict[str, tuple[list[int], list[float]]], colours: dict[str, str]) -> None:
-    """Every line's name at the right edge, as near to its last point as names above it leave room."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = {name: to_axes.transform((sizes[-1], rates[-1])) for name, (sizes, rates) in lines.items()}
-    below = 2.0
-    for name in sorted(ends, key=lambda name: -ends[name][1]):
-        below = min(float(ends[name][1]), below - APART)
+    """Every line's name right of its last point, or as near below as the names above it leave room."""
+    bottom, top = axes.get_ylim()
+    spacing = (top / bottom) ** APART  # the axis is logarithmic
+    lowest: dict[int, float] = {}  # name at each end so far
+    for name, (sizes, rates) in sorted(lines.items(), key=lambda line: -line[1][1][-1]):
+        place = min(rates[-1], lowest.get(sizes[-1], float("inf")) / spacing)
+        lowest[sizes[-1]] = place
         axes.annotate(
-            "the floor: the product at the rate of registers" if name == "the floor" else name,
-            xy=(1.0, below),
-            xytext=(8, 0),
-            xycoords="axes fraction",
+            NAMES.get(name, name),
+            xy=(sizes[-1], place),
+            xytext=(9, 0),
             textcoords="offset points",
             color=colours[name],
-            fontsize=9,
+            fontsize=9.5,
             fontweight="bold" if name.startswith(FUSED) else "normal",
             va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             annotation_clip=False,
         )

@@ -1,4 +1,4 @@
-"""Figures of a benchmark run: read from pytest-benchmark's JSON, kept without anything that tells whose machine it was."""
+"""Figures of a benchmark run: read from pytest-benchmark's JSON, kept without the names of the machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossret.files import atomic_write
+from crossret.json_files import parse_json_object
 
 PRODUCT = "torch.mm"
 LOOP = "loop"
@@ -74,15 +75,20 @@ def read_results(path: Path) -> Results:
         OSError: the file cannot be read.
         ValueError: it holds neither, or no benchmark; names the file.
     """
-    contents = json.loads(path.read_bytes())
+    contents = parse_json_object(path.read_bytes(), path)
     try:
         if "measurements" in contents:
             measurements = [Measurement(**entry) for entry in contents["measurements"]]
-            return Results(contents["date"], contents["machine"], measurements)
-        machine = {name: contents["machine_info"][name] for name in MACHINE}
-        return Results(contents["datetime"][:10], machine, [_measurement(entry) for entry in contents["benchmarks"]])
+            results = Results(contents["date"], contents["machine"], measurements)
+        else:
+            machine = {name: contents["machine_info"][name] for name in MACHINE}
+            measurements = [_measurement(entry) for entry in contents["benchmarks"]]
+            results = Results(contents["datetime"][:10], machine, measurements)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: not the results of a benchmark run ({error!r})") from error
+    if not results.measurements:
+        raise ValueError(f"{path}: no benchmark was run")
+    return results
 
 
 def _measurement(benchmark: dict[str, Any]) -> Measurement:

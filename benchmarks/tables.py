@@ -34,7 +34,8 @@ def terminal_table(results: Results) -> str:
         operation, case, dtype, threads = group[0].group
         lines += ["", f"{operation}: {case}, {dtype}, {threads} thread{'s' * (threads > 1)}"]
         lines += [
-            f"  {measurement.implementation:<{width - 2}}" + "".join(f"{cell:>12}" for cell in _cells(measurement, group))
+            f"  {measurement.implementation:<{width - 2}}"
+            + "".join(f"{cell:>12}" for cell in _cells(measurement, group))
             for measurement in group
         ]
     return "\n".join([*lines, "", LEGEND])
