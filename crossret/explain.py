@@ -10,19 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.encoded import Encoded
-from crossret.encoders import l2_normalize
 from crossret.scorers import CrossAttentionScorer
-
-EPSILON = 1e-8  # beside the norms of similarities and under the cosine, as in scan_scores
-RAW_FEATURE_NORMS = {  # name: (negative similarities are clipped, the norm over the queries)
-    "softmax": (False, "softmax"),
-    "l2norm": (False, "l2"),
-    "clipped_l2norm": (True, "l2"),
-    "l1norm": (False, "l1"),
-    "clipped_l1norm": (True, "l1"),
-    "clipped": (True, "none"),
-    "no_norm": (False, "none"),
-}
 
 
 @dataclass(frozen=True)
@@ -50,7 +38,7 @@ class Attention:
 def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, captions: Encoded) -> Attention:
     """What the score of image i with caption i saw, for P encoded images and as many encoded captions.
 
-    Takes memory for P * W * R numbers a few times over: meant for chosen pairs, not for every image with every caption.
+    Takes memory for 2 * P * W * R numbers: meant for chosen pairs, not for every image with every caption.
 
     Args:
         scorer: the model's; its options are followed.
@@ -62,47 +50,14 @@ def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, caption
     """
     if len(images) != len(captions):
         raise ValueError(f"images and captions must be pairs, got {len(images)} images and {len(captions)} captions")
-    queries, contexts = (captions, images) if scorer.direction == "t2i" else (images, captions)
-    weights, relevance = _attend(scorer, queries, contexts)
+    each = torch.arange(len(images), device=images.sequences.device)
+    _, weights, relevance = scorer.attention(
+        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=torch.stack([each, each], 1)
+    )
     strength = weights * relevance.clamp(min=0)[:, :, None]
     if scorer.direction == "i2t":
         weights, strength = weights.transpose(1, 2), strength.transpose(1, 2)
     return Attention(weights, relevance, strength)
-
-
-def _attend(scorer: CrossAttentionScorer, queries: Encoded, contexts: Encoded) -> tuple[Tensor, Tensor]:
-    """Eqs. 1-4 with everything kept: weights (P, Q, C) and relevance (P, Q)."""
-    q, q_mask = _prepare(queries, scorer.normalize)
-    c, c_mask = _prepare(contexts, scorer.normalize)
-    both = q_mask[:, :, None] & c_mask[:, None, :]
-    similarity = _normalise_over_queries(q @ c.transpose(1, 2), q_mask[:, :, None], scorer)
-    logits = (scorer.lambda_softmax * similarity).masked_fill(~c_mask[:, None, :], -torch.inf)
-    weights = torch.softmax(logits, dim=2).masked_fill(~both, 0)
-    attended = weights @ c
-    norms = q.norm(dim=2) * attended.norm(dim=2)
-    return weights, (q * attended).sum(dim=2) / norms.clamp(min=EPSILON)
-
-
-def _prepare(encoded: Encoded, normalize: bool) -> tuple[Tensor, Tensor]:
-    """The sequences (P, L, D) with zeros at the padding, and which rows are no padding: (P, L) bool."""
-    sequences, lengths = encoded.sequences, encoded.lengths
-    mask = torch.arange(sequences.shape[1], device=lengths.device) < lengths[:, None]
-    sequences = sequences.masked_fill(~mask[:, :, None], 0)
-    return l2_normalize(sequences) if normalize else sequences, mask
-
-
-def _normalise_over_queries(similarity: Tensor, query_mask: Tensor, scorer: CrossAttentionScorer) -> Tensor:
-    """Make one context's similarities (P, Q, C) comparable across queries (below Eq. 1); they are zero at padding."""
-    clipped, norm = RAW_FEATURE_NORMS[scorer.raw_feature_norm]
-    if clipped:
-        similarity = torch.where(similarity < 0, scorer.clip_slope * similarity, similarity)
-    if norm == "l2":
-        similarity = similarity / (similarity.norm(dim=1, keepdim=True) + EPSILON)
-    if norm == "l1":
-        similarity = similarity / (similarity.abs().sum(dim=1, keepdim=True) + EPSILON)
-    if norm == "softmax":
-        similarity = torch.softmax(similarity.masked_fill(~query_mask, -torch.inf), dim=1)
-    return similarity
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -67,20 +68,43 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_scores``.
         """
+        return scan_scores(regions, words, region_lengths, lengths, pairs=pairs, **self._options())
+
+    def attention(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the scores of the given pairs are made of; arguments as ``forward``.
+
+        Q queries attend to C contexts: words to regions ("t2i") or regions to words ("i2t").
+
+        Returns:
+            Scores (P,), weights (P, Q, C) over the contexts and relevances (P, Q), differentiable, zero at the padding;
+            see ``crossret_kernels.scan_scores``, whose backend "torch" makes them whatever the scores' backend.
+
+        Raises:
+            ValueError, TypeError: as ``crossret_kernels.scan_scores``.
+        """
         return scan_scores(
-            regions,
-            words,
-            region_lengths,
-            lengths,
-            direction=self.direction,
-            raw_feature_norm=self.raw_feature_norm,
-            clip_slope=self.clip_slope,
-            lambda_softmax=self.lambda_softmax,
-            pooling=self.pooling,
-            lambda_lse=self.lambda_lse,
-            normalize=self.normalize,
-            pairs=pairs,
-        )
+            regions, words, region_lengths, lengths, pairs=pairs, return_attention=True, backend="torch",
+            **self._options(),
+        )  # fmt: skip
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "direction": self.direction,
+            "raw_feature_norm": self.raw_feature_norm,
+            "clip_slope": self.clip_slope,
+            "lambda_softmax": self.lambda_softmax,
+            "pooling": self.pooling,
+            "lambda_lse": self.lambda_lse,
+            "normalize": self.normalize,
+        }
 
     def extra_repr(self) -> str:
         return (

@@ -44,18 +44,22 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
     return NATIVE_MISSING
 
 
-def select_backend(requested: str | None, device: torch.device, dtype: torch.dtype) -> str:
+def select_backend(requested: str | None, device: torch.device, dtype: torch.dtype, by_torch: str | None = None) -> str:
     """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
+
+    `by_torch` is what the call asks for that PyTorch operations alone can make, in words.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
     name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if name is None:
-        return "cpu" if unsupported_reason("cpu", device, dtype) is None else "torch"
+        return "cpu" if by_torch is None and unsupported_reason("cpu", device, dtype) is None else "torch"
     if name not in BACKENDS:
         source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
     reason = unsupported_reason(name, device, dtype)
+    if reason is None and by_torch is not None and name not in ("torch", "reference"):
+        reason = f"{by_torch} are made in PyTorch operations, by 'torch' and 'reference'"
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from crossret_kernels.arithmetic import safe_sqrt
 from crossret_kernels.ragged import Ragged, pad
 
 WORKSPACE_BYTES = 32 * 2**20
 _ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,18 @@ class Attention:
     owner: str
     lead: str
 
-    def gram_form(self, weights: Tensor) -> Tensor:
-        """‖Σ_c p_c c‖² of every query (…, Q) for weights p (…, C, Q), without the attended vectors.
+    def attended_norms(self, weights: Tensor) -> Tensor:
+        """‖Σ_c p_c c‖ of every query (…, Q) for weights p (…, C, Q).
 
-        In float64: where contexts nearly cancel, the sum is far smaller than its terms and float32 loses it.
+        Where each context meets many queries, by the Gram form and without the attended vectors; in float64, as where
+        contexts nearly cancel the sum is far smaller than its terms and float32 loses it. In a pair of its own, whose
+        Gram matrix costs more than its attended vectors, from those.
         """
+        if self.lead == "p":
+            return safe_sqrt((weights.mT @ self.contexts).square().sum(-1))
         contexts, p = self.contexts.double(), weights.double()
         product = torch.einsum(f"{self.owner}xy,{self.lead}yq->{self.lead}xq", contexts @ contexts.mT, p)
-        return (p * product).sum(-2).clamp(min=0).to(weights.dtype)
+        return safe_sqrt((p * product).sum(-2).clamp(min=0).to(weights.dtype))
 
 
 def chunked_scores(
@@ -89,21 +96,15 @@ def chunked_scores(
     `transform` is applied to the features of a block before anything else. Each block is recomputed in the backward
     pass, so no block's intermediates outlive it; under `torch.func`, which cannot recompute, they do.
     """
-    dtype = torch.promote_types(regions.values.dtype, torch.float32)
-
-    def prepared(features: Tensor) -> Tensor:
-        features = features.to(dtype)
-        return transform(features) if transform else features
-
-    if not len(regions) or not len(words) or (pairs is not None and not len(pairs)):
-        return _no_scores(regions, words, pairs, prepared)
     if pairs is not None:
-        return _paired_scores(regions, words, pairs, scorer, prepared, dtype)
+        return chunked_pairs(regions, words, pairs, lambda block: (scorer(block),), transform)[0]
+    if not len(regions) or not len(words):
+        return _no_scores(regions, words, transform)
     image_chunks = _split(regions, _chunk_rows(regions, words))
     caption_chunks = _split(words, _chunk_rows(words, regions))
 
     def cross(v: Tensor, e: Tensor, v_lengths: Sequence[int], e_lengths: Sequence[int]) -> Tensor:
-        (v, v_mask), (e, e_mask) = pad(prepared(v), v_lengths), pad(prepared(e), e_lengths)
+        (v, v_mask), (e, e_mask) = pad(_prepared(v, transform), v_lengths), pad(_prepared(e, transform), e_lengths)
         s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
         return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
 
@@ -114,46 +115,51 @@ def chunked_scores(
     return torch.cat(rows)
 
 
-def _no_scores(regions: Ragged, words: Ragged, pairs: Tensor | None, prepared: Callable[[Tensor], Tensor]) -> Tensor:
-    """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
-    v, e = (prepared(_first_rows(side)) for side in (regions, words))
-    if pairs is None:
-        return v @ e.T
-    return (v.index_select(0, pairs[:, 0]) * e.index_select(0, pairs[:, 1])).sum(-1)
-
-
-def _first_rows(side: Ragged) -> Tensor:
-    """One row of every item, (n, D)."""
-    return side.values[:, :1].sum(1) if side.offsets is None else side.values.index_select(0, side.offsets[:-1])
-
-
-def _paired_scores(
+def chunked_pairs(
     regions: Ragged,
     words: Ragged,
     pairs: Tensor,
-    scorer: Callable[[Block], Tensor],
-    prepared: Callable[[Tensor], Tensor],
-    dtype: torch.dtype,
-) -> Tensor:
-    (v_all, e_all) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
+    scorer: Callable[[Block], tuple[Tensor, ...]],
+    transform: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, ...]:
+    """What `scorer` makes of P pairs, each (P, …), in blocks of bounded size; as `chunked_scores`.
 
-    def paired(v: Tensor, e: Tensor, chunk: Tensor) -> Tensor:
-        v, e = prepared(v.index_select(0, chunk[:, 0])), prepared(e.index_select(0, chunk[:, 1]))
-        masks = v_all[1].index_select(0, chunk[:, 0]), e_all[1].index_select(0, chunk[:, 1])
+    Padded features are taken at their width, others at that of the longest item.
+    """
+    (v_all, v_mask), (e_all, e_mask) = regions.padded(), words.padded()
+
+    def paired(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
+        images, captions = chunk.unbind(1)
+        v, e = (_prepared(side.index_select(0, items), transform) for side, items in ((v, images), (e, captions)))
+        masks = v_mask.index_select(0, images), e_mask.index_select(0, captions)
         return scorer(Block(v @ e.mT, v, e, *masks, "p", "p"))
 
-    r, w, dim = v_all[0].size(1), e_all[0].size(1), v_all[0].size(2)
-    cells = _ARRAYS_PER_CELL * r * w + 2 * (r + w) * dim
-    size = max(1, WORKSPACE_BYTES // (dtype.itemsize * max(cells, 1)))
-    scored = [_recomputed(paired, v_all[0], e_all[0], chunk) for chunk in pairs.split(size)]
-    return torch.cat(scored)
+    r, w, dim = v_all.size(1), e_all.size(1), v_all.size(2)
+    cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * dim
+    size = max(1, WORKSPACE_BYTES // (_computed_in(v_all).itemsize * cells))
+    scored = [_recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
+    return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
 
 
-def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+def _computed_in(features: Tensor) -> torch.dtype:
+    return torch.promote_types(features.dtype, torch.float32)
+
+
+def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+    features = features.to(_computed_in(features))
+    return transform(features) if transform else features
+
+
+def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
+    v, e = (_prepared(side.padded()[0][:, 0], transform) for side in (regions, words))
+    return v @ e.T
+
+
+def _recomputed(function: Callable[..., Result], *arguments: object) -> Result:
     if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
-        kept: Tensor = function(*arguments)
-        return kept
-    result: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return function(*arguments)
+    result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
     return result
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Features: TypeAlias = "Tensor | tuple[Tensor, Tensor] | Sequence[Tensor]"
@@ -59,6 +60,20 @@ class Ragged:
             return rows
         mask = torch.arange(self.values.size(1), device=rows.device) < self.padded_lengths[:, None]
         return rows.index_select(0, mask.flatten().nonzero().flatten())
+
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Items as (n, L, D) with zeros behind their ends, and the mask (n, L) of valid rows.
+
+        L is the width of features that came padded, else the longest item's length; at least 1, so that maxima along
+        the rows exist of no items at all too.
+        """
+        if self.offsets is not None:
+            return pad(self.values, self.lengths.tolist())
+        values = self.values if self.values.size(1) else F.pad(self.values, (0, 0, 0, 1))
+        if self.padded_lengths is None:
+            return values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
+        mask = torch.arange(values.size(1), device=values.device) < self.padded_lengths[:, None]
+        return values.masked_fill(~mask[:, :, None], 0), mask
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -50,10 +50,10 @@ def as_pairs(
 
 
 def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
-    """Scores as the caller gets them: (n_queries, K) for candidates, at least float32."""
+    """What was made of pairs (P, …) as the caller gets it: (n_queries, K, …) for candidates, at least float32."""
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
-    return scores if candidates is None else scores.view(candidates.shape)
+    return scores if candidates is None else scores.view(*candidates.shape, *scores.shape[1:])
 
 
 def _as_indices(indices: object, name: str) -> Tensor:

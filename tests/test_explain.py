@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.encoded import Encoded
-from crossret.explain import RAW_FEATURE_NORMS, pointing_game, word_region_attention
+from crossret.explain import pointing_game, word_region_attention
 from crossret.scorers import CrossAttentionScorer
+from tests.kernels.strategies import NORM_MODES
 
 
 def some_items(n: int, longest: int, dim: int, seed: int) -> Encoded:
@@ -25,7 +26,7 @@ def some_items(n: int, longest: int, dim: int, seed: int) -> Encoded:
 @settings(max_examples=60)
 @given(
     direction=st.sampled_from(["t2i", "i2t"]),
-    raw_feature_norm=st.sampled_from(sorted(RAW_FEATURE_NORMS)),
+    raw_feature_norm=st.sampled_from(NORM_MODES),
     clip_slope=st.sampled_from([0.0, 0.1]),
     pooling=st.sampled_from(["lse", "avg", "sum", "max"]),
     normalize=st.booleans(),

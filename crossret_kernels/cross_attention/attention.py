@@ -32,10 +32,16 @@ def attention_logits(
     return (options.lambda_softmax * n).masked_fill(~context_mask[..., :, None], -torch.inf)
 
 
-def pooled_relevance(
-    products: Tensor, attended_norms: Tensor, queries: Tensor, query_mask: Tensor, options: CrossAttentionOptions
-) -> Tensor:
-    """Scores from q·a and ‖a‖ (…, Q): the cosine of SCAN Eq. 4, pooled by Eqs. 5–8."""
+def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor) -> Tensor:
+    """The cosine of SCAN Eq. 4 of every query from q·a and ‖a‖ (…, Q)."""
     lengths = safe_sqrt(queries.square().sum(-1)) * attended_norms
-    relevance = safe_divide(products, lengths.where(lengths == 0, lengths.clamp(min=EPS)))
-    return pool(relevance, query_mask, options.pooling, options.lambda_lse)
+    return safe_divide(products, lengths.where(lengths == 0, lengths.clamp(min=EPS)))
+
+
+def score_with_attention(
+    weights: Tensor, relevance: Tensor, context_mask: Tensor, query_mask: Tensor, options: CrossAttentionOptions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (P,), weights (P, Q, C) and relevances (P, Q), zero at padding, from weights (P, C, Q) and relevances."""
+    scores = pool(relevance, query_mask, options.pooling, options.lambda_lse)
+    both = query_mask[:, :, None] & context_mask[:, None, :]
+    return scores, weights.mT.masked_fill(~both, 0), relevance.masked_fill(~query_mask, 0)

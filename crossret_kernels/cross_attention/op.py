@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.cross_attention.chunked import scan_scores_chunked
+from crossret_kernels.checks import check_flag
+from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.cross_attention.reference import scan_scores_reference
+from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, shape_scores
@@ -17,6 +20,48 @@ _native_scores = define_scores(
     "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
     "bool normalize",
 )
+
+
+@overload
+def scan_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    raw_feature_norm: str = "clipped_l2norm",
+    clip_slope: float = 0.1,
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    return_attention: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def scan_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    raw_feature_norm: str = "clipped_l2norm",
+    clip_slope: float = 0.1,
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    return_attention: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def scan_scores(
@@ -34,8 +79,9 @@ def scan_scores(
     normalize: bool = False,
     pairs: Tensor | None = None,
     candidates: Tensor | None = None,
+    return_attention: bool = False,
     backend: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Stacked cross attention scores of images and captions (SCAN, Lee et al. 2018, Eqs. 1–8).
 
     Args:
@@ -56,6 +102,8 @@ def scan_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the attending side (captions for t2i, images for i2t)
             against K items of the other side.
+        return_attention: whether to return the attention too; takes `pairs` or `candidates`, as the weights of all
+            pairs would fill the memory.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
             else the fastest that serves the call.
 
@@ -63,10 +111,17 @@ def scan_scores(
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
         float64 features. Differentiable in regions and words.
 
+        With `return_attention` (scores, weights, relevances), all three differentiable. weights (P, Q, C), the softmax
+        of Eq. 3: how each of Q queries (words for t2i, regions for i2t) attends to C contexts (the other side).
+        relevances (P, Q), the cosines of Eq. 4 that are pooled to the score. Both are zero behind the ends of items; Q
+        and C are the widths of padded features, the longest item's length of packed and listed ones. With `candidates`
+        (n_queries, K, …) for (P, …). Made by backends "torch" and "reference"; None takes "torch", whose scores differ
+        from other backends' in rounding.
+
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
 
     A NaN feature makes its own item's scores NaN and no others. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
@@ -74,11 +129,21 @@ def scan_scores(
     options = CrossAttentionOptions(
         direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
+    check_flag("return_attention", return_attention)
     images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
     captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
     check_together(images, captions)
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
     selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
+    if return_attention:
+        if selected is None:
+            raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
+        chosen = select_backend(backend, images.values.device, images.values.dtype, "the attention weights")
+        attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
+        scores, weights, relevances = attend(images, captions, selected, options)
+        return (
+            shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
+        )  # fmt: skip
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
     if chosen == "cpu":
         scores = _native_scores(
             *images.tensors(), *captions.tensors(), selected,

@@ -5,17 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_normalize, safe_sqrt
-from crossret_kernels.cross_attention.attention import attention_logits, pooled_relevance
+from crossret_kernels.arithmetic import pool, safe_normalize, safe_sqrt
+from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.ragged import Ragged, pad
+from crossret_kernels.ragged import Ragged
 
 
 def scan_scores_reference(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
 ) -> Tensor:
     """Scores with the attended vectors built, at the inputs' precision: the oracle when the inputs are float64."""
-    (v, v_mask), (e, e_mask) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
+    _, relevance, _, query_mask = _attend(regions, words, pairs, options)
+    return pool(relevance, query_mask.expand(relevance.shape), options.pooling, options.lambda_lse)
+
+
+def scan_attention_reference(
+    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
+) -> tuple[Tensor, ...]:
+    """Scores of pairs, weights and relevances, likewise."""
+    return score_with_attention(*_attend(regions, words, pairs, options), options)
+
+
+def _attend(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weights (…, C, Q), relevances (…, Q), and the masks of contexts (…, C) and queries (…, Q)."""
+    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
     if pairs is None:
@@ -29,4 +44,4 @@ def scan_scores_reference(
     attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
     products = (queries * attended).sum(-1)
     norms = safe_sqrt(attended.square().sum(-1))
-    return pooled_relevance(products, norms, queries, query_mask.expand(products.shape), options)
+    return alpha, relevances(products, norms, queries), context_mask, query_mask

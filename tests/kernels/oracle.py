@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,31 +11,35 @@ Array = NDArray[np.float64]
 EPS = 1e-8
 
 
-def scan_score(
+def scan_score(regions: Array, words: Array, pooling: str, lambda_lse: float, **options: Any) -> float:
+    """SCAN Eqs. 1–8 for one image (R, D) and one caption (W, D)."""
+    return pooled(scan_attention(regions, words, **options)[1], pooling, lambda_lse)
+
+
+def scan_attention(
     regions: Array,
     words: Array,
     direction: str,
     raw_feature_norm: str,
     clip_slope: float,
     lambda_softmax: float,
-    pooling: str,
-    lambda_lse: float,
     normalize: bool,
-) -> float:
-    """SCAN Eqs. 1–8 for one image (R, D) and one caption (W, D)."""
+) -> tuple[Array, Array]:
+    """The weights (Q, C) of SCAN Eq. 3 and the relevances (Q,) of Eq. 4 of one image and one caption."""
     if normalize:
         regions, words = _unit(regions), _unit(words)
     contexts, queries = (regions, words) if direction == "t2i" else (words, regions)
     s = np.array([[float(c @ q) for q in queries] for c in contexts])
     x = np.where(s > 0, s, clip_slope * s) if raw_feature_norm.startswith("clipped") else s
     n = np.array([_normalised(row, raw_feature_norm) for row in x])
-    relevances = []
+    weights, relevances = [], []
     for q, query in enumerate(queries):
-        weights = np.exp(lambda_softmax * (n[:, q] - n[:, q].max()))
-        attended = (weights / weights.sum()) @ contexts
+        unscaled = np.exp(lambda_softmax * n[:, q] - (lambda_softmax * n[:, q]).max())
+        weights.append(unscaled / unscaled.sum())
+        attended = weights[-1] @ contexts
         length = np.linalg.norm(query) * np.linalg.norm(attended)
         relevances.append(float(query @ attended) / max(length, EPS) if length != 0 else 0.0)
-    return pooled(np.array(relevances), pooling, lambda_lse)
+    return np.array(weights), np.array(relevances)
 
 
 def maxsim_score(regions: Array, words: Array, direction: str, pooling: str, normalize: bool) -> float:

@@ -1,0 +1,240 @@
+"""`scan_scores(return_attention=True)`: weights, relevances and scores against the paper, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from crossret_kernels import UnsupportedByBackend, scan_scores
+from tests.kernels import oracle
+from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, features, scan_options
+
+BACKENDS = ("torch", "reference")
+backends = pytest.mark.parametrize("backend", BACKENDS)
+directions = pytest.mark.parametrize("direction", DIRECTIONS)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def every_pair(batch: Features) -> Tensor:
+    return torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).view(-1, 2)
+
+
+def attention(batch: Features, layout: str = "padded", **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    pairs = every_pair(batch) if batch.pairs is None else batch.pairs
+    return scan_scores(*batch.arguments(layout), pairs=pairs, return_attention=True, **options)
+
+
+def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Tensor, Tensor]:
+    """Weights and relevances of `oracle`, at the width that the layout promises."""
+    options = {name: value for name, value in options.items() if name not in ("pooling", "lambda_lse")}
+    pairs = every_pair(batch) if batch.pairs is None else batch.pairs
+    padded = (batch.regions.size(1), batch.words.size(1))
+    longest = tuple(int(lengths.max()) for lengths in batch.lengths)
+    n_regions, n_words = padded if layout == "padded" else longest
+    q, c = (n_words, n_regions) if options["direction"] == "t2i" else (n_regions, n_words)
+    weights = torch.zeros(len(pairs), q, c, dtype=torch.float64)
+    relevances = torch.zeros(len(pairs), q, dtype=torch.float64)
+    for place, (image, caption) in enumerate(pairs.tolist()):
+        v = batch.regions[image, : batch.region_lengths[image]].double().numpy()
+        e = batch.words[caption, : batch.word_lengths[caption]].double().numpy()
+        true_weights, true_relevances = oracle.scan_attention(v, e, **options)
+        weights[place, : true_weights.shape[0], : true_weights.shape[1]] = torch.from_numpy(true_weights)
+        relevances[place, : true_relevances.shape[0]] = torch.from_numpy(true_relevances)
+    return weights, relevances
+
+
+@settings(max_examples=100)
+@given(batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")))
+def test_attention_follows_the_paper(batch: Features, options: dict[str, Any], layout: str) -> None:
+    weights, relevances = expected_attention(batch, layout, **options)
+    for backend in BACKENDS:
+        scores, *ours = attention(batch, layout, backend=backend, **options)
+        torch.testing.assert_close(ours[0], weights, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ours[1], relevances, rtol=1e-6, atol=1e-7)
+        pairs = every_pair(batch) if batch.pairs is None else batch.pairs
+        assert torch.equal(scores, scan_scores(*batch.arguments(layout), pairs=pairs, backend=backend, **options))
+
+
+@directions
+@pytest.mark.parametrize("norm", NORM_MODES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_narrow_features_compute_in_float32(direction: str, norm: str, dtype: torch.dtype) -> None:
+    batch = Features(
+        randn(3, 7, 20), randn(4, 9, 20, seed=1), torch.tensor([7, 1, 4]), torch.tensor([9, 2, 1, 5]), None
+    ).to(dtype)
+    options = {
+        "direction": direction, "raw_feature_norm": norm, "clip_slope": 0.1, "lambda_softmax": 4.0, "normalize": True
+    }  # fmt: skip
+    scores, weights, relevances = attention(batch, **options)
+    assert scores.dtype == weights.dtype == relevances.dtype == torch.float32
+    for ours, true in zip((weights, relevances), expected_attention(batch, "padded", **options), strict=True):
+        torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=2e-6)
+    native = scan_scores(*batch.arguments(), pairs=every_pair(batch), **options)
+    torch.testing.assert_close(scores, native, rtol=0, atol=2e-6)
+
+
+@directions
+@backends
+def test_weights_sum_to_one_and_relevances_pool_to_the_score(direction: str, backend: str) -> None:
+    batch = Features(randn(3, 5, 8), randn(2, 6, 8, seed=1), torch.tensor([5, 1, 3]), torch.tensor([2, 6]), None)
+    scores, weights, relevances = attention(batch, direction=direction, pooling="sum", backend=backend)
+    image, caption = every_pair(batch).T
+    lengths = batch.word_lengths[caption] if direction == "t2i" else batch.region_lengths[image]
+    real = torch.arange(weights.size(1)) < lengths[:, None]
+    torch.testing.assert_close(weights.sum(-1), real.float())
+    assert (weights >= 0).all()
+    assert not relevances[~real].any()
+    torch.testing.assert_close(relevances.sum(1), scores)
+
+
+@directions
+@backends
+def test_candidates_are_pairs_in_rows(direction: str, backend: str) -> None:
+    regions, words = randn(3, 5, 8), randn(4, 6, 8, seed=1)
+    candidates = torch.tensor([[2, 0], [1, 1], [0, 2]] + [[2, 1]] * (direction == "t2i"))
+    own = torch.arange(len(candidates))[:, None].expand_as(candidates)
+    columns = (candidates, own) if direction == "t2i" else (own, candidates)
+    pairs = torch.stack([column.reshape(-1) for column in columns], 1)
+    options: dict[str, Any] = {"direction": direction, "backend": backend}
+    by_candidates = scan_scores(regions, words, candidates=candidates, return_attention=True, **options)
+    by_pairs = scan_scores(regions, words, pairs=pairs, return_attention=True, **options)
+    q, c = (6, 5) if direction == "t2i" else (5, 6)
+    n = len(candidates)
+    for ours, theirs, shape in zip(by_candidates, by_pairs, ((n, 2), (n, 2, q, c), (n, 2, q)), strict=True):
+        assert ours.shape == shape
+        assert torch.equal(ours.flatten(0, 1), theirs)
+
+
+@backends
+@directions
+@pytest.mark.parametrize("norm", NORM_MODES)
+def test_gradcheck(norm: str, direction: str, backend: str) -> None:
+    """Through each of the three, over a zero word, and second derivatives too."""
+    regions, words = randn(2, 3, 4, dtype=torch.float64), randn(3, 4, 4, seed=1, dtype=torch.float64)
+    inputs = [side.requires_grad_() for side in (regions, words)]
+
+    def outputs(v: Tensor, e: Tensor) -> tuple[Tensor, ...]:
+        return scan_scores(
+            v, e, [3, 2], [4, 1, 3], raw_feature_norm=norm, direction=direction, normalize=True, backend=backend,
+            pairs=torch.tensor([[0, 1], [1, 2], [0, 1], [1, 0]]), return_attention=True,
+        )  # fmt: skip
+
+    assert gradcheck(outputs, inputs, fast_mode=True)
+
+
+@backends
+def test_gradients_of_zero_rows_are_finite(backend: str) -> None:
+    regions, words = randn(2, 3, 4), randn(2, 5, 4, seed=1)
+    regions[0, 1] = 0
+    words[1] = 0
+    inputs = [side.requires_grad_() for side in (regions, words)]
+    outputs = scan_scores(
+        *inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, return_attention=True, backend=backend
+    )
+    gradients = torch.autograd.grad([output.square().sum() for output in outputs], inputs)
+    for tensor in (*outputs, *gradients):
+        assert torch.isfinite(tensor).all()
+    assert not outputs[2][1:].any()
+
+
+@backends
+@directions
+def test_nan_stays_in_its_pairs_and_padding_is_never_read(direction: str, backend: str) -> None:
+    batch = Features(randn(2, 4, 8), randn(3, 5, 8, seed=1), torch.tensor([4, 2]), torch.tensor([5, 1, 3]), None)
+    clean = attention(batch, direction=direction, backend=backend)
+    regions, words = batch.regions.clone(), batch.words.clone()
+    regions[1, 2:] = torch.nan
+    words[1, 1:] = torch.inf
+    padding = replace(batch, regions=regions, words=words)
+    for ours, theirs in zip(attention(padding, direction=direction, backend=backend), clean, strict=True):
+        assert torch.equal(ours, theirs)
+    words = words.clone()
+    words[2, 1] = torch.nan
+    outputs = attention(replace(padding, words=words), direction=direction, backend=backend)
+    sick = every_pair(batch)[:, 1] == 2
+    for ours, theirs in zip(outputs, clean, strict=True):
+        assert torch.equal(ours[~sick], theirs[~sick])
+        assert ours[sick].isnan().reshape(int(sick.sum()), -1).any(1).all()
+
+
+@backends
+@pytest.mark.parametrize("no_rows", [False, True])
+def test_no_pairs(no_rows: bool, backend: str) -> None:
+    regions = randn(2, 3, 4).requires_grad_()
+    words = (torch.zeros(0, 0, 4) if no_rows else randn(2, 5, 4)).requires_grad_()
+    outputs = scan_scores(
+        regions,
+        words,
+        pairs=torch.zeros(0, 2, dtype=torch.int64),
+        return_attention=True,
+        pooling="max",
+        backend=backend,
+    )
+    assert [output.shape for output in outputs] == [(0,), (0, 1 if no_rows else 5, 3), (0, 1 if no_rows else 5)]
+    gradients = torch.autograd.grad([output.sum() for output in outputs], (regions, words))
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients)
+
+
+def test_many_pairs_in_chunks_are_the_pairs_one_by_one() -> None:
+    regions, words = randn(3, 30, 256), randn(4, 20, 256, seed=1)
+    lengths = ([30, 4, 17], [20, 1, 9, 12])
+    pairs = torch.stack([torch.arange(300) % 3, torch.arange(300) % 4], 1)
+    outputs = scan_scores(regions, words, *lengths, pairs=pairs, return_attention=True)
+    for index in (0, 150, 299):
+        alone = scan_scores(regions, words, *lengths, pairs=pairs[index : index + 1], return_attention=True)
+        for many, one in zip(outputs, alone, strict=True):
+            torch.testing.assert_close(many[index], one[0], rtol=0, atol=1e-6)
+
+
+def test_all_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="return_attention takes pairs or candidates"):
+        scan_scores(randn(2, 3, 4), randn(2, 5, 4), return_attention=True)
+
+
+def test_a_flag_that_is_none_is_named() -> None:
+    with pytest.raises(TypeError, match="return_attention must be True or False, not 1"):
+        scan_scores(randn(2, 3, 4), randn(2, 5, 4), return_attention=1)
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_native_kernels_have_no_attention_to_return(by_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_environment:
+        monkeypatch.setenv("CROSSRET_BACKEND", "cpu")
+    with pytest.raises(UnsupportedByBackend, match="backend 'cpu' cannot serve this call: the attention weights are"):
+        scan_scores(
+            randn(2, 3, 4), randn(2, 5, 4), pairs=torch.tensor([[0, 0]]), return_attention=True,
+            backend=None if by_environment else "cpu",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", ["grad", "compile"])
+def test_under_transforms(transform: str) -> None:
+    regions, words, pairs = randn(2, 3, 4), randn(3, 5, 4, seed=1), torch.tensor([[0, 1], [1, 2]])
+    lengths = torch.tensor([3, 1]), torch.tensor([2, 5, 4])
+
+    def outputs(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return scan_scores(v, words, *lengths, pairs=pairs, return_attention=True, normalize=True)
+
+    def loss(v: Tensor) -> Tensor:
+        return torch.stack([output.square().sum() for output in outputs(v)]).sum()
+
+    (expected,) = torch.autograd.grad(loss(regions.requires_grad_()), regions)
+    if transform == "grad":
+        torch.testing.assert_close(torch.func.grad(loss)(regions.detach()), expected)
+        return
+    torch.compiler.reset()
+    compiled = torch.compile(outputs, fullgraph=True, dynamic=True, backend="aot_eager")
+    for ours, theirs in zip(compiled(regions), outputs(regions), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    (actual,) = torch.autograd.grad(torch.stack([o.square().sum() for o in compiled(regions)]).sum(), regions)
+    torch.testing.assert_close(actual, expected)
