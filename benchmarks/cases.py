@@ -117,6 +117,8 @@ TRAINING_BATCH = Case(128, 128)
 # Documents stand for images and the query for a caption.
 LATE_INTERACTION = Case(1000, 1, dim=128, regions=(128, 300), words=(32, 32))
 INTERACTIVE_SEARCH = Case(1000, 1)
+CORPUS_OF_IMAGES = Case(1000, 100)
+CORPUS_OF_DOCUMENTS = Case(1000, 16, dim=128, regions=(128, 300), words=(32, 32))
 BATCH_SIZES = [Case(64, 64), Case(128, 128), Case(256, 256), Case(512, 512)]
 WHOLE_TEST_SET = Case(1000, 5000)
 ODD_SIZES = [

@@ -38,7 +38,24 @@ def terminal_table(results: Results) -> str:
             + "".join(f"{cell:>12}" for cell in _cells(measurement, group))
             for measurement in group
         ]
-    return "\n".join([*lines, "", LEGEND])
+    return "\n".join([*lines, "", LEGEND, "", *comparisons(results)])
+
+
+def comparisons(results: Results) -> list[str]:
+    """What no single case shows: a line for two threads beside one, and for bfloat16 beside float32."""
+    measured = {(*m.group, m.implementation): m for m in results.measurements}
+    lines = []
+    for (operation, case, dtype, threads, name), m in measured.items():
+        single = measured.get((operation, case, dtype, 1, name))
+        if threads == 2 and single is not None:
+            times = single.seconds / m.seconds
+            lines.append(f"{operation}, {dtype}, {name}: 2 threads are {times:.2f} times as fast as 1")
+        wide = measured.get((operation, case, "float32", threads, name))
+        if dtype == "bfloat16" and wide is not None and m.pairs is not None:
+            times = wide.seconds / m.seconds
+            threaded = f"{threads} thread{'s' * (threads > 1)}"
+            lines.append(f"{operation}, {threaded}, {name}: bfloat16 is {times:.2f} times as fast as float32")
+    return lines
 
 
 def describe(results: Results) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks import report
 from benchmarks.results import Measurement, read_results, write_results
-from benchmarks.tables import markdown_table, terminal_table
+from benchmarks.tables import comparisons, markdown_table, terminal_table
 
 SECRET = "somebodys-machine"
 FLOP = 8_000_000
@@ -88,6 +88,19 @@ def test_ratios_of_the_terminal_table(run: Path) -> None:
     assert line_of(table, heading, "einsum")[1:] == ["8.00", "0.0610", "32.0", "–", "8.00", "1.25", "1.5"]
     assert table.count(heading) == 1
     assert "t2i LSE forward: 128 by 128, float32, 1 thread\n" in table
+
+
+def test_threads_and_dtypes_are_compared_across_cases(run: Path) -> None:
+    contents = json.loads(run.read_text(encoding="utf-8"))
+    half = benchmark("cpu avx2", "t2i LSE forward")
+    half["extra_info"]["dtype"] = "bfloat16"
+    half["stats"]["median"] = 0.004096
+    contents["benchmarks"].append(half)
+    run.write_text(json.dumps(contents), encoding="utf-8")
+    assert comparisons(read_results(run)) == [
+        "t2i LSE forward, float32, torch.mm: 2 threads are 1.00 times as fast as 1",
+        "t2i LSE forward, 2 threads, cpu avx2: bfloat16 is 2.00 times as fast as float32",
+    ]
 
 
 def test_implementations_and_figures_that_are_missing_are_dashes(run: Path) -> None:

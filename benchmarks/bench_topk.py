@@ -1,0 +1,45 @@
+"""The ten best of a corpus for every query: streamed, and from the whole matrix of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.cases import CORPUS_OF_DOCUMENTS, CORPUS_OF_IMAGES, SETTINGS
+from benchmarks.implementations import FASTEST, PRODUCT, product, select
+from benchmarks.measure import Bench
+from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
+
+WHOLE = "all scores, torch.topk"
+BEST = 10
+SCAN = SETTINGS["t2i LSE"]
+OPERATIONS = {
+    "t2i LSE": (CORPUS_OF_IMAGES, partial(scan_scores, **SCAN), partial(scan_topk, **SCAN)),
+    "Sum-Max": (CORPUS_OF_DOCUMENTS, maxsim_scores, maxsim_topk),
+}
+
+
+@pytest.mark.parametrize("name", [PRODUCT, WHOLE, FASTEST])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_topk(bench: Bench, operation: str, name: str) -> None:
+    case, score, retrieve = OPERATIONS[operation]
+    case = bench.size(case)
+    inputs = case.inputs()
+    sides = inputs.packed_regions(), inputs.packed_words()
+    backend = select(FASTEST, bench)
+
+    def whole() -> Sequence[Tensor]:
+        return torch.topk(score(*sides, backend=backend).T, min(BEST, case.n_images))
+
+    def streamed() -> Sequence[Tensor]:
+        return retrieve(*sides, k=BEST, backend=backend)
+
+    call: Callable[[], Tensor | Sequence[Tensor]] = {PRODUCT: product(inputs), WHOLE: whole, FASTEST: streamed}[name]
+    if name == FASTEST:
+        assert torch.equal(streamed()[0], whole()[0])
+    bench.describe(f"{operation}, ten best", case, torch.float32, name)
+    bench.measure(inputs, call)
