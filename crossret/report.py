@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from crossret.evaluation import RetrievalMetrics
 from crossret.files import atomic_write
 from crossret.json_files import parse_json_object
 
+_SHOWN_QUERIES = 10  # of a search: the rest is for the file of results
+
 
 def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
     """Recall at 1, 5 and 10 in percent, median and mean rank, both ways; their sums below."""
@@ -29,6 +31,27 @@ def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
         table.add_column(heading, justify="right")
     for name, way in (("image → sentence", metrics.i2t), ("sentence → image", metrics.t2i)):
         table.add_row(name, f"{way.r1:.1f}", f"{way.r5:.1f}", f"{way.r10:.1f}", f"{way.medr:.0f}", f"{way.meanr:.1f}")
+    return table
+
+
+def results_table(found: Sequence[dict[str, Any]], title: str) -> Table:
+    """What a search found, as ``crossret.retrieval.ranked`` gives it: the results of the first queries."""
+    hidden = len(found) - _SHOWN_QUERIES
+    caption = f"… and the results of {hidden:,} more queries" if hidden > 0 else None
+    table = Table(title=escape(title), caption=caption)
+    table.add_column("query")
+    for heading in ("rank", "index", "score"):
+        table.add_column(heading, justify="right")
+    table.add_column("caption")
+    for entry in found[:_SHOWN_QUERIES]:
+        label = entry.get("caption") or (f"image {entry['image']}" if "image" in entry else str(entry["query"]))
+        for result in entry["results"]:
+            text = result.get("caption") or next(iter(result.get("captions", [])), "")
+            table.add_row(
+                escape(label), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}", escape(text)
+            )
+            label = ""
+        table.add_section()
     return table
 
 
@@ -49,6 +72,17 @@ def write_json(path: str | os.PathLike[str], contents: object) -> None:
     """
     with atomic_write(path) as file:
         file.write(json.dumps(contents, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def write_json_lines(path: str | os.PathLike[str], entries: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(path) as file:
+        for entry in entries:
+            file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

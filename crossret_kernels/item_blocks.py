@@ -140,7 +140,7 @@ class FeatureBlocks:
             return values
         block = self.staging[: values.size // values.shape[-1]].view(values.shape)
         np.copyto(block.numpy(), values)
-        _release(values)
+        release_pages(values)
         return block.to(self.device)
 
 
@@ -173,8 +173,8 @@ def _stand_in(features: Any, name: str) -> Any:
     return features
 
 
-def _release(values: NDArray[Any]) -> None:
-    """Unmaps the pages of a read-only memory map that reading brought in, or the whole file would become resident."""
+def release_pages(values: NDArray[Any]) -> None:
+    """Takes what was read of a read-only memory map out of this process, or all of the file would become resident."""
     if not isinstance(values, np.memmap) or values.mode != "r":
         return
     base: Any = values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from crossret_kernels.checks import choose
 from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, StoredFeatures, StoredLengths, device_of
+from crossret_kernels.ragged import Features, Lengths
 
 QUERIES = ("caption", "image")
 
@@ -24,27 +25,32 @@ Progress: TypeAlias = Callable[[int, int], object]
 
 
 def feature_topk(
-    scores: Callable[[Any, Any, Any, Any], Tensor],
+    scores: Callable[[Features, Features, Lengths, Lengths], Tensor],
     regions: StoredFeatures,
     words: StoredFeatures,
-    region_lengths: StoredLengths,
-    word_lengths: StoredLengths,
+    region_lengths: StoredLengths = None,
+    word_lengths: StoredLengths = None,
     *,
     k: int,
-    query: str,
-    progress: Progress | None,
+    query: str = "caption",
+    progress: Progress | None = None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`streamed_topk` of images or captions by features, for a scorer that takes both sides and their lengths.
+    """`streamed_topk` of images or captions, for any scorer of features: (regions, words, their lengths) -> (n, m).
 
-    Raises what the scorer does, here for all items before any is scored; ValueError for an unknown `query`.
+    `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. Raises what the checks of the
+    scores do, for all items before any is scored, and ValueError for an unknown `query`.
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
-    images = FeatureBlocks.of(
-        regions, region_lengths, name="regions", lengths_name="region_lengths", item="image", device=device
-    )
-    captions = FeatureBlocks.of(
-        words, word_lengths, name="words", lengths_name="word_lengths", item="caption", device=device
+    images, captions = (
+        FeatureBlocks.of(
+            features, lengths, name=f"{row}s", lengths_name=f"{row}_lengths", item=item, device=device, dtype=dtype
+        )
+        for features, lengths, row, item in (
+            (regions, region_lengths, "region", "image"),
+            (words, word_lengths, "word", "caption"),
+        )
     )
     if query == "image":
         return streamed_topk(lambda v, e: scores(v[0], e[0], v[1], e[1]), images, captions, k=k, progress=progress)

@@ -20,15 +20,21 @@ import torch
 from safetensors.torch import load_file
 
 from crossret import cli
+from crossret.checkpoints import load_model
+from crossret.corpus import PrecomputedCorpus
+from crossret.data import PrecomputedDataset
+from crossret.data.batches import pad_tokens
+from crossret.evaluation import encode_dataset, score_matrix
 from crossret.presets import SCAN_PRESETS
 from crossret_kernels import maxsim_scores, scan_scores
 
 TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
-COMMANDS = ["demo", "render-scenes", "train", "evaluate", "score"]
+COMMANDS = ["demo", "render-scenes", "train", "evaluate", "score", "search"]
 ROOT = Path(__file__).parents[1]
 
 
 SCORE = ["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/y.npy"]
+SEARCH = ["search", "{data}", "--model", "{trained}"]
 
 
 class Cli:
@@ -141,6 +147,21 @@ def test_help_does_not_wait_for_torch() -> None:
         (["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/absent/y.npy"], "{tmp}/absent"),
         (["score", "--regions", "{tmp}/x.npy", "--words", "{tmp}/x.npy", "--output", "{tmp}/y.npy"], "x.npy"),
         (["score", "--regions", "{text}", "--words", "{text}", "--output", "{tmp}/y.npy"], "not a readable .npy file"),
+        (["search", "{data}"], "of --words and --regions exactly one is needed"),
+        (["search", "{data}", "--words", "{text}"], "{data}: no features.npy, and no values.npy with offsets.npy"),
+        (["search", "{data}", "--caption", "a"], "--caption needs --model"),
+        ([*SEARCH], "of --caption and --captions and --image exactly one is needed"),
+        ([*SEARCH, "--caption", "a", "--image", "1"], "exactly one is needed"),
+        ([*SEARCH, "--caption", "a", "--sum-max"], "--sum-max is for a corpus of features, without --model"),
+        ([*SEARCH, "--caption", "a", "--caption", " "], "--caption 2: the caption is empty"),
+        ([*SEARCH, "--caption", "a", "-k", "0"], "-k"),
+        ([*SEARCH, "--captions", "{data}/test_ims.npy"], "test_ims.npy, line 1: not UTF-8"),
+        ([*SEARCH, "--image", "10"], "image 10: the corpus has images 0 to 9"),
+        ([*SEARCH, "--image", "-1"], "image -1: the corpus has images 0 to 9"),
+        ([*SEARCH, "--caption", "a", "--split", "val"], "val_ims.npy: no such file"),
+        ([*SEARCH, "--captions", "{text}", "--output", "{text}"], "would take the place of this input"),
+        ([*SEARCH, "--caption", "a", "--output", "{data}/test_ims.npy"], "would take the place of this input"),
+        ([*SEARCH, "--caption", "a", "--output", "{tmp}/absent/found.jsonl"], "no directory {tmp}/absent"),
         (["render-scenes", "{text}"], "train_caps.txt"),
         (["render-scenes", "{tmp}/scenes", "--train", "0"], "--train"),
         (["demo", "--output", "{tmp}/demo", "--images", "1"], "--images"),
@@ -352,6 +373,121 @@ def test_score(crossret: Cli, tmp_path: Path, options: list[str]) -> None:
     else:
         expected = scan_scores(*arguments, direction="i2t", pooling="lse", lambda_lse=5, clip_slope=0, normalize=True)
     np.testing.assert_allclose(np.load(files["scores"], allow_pickle=False), expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_search_finds_images_for_captions(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, from_file: bool
+) -> None:
+    texts = ["picture 3 d [b]v", "picture 9 e z"]
+    (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in texts))
+    queries = ["--captions", tmp_path / "queries.txt"] if from_file else [x for t in texts for x in ("--caption", t)]
+    found = tmp_path / "found.jsonl"
+    assert crossret("search", data, "--model", trained, *queries, "-k", "3", "--output", found) == 0
+    model, vocabulary = load_model(trained / "best")
+    images, _ = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
+    tokens, lengths = pad_tokens([vocabulary.encode(text) for text in texts])
+    with torch.inference_mode():
+        scores = model.score(images, model.encode_captions(tokens, lengths)).T
+    values, indices = scores.sort(dim=1, descending=True, stable=True)
+    entries = json_lines(found)
+    assert [(entry["query"], entry["caption"]) for entry in entries] == list(enumerate(texts))
+    lines = (data / "test_caps.txt").read_text().splitlines()
+    for row, entry in enumerate(entries):
+        assert [result["rank"] for result in entry["results"]] == [1, 2, 3]
+        assert [result["index"] for result in entry["results"]] == indices[row, :3].tolist()
+        np.testing.assert_allclose([result["score"] for result in entry["results"]], values[row, :3].tolist(), 1e-5)
+        for result in entry["results"]:
+            assert result["captions"] == lines[5 * result["index"] :][:5]
+            assert result["captions"][0] in crossret.out
+    assert texts[0] in crossret.out
+
+
+def test_search_finds_captions_for_images(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    found = tmp_path / "found.jsonl"
+    arguments = ["--image", "4", "--image", "0", "-k", "60", "--output", found]
+    assert crossret("search", data, "--model", trained / "best", *arguments) == 0
+    model, vocabulary = load_model(trained / "best")
+    images, captions = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
+    scores = score_matrix(model, images, captions)[[4, 0]]
+    lines = (data / "test_caps.txt").read_text().splitlines()
+    for row, (image, entry) in enumerate(zip([4, 0], json_lines(found), strict=True)):
+        assert entry["image"] == image
+        assert sorted(result["index"] for result in entry["results"]) == list(range(50))
+        for result in entry["results"]:
+            np.testing.assert_allclose(result["score"], scores[row, result["index"]], 1e-5)
+            assert (result["caption"], result["image"]) == (lines[result["index"]], result["index"] // 5)
+        ranked = [result["score"] for result in entry["results"]]
+        assert ranked == sorted(ranked, reverse=True)
+
+
+def test_search_shows_the_first_queries(crossret: Cli, data: Path, trained: Path) -> None:
+    assert crossret("search", data, "--model", trained, "--captions", data / "test_caps.txt", "-k", "1") == 0
+    assert "40 more queries" in crossret.out
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("queries", ["words", "regions"])
+def test_search_in_features(crossret: Cli, tmp_path: Path, packed: bool, queries: str) -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.array([3, 1, 4, 2, 4, 1])
+    corpus = rng.standard_normal((6, 4, 8), np.float32).astype(np.float16)
+    wanted = rng.standard_normal((2, 5, 8), np.float32)
+    if packed:
+        rows = np.concatenate([item[:length] for item, length in zip(corpus, lengths, strict=True)])
+        np.save(tmp_path / "values.npy", rows)
+        np.save(tmp_path / "offsets.npy", np.concatenate([[0], lengths.cumsum()]))
+    else:
+        np.save(tmp_path / "features.npy", corpus)
+        np.save(tmp_path / "lengths.npy", lengths)
+    np.save(tmp_path / "wanted.npy", wanted)
+    np.save(tmp_path / "n_wanted.npy", np.array([5, 2]))
+    found = tmp_path / "found.jsonl"
+    code = crossret(
+        *("search", tmp_path, f"--{queries}", tmp_path / "wanted.npy"),
+        *(f"--{queries[:-1]}-lengths", tmp_path / "n_wanted.npy", "-k", "4", "--output", found),
+        *("--direction", "i2t", "--pooling", "max"),
+    )
+    assert code == 0, crossret.err
+    sides = [(torch.from_numpy(corpus).float(), lengths.tolist()), (torch.from_numpy(wanted), [5, 2])]
+    (regions, n_regions), (words, n_words) = sides if queries == "words" else sides[::-1]
+    scores = scan_scores(regions, words, n_regions, n_words, direction="i2t", pooling="max")
+    values, indices = (scores.T if queries == "words" else scores).sort(dim=1, descending=True, stable=True)
+    for row, entry in enumerate(json_lines(found)):
+        assert entry["query"] == row
+        assert [result["index"] for result in entry["results"]] == indices[row, :4].tolist()
+        assert [result["score"] for result in entry["results"]] == values[row, :4].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"features": np.full((3, 2, 4), np.nan, np.float32)}, "query 0 has the score nan with item 0"),
+        ({"features": np.ones((3, 2, 5), np.float32)}, "have 5"),
+        ({"features": np.ones((3, 2, 4), np.float32), "lengths": np.array([1, 2, 3])}, "lengths.npy: item 2 has"),
+        ({"features": np.ones((3, 2, 4), np.float32), "values": np.ones((3, 4), np.float32)}, "both features.npy"),
+        ({"values": np.ones((3, 4), np.float32)}, "offsets.npy: No such file"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2])}, "offsets.npy: must go from 0 to the 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([1, 3])}, "offsets.npy: must go from 0 to the 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 4, 3])}, "item 1 has rows 4 to 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 0, 3])}, "item 0 has rows 0 to 0"),
+    ],
+)
+def test_a_bad_corpus_of_features_is_named(
+    crossret: Cli, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    np.save(tmp_path / "wanted.npy", np.ones((1, 1, 4), np.float32))
+    found = tmp_path / "found.jsonl"
+    assert crossret("search", tmp_path, "--words", tmp_path / "wanted.npy", "--output", found) == 2
+    assert message in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert not found.exists()
 
 
 def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data: Path, tmp_path: Path) -> None:

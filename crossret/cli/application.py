@@ -15,6 +15,7 @@ from crossret.cli.demonstration import demo, render_scenes
 from crossret.cli.errors import INTERRUPTED, Interrupted, fail
 from crossret.cli.options import option
 from crossret.cli.scoring import score
+from crossret.cli.searching import search
 from crossret.cli.training import evaluate, train
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
@@ -74,10 +75,10 @@ def _crossret(
         bool, option("Print the version and exit.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Cross-attention image-text retrieval: render scenes, train, evaluate, score."""
+    """Cross-attention image-text retrieval: render scenes, train, evaluate, score, search."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-for command in (demo, render_scenes, train, evaluate, score):
+for command in (demo, render_scenes, train, evaluate, score, search):
     app.command()(command)

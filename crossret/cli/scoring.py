@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from crossret.score_files import Scorer
 
 
+RegionLengths = Annotated[
+    Path | None, option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
+]
+WordLengths = Annotated[
+    Path | None, option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
+]
+ScoreDirection = Annotated[
+    Direction | None, option("t2i: words attend to regions; i2t: regions to words. By default t2i.")
+]
+ScoreRawFeatureNorm = Annotated[
+    RawFeatureNorm | None, option("Normalisation of similarities; by default clipped_l2norm.")
+]
+ScoreClipSlope = Annotated[float | None, option("Slope of the clip below zero; by default 0.1, the paper's is 0.")]
+ScoreLambdaSoftmax = Annotated[
+    float | None, option("Inverse temperature of the attention; by default 9 (the paper's i2t: 4).")
+]
+ScorePooling = Annotated[Pooling | None, option("How relevances become a score; by default avg.")]
+ScoreLambdaLse = Annotated[float | None, option("Sharpness of LSE pooling; by default 6.")]
+Normalize = Annotated[bool, option("L2-normalise all features first.", "--normalize")]
+SumMax = Annotated[bool, option("Instead of attention, sum each query's largest similarity.", "--sum-max")]
+
+
 def score(
     regions: Annotated[
         Path, option("Region features (images, regions, dimensions), .npy.", exists=True, dir_okay=False)
@@ -31,26 +53,16 @@ def score(
     output: Annotated[
         Path, option("Scores (images, captions) float32, .npy, to write.", dir_okay=False, callback=in_a_directory)
     ],
-    region_lengths: Annotated[
-        Path | None, option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
-    ] = None,
-    word_lengths: Annotated[
-        Path | None, option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
-    ] = None,
-    direction: Annotated[Direction, option("t2i: words attend to regions; i2t: regions to words.")] = "t2i",
-    raw_feature_norm: Annotated[
-        RawFeatureNorm | None, option("Normalisation of similarities; by default clipped_l2norm.")
-    ] = None,
-    clip_slope: Annotated[
-        float | None, option("Slope of the clip below zero; by default 0.1, the paper's is 0.")
-    ] = None,
-    lambda_softmax: Annotated[
-        float | None, option("Inverse temperature of the attention; by default 9 (the paper's i2t: 4).")
-    ] = None,
-    pooling: Annotated[Pooling | None, option("How relevances become a score; by default avg.")] = None,
-    lambda_lse: Annotated[float | None, option("Sharpness of LSE pooling; by default 6.")] = None,
-    normalize: Annotated[bool, option("L2-normalise all features first.", "--normalize")] = False,
-    sum_max: Annotated[bool, option("Instead of attention, sum each query's largest similarity.", "--sum-max")] = False,
+    region_lengths: RegionLengths = None,
+    word_lengths: WordLengths = None,
+    direction: ScoreDirection = None,
+    raw_feature_norm: ScoreRawFeatureNorm = None,
+    clip_slope: ScoreClipSlope = None,
+    lambda_softmax: ScoreLambdaSoftmax = None,
+    pooling: ScorePooling = None,
+    lambda_lse: ScoreLambdaLse = None,
+    normalize: Normalize = False,
+    sum_max: SumMax = False,
     threads: Threads = None,
 ) -> None:
     """Score files of features.
@@ -63,12 +75,8 @@ def score(
       crossret score --regions regions.npy --words words.npy --word-lengths lengths.npy --output scores.npy
       crossret score --regions regions.npy --words words.npy --output scores.npy --sum-max --normalize
     """
-    from functools import partial
-
-    from crossret.models.scan import ScanConfig
     from crossret.report import progress_bar
     from crossret.score_files import score_files
-    from crossret_kernels import maxsim_scores, scan_scores
 
     chosen = {
         "raw_feature_norm": raw_feature_norm,
@@ -77,18 +85,8 @@ def score(
         "pooling": pooling,
         "lambda_lse": lambda_lse,
     }
-    # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
-    cross_attention = f"sum_max_{direction}" if sum_max else direction
-    config = ScanConfig.from_dict(
-        {"image_dim": 1, "vocabulary_size": 1, "cross_attention": cross_attention, **given(chosen)}
-    )
-    refuse_unused(config, chosen)
+    scorer = scorer_of(direction or "t2i", chosen, normalize=normalize, sum_max=sum_max)
     use_threads(threads)
-    scorer: Scorer
-    if sum_max:
-        scorer = partial(maxsim_scores, direction=direction, normalize=normalize)
-    else:
-        scorer = partial(scan_scores, **config.attention_options(direction), normalize=normalize)
     with progress_bar("scoring") as progress:
         n, m = score_files(
             scorer,
@@ -100,3 +98,24 @@ def score(
             progress=progress,
         )
     typer.echo(f"{output}: scores of {n:,} images with {m:,} captions")
+
+
+def scorer_of(direction: Direction, chosen: dict[str, Any], *, normalize: bool, sum_max: bool) -> Scorer:
+    """The kernels' score that these options ask for.
+
+    Raises a ValueError where one is out of range or makes no difference.
+    """
+    from functools import partial
+
+    from crossret.models.scan import ScanConfig
+    from crossret_kernels import maxsim_scores, scan_scores
+
+    # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
+    cross_attention = f"sum_max_{direction}" if sum_max else direction
+    config = ScanConfig.from_dict(
+        {"image_dim": 1, "vocabulary_size": 1, "cross_attention": cross_attention, **given(chosen)}
+    )
+    refuse_unused(config, chosen)
+    if sum_max:
+        return partial(maxsim_scores, direction=direction, normalize=normalize)
+    return partial(scan_scores, **config.attention_options(direction), normalize=normalize)

@@ -25,6 +25,8 @@ from crossret.cli.options import (
 from crossret.presets import PRESET_OF_CROSS_ATTENTION, SCAN_PRESETS, SCHEDULES
 
 if TYPE_CHECKING:
+    from crossret.corpus import PrecomputedCorpus
+    from crossret.models import Matcher
     from crossret.models.scan import ScanConfig
 
 CrossAttention = Literal["t2i", "i2t", "sum_max_t2i", "sum_max_i2t", "ensemble"]
@@ -175,19 +177,10 @@ def evaluate(
     from rich.console import Console
 
     from crossret import evaluation
-    from crossret.checkpoints import load_model
-    from crossret.corpus import PrecomputedCorpus
-    from crossret.data import PrecomputedDataset
     from crossret.report import progress_bar, retrieval_table, write_json
-    from crossret.training import BEST
 
     use_threads(threads)
-    model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
-    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
-    if corpus.image_dim != model.config.image_dim:
-        raise ValueError(
-            f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
-        )
+    model, corpus = load_trained(run, data, split)
     if five_fold and corpus.n_images % 5:
         raise ValueError(f"--five-fold: the {corpus.n_images} images of {split} cannot be divided into 5 equal folds")
     with progress_bar("encoding") as progress:
@@ -202,6 +195,25 @@ def evaluate(
     Console(emoji=False).print(
         retrieval_table(metrics, f"{split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions{folds}")
     )
+
+
+def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, PrecomputedCorpus]:
+    """A model, from the output directory of `train` or its own, and a split that it can read.
+
+    Raises a ValueError where the split's regions are of another size than the model's.
+    """
+    from crossret.checkpoints import load_model
+    from crossret.corpus import PrecomputedCorpus
+    from crossret.data import PrecomputedDataset
+    from crossret.training import BEST
+
+    model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
+    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
+    if corpus.image_dim != model.config.image_dim:
+        raise ValueError(
+            f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
+        )
+    return model, corpus
 
 
 def _check_memory(config: ScanConfig) -> None:

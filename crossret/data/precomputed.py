@@ -100,12 +100,17 @@ def read_captions(path: Path) -> list[str]:
             caption = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
-        if "\0" in caption:
-            raise ValueError(f"{path}, line {number}: a NUL character, which no caption has")
-        if all(_is_invisible(character) for character in caption):
-            raise ValueError(f"{path}, line {number}: the caption is empty")
+        check_caption(caption, f"{path}, line {number}")
         captions.append(caption)
     return captions
+
+
+def check_caption(caption: str, place: str) -> None:
+    """Raise a ValueError that begins with the place where a caption shows nothing or holds a NUL."""
+    if "\0" in caption:
+        raise ValueError(f"{place}: a NUL character, which no caption has")
+    if all(_is_invisible(character) for character in caption):
+        raise ValueError(f"{place}: the caption is empty")
 
 
 def _is_invisible(character: str) -> bool:
