@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.cases import LATE_INTERACTION, TINY, Case
 from benchmarks.checks import TOLERANCES, check_scores
-from benchmarks.implementations import FASTEST, IMPLEMENTATIONS, PRODUCT, maxsim
+from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS, PRODUCT, maxsim
 from benchmarks.loops import maxsim_loop
 from benchmarks.measure import Bench
 from benchmarks.peers import PEERS
@@ -30,9 +30,16 @@ def score(bench: Bench, operation: str, case: Case, dtype: torch.dtype, name: st
 
 
 @pytest.mark.parametrize("name", [*IMPLEMENTATIONS, *PEERS])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_late_interaction(bench: Bench, dtype: torch.dtype, name: str) -> None:
-    score(bench, "Sum-Max", LATE_INTERACTION, dtype, name)
+def test_late_interaction(bench: Bench, name: str) -> None:
+    score(bench, "Sum-Max", LATE_INTERACTION, torch.float32, name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [PRODUCT, *(pytest.param(name, marks=pytest.mark.full) for name in ["loop", *EINSUMS, "torch", *PEERS]), *FUSED],
+)
+def test_late_interaction_in_bfloat16(bench: Bench, name: str) -> None:
+    score(bench, "Sum-Max", LATE_INTERACTION, torch.bfloat16, name)
 
 
 # maxsim-cpu chooses its threads once a process and has no line here.

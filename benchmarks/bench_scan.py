@@ -19,7 +19,8 @@ from crossret_kernels import triplet_loss
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
 
 BOTH_WAYS = pytest.mark.parametrize("setting", SETTINGS)
-IN_BFLOAT16 = [PRODUCT, "loop", "torch", *FUSED]
+FULL = pytest.mark.full
+IN_BFLOAT16 = [PRODUCT, pytest.param("loop", marks=FULL), pytest.param("torch", marks=FULL), *FUSED]
 
 
 def score(bench: Bench, setting: str, dtype: torch.dtype, name: str, centred: bool = False) -> None:
@@ -56,13 +57,13 @@ def test_forward_on_one_thread(bench: Bench, setting: str, name: str) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("name", [PRODUCT, FASTEST])
 @pytest.mark.parametrize("threads", [1])
-@pytest.mark.full
+@FULL
 def test_forward_in_bfloat16_on_one_thread(bench: Bench, setting: str, name: str) -> None:
     score(bench, setting, torch.bfloat16, name)
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", ["loop", "torch", FASTEST])
+@pytest.mark.parametrize("name", [pytest.param("loop", marks=FULL), "torch", FASTEST])
 def test_contexts_that_nearly_cancel(bench: Bench, setting: str, name: str) -> None:
     score(bench, setting, torch.float32, name, centred=True)
 
@@ -74,9 +75,7 @@ def training_step(call: Callable[[], Tensor], inputs: Inputs) -> Callable[[], tu
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    "name", ["loop", *(pytest.param(name, marks=pytest.mark.full) for name in EINSUMS), "torch", *FUSED]
-)
+@pytest.mark.parametrize("name", ["loop", *(pytest.param(name, marks=FULL) for name in EINSUMS), "torch", *FUSED])
 def test_training_step(bench: Bench, setting: str, name: str) -> None:
     case, options = bench.size(TRAINING_BATCH), SETTINGS[setting]
     inputs = case.inputs()

@@ -36,6 +36,7 @@ def test_batch_sizes(bench: Bench, case: Case, name: str) -> None:
     score(bench, "by batch size", case, name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [FASTEST])
 def test_a_whole_test_set(bench: Bench, name: str) -> None:
     score(bench, "by batch size", WHOLE_TEST_SET, name)

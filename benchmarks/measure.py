@@ -15,7 +15,7 @@ from benchmarks.cases import Case, Inputs
 from benchmarks.floor import Floor
 from benchmarks.memory import peak_mebibytes
 
-SECONDS = 0.6  # of timing a benchmark
+SECONDS = 0.5  # of timing a benchmark
 SHORTEST = 1e-3  # a round shorter than this is timed as several calls
 
 
