@@ -13,21 +13,45 @@ static inline F load_features(const void* row, Dtype dtype, int64_t k, int64_t n
   }
 }
 
-// ‖row‖₂
-static float row_norm(const void* row, Dtype dtype, int64_t dim) {
+// Calls write(k, x, n) for a row's features x = row[k … k + width), n of which are there, and returns the norm of what
+// it gives back. Four vectors at once: a sum waits for itself.
+template <Dtype dtype, class Write>
+static inline float norm_of_written(const void* row, int64_t dim, const Write& write) {
   F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
   int64_t k = 0;
   for (; k + 4 * V::width <= dim; k += 4 * V::width) {
     for (int j = 0; j < 4; ++j) {
-      const F x = load_features(row, dtype, k + j * V::width, V::width);
+      const int64_t at = k + j * V::width;
+      const F x = write(at, load_features(row, dtype, at, V::width), V::width);
       sums[j] = V::fma(x, x, sums[j]);
     }
   }
   for (; k < dim; k += V::width) {
-    const F x = load_features(row, dtype, k, dim - k);
+    const F x = write(k, load_features(row, dtype, k, dim - k), dim - k);
     sums[0] = V::fma(x, x, sums[0]);
   }
   return __builtin_sqrtf(V::reduce_add(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3]))));
+}
+
+template <class Write>
+static inline float norm_of_written(const void* row, Dtype dtype, int64_t dim, const Write& write) {
+  switch (dtype) {
+    case Dtype::bfloat16:
+      return norm_of_written<Dtype::bfloat16>(row, dim, write);
+    case Dtype::float16:
+      return norm_of_written<Dtype::float16>(row, dim, write);
+    default:
+      return norm_of_written<Dtype::float32>(row, dim, write);
+  }
+}
+
+struct Unchanged {
+  F operator()(int64_t, F x, int64_t) const { return x; }
+};
+
+// ‖row‖₂
+static float row_norm(const void* row, Dtype dtype, int64_t dim) {
+  return norm_of_written(row, dtype, dim, Unchanged{});
 }
 
 // What rows [first, last) are divided by to be normalised: their norm, infinity for zero rows, which so stay zero and
@@ -41,20 +65,21 @@ static void row_norms(const Side& side, int64_t first, int64_t last, float* norm
 
 static inline float row_scale(const Side& side, int64_t row) { return side.norms ? 1.0f / side.norms[row] : 1.0f; }
 
-// Copies columns [k0, k0 + n) of a row to float32, normalised where the side is.
-static void copy_row(const Side& side, int64_t row, int64_t k0, int64_t n, float* out) {
-  const void* data = side.row(row);
+// Copies a row to float32, normalised where the side is, and returns the norm of the copy.
+static float copy_row(const Side& side, int64_t row, float* out) {
   if (side.norms == nullptr) {
-    for (int64_t k = 0; k < n; k += V::width) {
-      V::store(out + k, load_features(data, side.dtype, k0 + k, n - k), n - k);
-    }
-    return;
+    return norm_of_written(side.row(row), side.dtype, side.dim, [out](int64_t k, F x, int64_t n) {
+      V::store(out + k, x, n);
+      return x;
+    });
   }
   // Divided, as PyTorch does: a product with 1 / ‖row‖ would not give parallel rows the same direction.
-  const F norm = V::set(side.norms[row]);
-  for (int64_t k = 0; k < n; k += V::width) {
-    V::store(out + k, V::div(load_features(data, side.dtype, k0 + k, n - k), norm), n - k);
-  }
+  const float norm = side.norms[row];
+  return norm_of_written(side.row(row), side.dtype, side.dim, [out, norm](int64_t k, F x, int64_t n) {
+    const F unit = V::div(x, V::set(norm));
+    V::store(out + k, unit, n);
+    return unit;
+  });
 }
 
 // Copies a row of bfloat16 as it is, with a zero behind an odd last one.
@@ -101,8 +126,7 @@ static void copy_item(const Side& side, int64_t item, const CopiedRows& out, flo
         norms[r] *= out.scales[r];
       }
     } else {
-      copy_row(side, start + r, 0, side.dim, row);
-      norms[r] = row_norm(row, Dtype::float32, side.dim);
+      norms[r] = copy_row(side, start + r, row);
     }
   }
 }

@@ -31,10 +31,10 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kVector = 16;  // floats; every ISA's vector width divides it
 
-// Columns of a block, up to `most`. Items of one length cannot fill any number of columns: the one that they fill best.
+// Columns of a block, up to `most`: whole panels, or, for items of one length, the number that they fill best.
 int64_t fitting_columns(const Side& side, int64_t most) {
-  if (std::any_of(side.lengths, side.lengths + side.count, [&](int64_t n) { return n != side.longest; })) return most;
-  int64_t best = most;
+  int64_t best = most / kPad * kPad;
+  if (std::any_of(side.lengths, side.lengths + side.count, [&](int64_t n) { return n != side.longest; })) return best;
   for (int64_t columns = most; columns > most / 2; columns -= kVector) {
     if ((columns % side.longest) * best < (best % side.longest) * columns) best = columns;
   }
@@ -74,18 +74,20 @@ std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_k
 }  // namespace
 
 Limits plan_limits(const Side& contexts, const Side& queries) {
-  constexpr int64_t block_floats = 144 * 1024;  // a packed block: somewhat over half of a second-level cache
+  constexpr int64_t block_floats = 144 * 1024;  // what products read of a block at a time: over half of a second cache
+  constexpr int64_t slice = 1024;               // of k, in those products
   constexpr int64_t group_floats = 1024 * 1024;
   constexpr int64_t shared_rows = 48;  // four full tiles
   const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(contexts.dim), 1, 4096);
   const int64_t n_rows = total(contexts, {0, contexts.count}), n_columns = total(queries, {0, queries.count});
   Limits limits{};
   limits.rows = contexts.longest;
-  limits.group_rows = std::max(contexts.longest, std::min(rows, n_rows));
   limits.product_rows = std::max(contexts.longest, std::min(shared_rows, n_rows));
-  const int64_t most = std::clamp<int64_t>(block_floats / queries.dim / kVector * kVector, kPad, 192);
+  const int64_t most = std::clamp<int64_t>(block_floats / std::min(queries.dim, slice) / kVector * kVector, kPad, 192);
   limits.filled_columns = std::max(queries.longest, std::min(fitting_columns(queries, most), n_columns));
   limits.columns = pad_columns(limits.filled_columns);
+  // Contexts that meet one block alone are not kept for another.
+  limits.group_rows = std::max(limits.product_rows, n_columns <= limits.filled_columns ? 0 : std::min(rows, n_rows));
   return limits;
 }
 
@@ -96,8 +98,10 @@ Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Ra
   const Range context_range = by_image ? image_range : caption_range;
   const Range query_range = by_image ? caption_range : image_range;
   const int64_t wanted = threads == 1 ? 1 : 4 * threads;  // enough to even out cores of different speed
+  constexpr int64_t least_rows = 1024;                    // queries are prepared again for every part
   const std::vector<Range> context_parts =
-      split(contexts, context_range, std::min(limits.group_rows, divide_up(total(contexts, context_range), wanted)));
+      split(contexts, context_range,
+            std::min(std::max(limits.group_rows, least_rows), divide_up(total(contexts, context_range), wanted)));
   std::vector<Range> query_parts{query_range};
   // Contexts are prepared once per part of queries: parts are cut only as far as threads would idle, and stay long.
   const int64_t parts = divide_up(wanted, static_cast<int64_t>(context_parts.size()));

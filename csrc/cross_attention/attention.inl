@@ -49,41 +49,68 @@ static float softmax_segment(const float* x, int64_t n, float* out) {
   return 1.0f / V::reduce_add(sum);
 }
 
+// λ softmax(s) of one item's queries, n columns of every context.
+static void softmax_logits(const float* s, float* out, int64_t ld, int64_t rows, int64_t n, F lambda) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const F factor = V::mul(lambda, V::set(softmax_segment(s + r * ld, n, out + r * ld)));
+    for (int64_t j = 0; j < n; j += V::width) {
+      float* at = out + r * ld + j;
+      V::store(at, V::mul(V::load(at, n - j), factor), n - j);
+    }
+  }
+}
+
+// λ x / (‖x‖ + eps) of one item's queries, n columns of every context, x = clip(s); `vectors` is how many vectors hold
+// n, known so that they stay in registers, or 0 for any number.
+template <int vectors>
+static void length_logits(const float* s, float* out, int64_t ld, int64_t rows, int64_t n, F slope, F lambda,
+                          Norm norm) {
+  constexpr int kept = vectors > 0 ? vectors : 1;
+  const int64_t count = vectors > 0 ? vectors : (n + V::width - 1) / V::width;
+  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
+    const int64_t group = rows - r0 < V::width ? rows - r0 : V::width;
+    F x[V::width][kept], sums[V::width];
+    const auto clipped = [&](int64_t i, int64_t v) {
+      const int64_t j = v * V::width;
+      return clip(V::load(s + (r0 + i) * ld + j, n - j), slope);
+    };
+#pragma GCC unroll 16
+    for (int i = 0; i < V::width; ++i) {
+      sums[i] = V::zero();
+      for (int v = 0; v < kept; ++v) x[i][v] = V::zero();
+      if (i >= group) continue;
+      for (int64_t v = 0; v < count; ++v) {
+        const F value = clipped(i, v);
+        if (vectors > 0) x[i][v] = value;
+        sums[i] = V::add(sums[i], norm_term(value, norm));
+      }
+    }
+    alignas(64) float factors[V::width];
+    V::store(factors, norm_factor(finish_norm(sum_rows(sums), norm), lambda));
+#pragma GCC unroll 16
+    for (int i = 0; i < V::width; ++i) {
+      if (i >= group) break;
+      const F factor = V::set(factors[i]);
+      for (int64_t v = 0; v < count; ++v) {
+        const int64_t j = v * V::width;
+        V::store(out + (r0 + i) * ld + j, V::mul(vectors > 0 ? x[i][v] : clipped(i, v), factor), n - j);
+      }
+    }
+  }
+}
+
 // λn of one item's queries, columns [c0, c0 + n), normalised along them for every context.
 static void normalised_logits(const CrossAttentionOptions& options, const Tiles& tiles, int64_t rows, int64_t c0,
                               int64_t n) {
   const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
   const float* s = tiles.similarities + c0;
   float* out = tiles.weights + c0;
-  if (options.norm == Norm::softmax) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const F factor = V::mul(lambda, V::set(softmax_segment(s + r * tiles.ld, n, out + r * tiles.ld)));
-      for (int64_t j = 0; j < n; j += V::width) {
-        float* at = out + r * tiles.ld + j;
-        V::store(at, V::mul(V::load(at, n - j), factor), n - j);
-      }
-    }
-    return;
-  }
-  for (int64_t r0 = 0; r0 < rows; r0 += V::width) {
-    const int64_t group = rows - r0 < V::width ? rows - r0 : V::width;
-    F sums[V::width];
-    for (int i = 0; i < V::width; ++i) {
-      sums[i] = V::zero();
-      for (int64_t j = 0; i < group && j < n; j += V::width) {
-        sums[i] = V::add(sums[i], norm_term(clip(V::load(s + (r0 + i) * tiles.ld + j, n - j), slope), options.norm));
-      }
-    }
-    alignas(64) float factors[V::width];
-    V::store(factors, norm_factor(finish_norm(sum_rows(sums), options.norm), lambda));
-    for (int64_t i = 0; i < group; ++i) {
-      const F factor = V::set(factors[i]);
-      for (int64_t j = 0; j < n; j += V::width) {
-        const F x = clip(V::load(s + (r0 + i) * tiles.ld + j, n - j), slope);
-        V::store(out + (r0 + i) * tiles.ld + j, V::mul(x, factor), n - j);
-      }
-    }
-  }
+  if (options.norm == Norm::softmax) return softmax_logits(s, out, tiles.ld, rows, n, lambda);
+  const auto logits = n <= V::width       ? length_logits<1>
+                      : n <= 2 * V::width ? length_logits<2>
+                      : n <= 3 * V::width ? length_logits<3>
+                                          : length_logits<0>;
+  logits(s, out, tiles.ld, rows, n, slope, lambda, options.norm);
 }
 
 // λn of all queries, where they are normalised: zero in the columns of the last vector that no item owns.
@@ -154,39 +181,61 @@ static inline void finish_relevance(Queries& queries, int64_t j, const float* qu
   V::store(queries.relevance + j, V::select(V::nonzero(length), cosine, V::zero()));
 }
 
+// p, Σ p s, Σ p and Σ p² ‖c‖² of the queries in `vectors` vectors of columns from j on: several at once, for each sum
+// waits for itself.
+template <int vectors>
+static void weigh(const CrossAttentionOptions& options, const ContextItem& item, const Tiles& tiles, int64_t j,
+                  Queries& queries) {
+  const int64_t rows = item.n, ld = tiles.ld;
+  const float* s = tiles.similarities + j;
+  float* p = tiles.weights + j;
+  if (options.norm == Norm::none) {
+    const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int v = 0; v < vectors; ++v) {
+        const int64_t at = r * ld + v * V::width;
+        V::store(p + at, V::mul(clip(V::load(s + at), slope), lambda));
+      }
+    }
+  }
+  // Without the maximum taken out, weights of 1e-18 squared would leave pᵀGp no digits.
+  F shift[vectors], product[vectors], total[vectors], diagonal[vectors];
+  for (int v = 0; v < vectors; ++v) shift[v] = V::load(p + v * V::width);
+  for (int64_t r = 1; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) shift[v] = V::max(shift[v], V::load(p + r * ld + v * V::width));
+  }
+  for (int v = 0; v < vectors; ++v) product[v] = total[v] = diagonal[v] = V::zero();
+  for (int64_t r = 0; r < rows; ++r) {
+    const F norm = V::set(item.norms[r]);
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t at = r * ld + v * V::width;
+      const F weight = exp(V::sub(V::load(p + at), shift[v]));
+      V::store(p + at, weight);
+      product[v] = V::fma(weight, V::load(s + at), product[v]);
+      total[v] = V::add(total[v], weight);
+      const F length = V::mul(weight, norm);
+      diagonal[v] = V::fma(length, length, diagonal[v]);
+    }
+  }
+  for (int v = 0; v < vectors; ++v) {
+    V::store(queries.product + j + v * V::width, product[v]);
+    V::store(queries.total + j + v * V::width, total[v]);
+    V::store(queries.diagonal + j + v * V::width, diagonal[v]);
+  }
+}
+
 // The attention of all queries of the block over one context item: fills weights, G p and the queries.
 static void attend(const CrossAttentionOptions& options, const Roles& roles, const ContextItem& item,
                    const QueryBlock& block, Tiles& tiles, Queries& queries) {
   const int64_t rows = item.n, ld = tiles.ld;
   tiles.similarities = item.similarities;
-  const bool normalised = options.norm != Norm::none;
-  if (normalised) block_logits(options, roles, block, tiles, rows);
-  const F slope = V::set(options.clip_slope), lambda = V::set(options.lambda_softmax);
-  for (int64_t j = 0; j < block.columns; j += V::width) {
-    const float* s = tiles.similarities + j;
-    float* p = tiles.weights + j;
-    if (!normalised) {
-      for (int64_t r = 0; r < rows; ++r) V::store(p + r * ld, V::mul(clip(V::load(s + r * ld), slope), lambda));
-    }
-    // Without the maximum taken out, weights of 1e-18 squared would leave pᵀGp no digits.
-    F shift = V::load(p);
-    for (int64_t r = 1; r < rows; ++r) shift = V::max(shift, V::load(p + r * ld));
-    F product = V::zero(), total = V::zero(), diagonal = V::zero();
-    for (int64_t r = 0; r < rows; ++r) {
-      const F weight = exp(V::sub(V::load(p + r * ld), shift));
-      V::store(p + r * ld, weight);
-      product = V::fma(weight, V::load(s + r * ld), product);
-      total = V::add(total, weight);
-      const F length = V::mul(weight, V::set(item.norms[r]));
-      diagonal = V::fma(length, length, diagonal);
-    }
-    V::store(queries.product + j, product);
-    V::store(queries.total + j, total);
-    V::store(queries.diagonal + j, diagonal);
-  }
+  if (options.norm != Norm::none) block_logits(options, roles, block, tiles, rows);
+  int64_t j = 0;
+  for (; j + V::width < block.columns; j += 2 * V::width) weigh<2>(options, item, tiles, j, queries);
+  if (j < block.columns) weigh<1>(options, item, tiles, j, queries);
   block_product(rows, block.columns, rows, {item.gram, gram_row(rows), 1}, tiles.weights, kPanel, ld,
                 tiles.gram_weights, ld, false);
-  for (int64_t j = 0; j < block.columns; j += V::width) {
+  for (j = 0; j < block.columns; j += V::width) {
     F square = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
       square = V::fma(V::load(tiles.weights + r * ld + j), V::load(tiles.gram_weights + r * ld + j), square);
