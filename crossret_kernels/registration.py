@@ -71,18 +71,29 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
 def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple[int, ...]) -> Callable[..., Any]:
     """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
-    Under torch.func's transforms it is `function`, its equal as an autograd.Function: an operation's registered
-    autograd does not know those transforms, and under forward-mode differentiation it would drop the derivative where
-    the function refuses. Where no gradient is required, registered autograd costs more time than a small score.
+    The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
+    several times a small score, so that the call is `function`, its equal as an autograd.Function, where gradients are
+    required, and goes below autograd where none is. Under torch.func's transforms it is `function` too: registered
+    autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
+    refuses.
     """
+    below = _below_autograd(operation)
 
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return operation(*arguments)
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return function.apply(*arguments)
-        if torch.is_grad_enabled() and any([arguments[index].requires_grad for index in differentiable]):
-            return operation(*arguments)
+        if not torch.is_grad_enabled() or not any([arguments[index].requires_grad for index in differentiable]):
+            return below(*arguments)
+        autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
+        return operation(*arguments) if autocast else function.apply(*arguments)
+
+    return call
+
+
+def _below_autograd(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return operation(*arguments)
 
@@ -92,10 +103,13 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple
 def _differentiable(operation: Callable[..., Tensor], gradients: Callable[..., tuple[Tensor, Tensor]]) -> Any:
     """The operation with its gradient as an autograd.Function."""
 
+    below = _below_autograd(operation)
+
     class Scores(torch.autograd.Function):
         @staticmethod
         def forward(*arguments: Any) -> Tensor:
-            return operation(*arguments)
+            scores: Tensor = below(*arguments)
+            return scores
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -117,10 +131,13 @@ def _differentiable(operation: Callable[..., Tensor], gradients: Callable[..., t
 def _differentiable_once(gradients: Callable[..., tuple[Tensor, Tensor]], name: str) -> Any:
     """The gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
 
+    below = _below_autograd(gradients)
+
     class Gradients(torch.autograd.Function):
         @staticmethod
         def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-            return gradients(*arguments)
+            of_regions, of_words = below(*arguments)
+            return of_regions, of_words
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
