@@ -17,7 +17,7 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | None"
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_FEW = 128  # integers, which Python looks at faster than tensor operations do
+FEW = 128  # integers, which Python looks at faster than tensor operations do
 
 
 @dataclass(slots=True)
@@ -202,6 +202,8 @@ def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
             raise TypeError(f"{name}[{index}] is {feature.dtype} but {name}[0] is {first.dtype}")
         if feature.device != first.device:
             raise ValueError(f"{name}[{index}] is on {feature.device} but {name}[0] is on {first.device}")
+    if len(features) == 1:
+        return Ragged(features[0].unsqueeze(0), None, None)
     values = torch.cat(list(features))
     ends = accumulate((feature.size(0) for feature in features), initial=0)
     return Ragged(values, torch.tensor(list(ends), dtype=torch.int64, device=values.device), None)
@@ -224,7 +226,7 @@ def _check_features(features: Tensor, name: str, dims: int, shape: str) -> None:
 
 def bounds(integers: Tensor) -> tuple[int, int]:
     """Smallest and largest of at least one integer."""
-    if integers.numel() <= _FEW:
+    if integers.numel() <= FEW:
         values = integers.tolist() if integers.dim() == 1 else integers.flatten().tolist()
         return min(values), max(values)
     lowest, highest = integers.aminmax()
@@ -243,7 +245,7 @@ def _check_lengths(sizes: Tensor, longest: int, name: str, item: str) -> None:
 
 
 def _check_offsets(offsets: Tensor, rows: int, name: str, item: str) -> None:
-    few = offsets.size(0) <= _FEW
+    few = offsets.size(0) <= FEW
     ends = offsets.tolist() if few else offsets[:: offsets.size(0) - 1].tolist()
     if not ends or ends[0] != 0:
         raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")

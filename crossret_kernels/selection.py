@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import as_int64, bounds, checkable
+from crossret_kernels.ragged import FEW, as_int64, bounds, checkable
 
 
 def as_pairs(
@@ -44,6 +44,11 @@ def as_pairs(
         )
     if checkable():
         _check_range(candidates, others, "candidates", other)
+        if candidates.numel() <= FEW:
+            listed = [(own, index) for own, row in enumerate(candidates.tolist()) for index in row]
+            if direction == "t2i":
+                listed = [(index, own) for own, index in listed]
+            return torch.tensor(listed, dtype=torch.int64, device=device).view(-1, 2)
     candidates = candidates.to(device)
     own = torch.arange(queries, device=device).unsqueeze(1).expand_as(candidates)
     return torch.stack((candidates, own) if direction == "t2i" else (own, candidates), 2).view(-1, 2)
