@@ -109,6 +109,14 @@ def as_ragged(features: Features, lengths: Lengths, *, name: str, lengths_name: 
     )
 
 
+def most_rows(features: Features) -> int | None:
+    """How many rows an item can have, as far as the shapes of checked input tell: None where packed."""
+    if isinstance(features, Tensor):
+        return features.size(1)
+    packed = isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1])
+    return None if packed else max(item.size(0) for item in features)
+
+
 def check_together(regions: Ragged, words: Ragged) -> None:
     """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
     v, e = regions.values, words.values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -47,17 +47,41 @@ def define_scores(name: str, options: str) -> Callable[..., Tensor]:
     return _eagerly(operation, function, (_REGIONS, _WORDS))
 
 
+def define_indices(name: str, options: str) -> Callable[..., Tensor]:
+    """Registers ``crossret::<name>``, which finds an index for every query of every pair; returns the operation.
+
+    It takes what scores take, then `options`, in schema notation, then the number of queries a pair has a place for:
+    None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient.
+    """
+    _LIBRARY.define(f"{name}({_RAGGED}, {options}, SymInt? width) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"crossret::{name}", _fake_indices, lib=_LIBRARY)
+    operation = getattr(torch.ops.crossret, name).default
+    for device_type in ("cpu", "cuda"):
+        _register_autocast(name, operation, device_type)
+    return cast("Callable[..., Tensor]", operation)
+
+
 def _fake_scores(*arguments: Any) -> Tensor:
-    regions, region_offsets, _, words, word_offsets, _, pairs = arguments[:_TENSORS]
-    if pairs is None:
-        shape = tuple(
-            values.size(0) if offsets is None else offsets.size(0) - 1
-            for values, offsets in ((regions, region_offsets), (words, word_offsets))
-        )
-    else:
-        shape = (pairs.size(0),)
-    scores: Tensor = regions.new_empty(shape, dtype=torch.float32)
+    scores: Tensor = arguments[_REGIONS].new_empty(_shape_of_pairs(arguments), dtype=torch.float32)
     return scores
+
+
+def _fake_indices(*arguments: Any) -> Tensor:
+    width = arguments[-1]
+    if width is None:
+        width = torch.library.get_ctx().new_dynamic_size()
+    indices: Tensor = arguments[_REGIONS].new_empty((*_shape_of_pairs(arguments), width), dtype=torch.int64)
+    return indices
+
+
+def _shape_of_pairs(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    regions, region_offsets, _, words, word_offsets, _, pairs = arguments[:_TENSORS]
+    if pairs is not None:
+        return (pairs.size(0),)
+    return tuple(
+        values.size(0) if offsets is None else offsets.size(0) - 1
+        for values, offsets in ((regions, region_offsets), (words, word_offsets))
+    )
 
 
 def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:

@@ -317,6 +317,27 @@ Tensor maxsim_scores(Tensor regions, std::optional<Tensor> region_offsets, std::
                      [&](const MaxSimCall& call) { score_maxsim(*batch.kernels.maxsim, call, batch.pairs()); });
 }
 
+// Rows of `width` queries, or of as many as the longest item has where that is not given.
+Tensor maxsim_argmax(Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
+                     Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths,
+                     std::optional<Tensor> pairs, std::string direction, bool normalize, std::optional<int64_t> width) {
+  const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
+                           normalize);
+  MaxSimCall call = maxsim_call(direction, "sum");
+  call.images = batch.images.side();
+  call.captions = batch.captions.side();
+  const int64_t queries = (call.direction == Direction::t2i ? call.captions : call.images).longest;
+  call.argmax_row = width.value_or(queries);
+  STD_TORCH_CHECK(call.argmax_row >= queries, "width is ", call.argmax_row, " but an item has ", queries, " queries");
+  const Tensor argmax =
+      batch.pairs() ? torch::stable::new_empty(regions, {batch.pairs()->count, call.argmax_row}, ScalarType::Long)
+                    : torch::stable::new_empty(regions, {call.images.count, call.captions.count, call.argmax_row},
+                                               ScalarType::Long);
+  call.argmax = argmax.mutable_data_ptr<int64_t>();
+  if (argmax.numel() > 0) argmax_maxsim(*batch.kernels.maxsim, call, batch.pairs());
+  return argmax;
+}
+
 std::tuple<Tensor, Tensor> maxsim_scores_backward(
     Tensor grad_scores, Tensor regions, std::optional<Tensor> region_offsets, std::optional<Tensor> region_lengths,
     Tensor words, std::optional<Tensor> word_offsets, std::optional<Tensor> word_lengths, std::optional<Tensor> pairs,
@@ -344,6 +365,7 @@ STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
   library.impl("scan_scores", TORCH_BOX(&scan_scores));
   library.impl("scan_scores_backward", TORCH_BOX(&scan_scores_backward));
   library.impl("maxsim_scores", TORCH_BOX(&maxsim_scores));
+  library.impl("maxsim_argmax", TORCH_BOX(&maxsim_argmax));
   library.impl("maxsim_scores_backward", TORCH_BOX(&maxsim_scores_backward));
 }
 

@@ -10,6 +10,8 @@
 #include "cross_attention/cpu.inl"
 #include "cross_attention/cpu_backward.inl"
 #include "cross_attention/cpu_feature_gradients.inl"
+#include "maxsim/tile.inl"
+#include "maxsim/best.inl"
 #include "maxsim/cpu.inl"
 
 namespace crossret {

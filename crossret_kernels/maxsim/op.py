@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.maxsim.chunked import maxsim_scores_chunked
+from crossret_kernels.checks import check_flag
+from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.maxsim.reference import maxsim_scores_reference
-from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
-from crossret_kernels.registration import define_scores
+from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, most_rows
+from crossret_kernels.registration import define_indices, define_scores
 from crossret_kernels.selection import as_pairs, shape_scores
 
 _native_scores = define_scores("maxsim_scores", "str direction, str pooling, bool normalize")
+_native_argmax = define_indices("maxsim_argmax", "str direction, bool normalize")
+
+
+@overload
+def maxsim_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    pooling: str = "sum",
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    return_argmax: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def maxsim_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    pooling: str = "sum",
+    normalize: bool = False,
+    pairs: Tensor | None = None,
+    candidates: Tensor | None = None,
+    return_argmax: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def maxsim_scores(
@@ -26,8 +64,9 @@ def maxsim_scores(
     normalize: bool = False,
     pairs: Tensor | None = None,
     candidates: Tensor | None = None,
+    return_argmax: bool = False,
     backend: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
 
     Args:
@@ -45,6 +84,7 @@ def maxsim_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
             against K items of the other side.
+        return_argmax: whether to return which context each query takes too. It costs a second pass over the pairs.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
             else the fastest that serves the call.
 
@@ -52,12 +92,18 @@ def maxsim_scores(
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
         float64 features. Differentiable in regions and words; of equal maxima the first gets the gradient.
 
+        With `return_argmax` (scores, argmax): argmax (n_images, n_captions, Q), (P, Q) or (n_queries, K, Q), int64, is
+        the place within its item of the region (t2i) or word (i2t) that each word (t2i) or region (i2t) takes: the
+        first of equals, the first whose similarity is NaN where one is, and −1 where the item has no such query. Q is
+        the padded width of the maximising side, or its longest item where that is packed or a list.
+
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call.
     """
     options = MaxSimOptions(direction, pooling, normalize)
+    check_flag("return_argmax", return_argmax)
     images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
     captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
     check_together(images, captions)
@@ -68,4 +114,15 @@ def maxsim_scores(
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, selected, options)
-    return shape_scores(scores, candidates)
+    scores = shape_scores(scores, candidates)
+    if not return_argmax:
+        return scores
+    width = most_rows(words if direction == "t2i" else regions)
+    if chosen == "cpu":
+        argmax = _native_argmax(*images.tensors(), *captions.tensors(), selected, direction, normalize, width)
+    else:
+        if width is None:
+            width = max((captions if direction == "t2i" else images).lengths.tolist(), default=0)
+        find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
+        argmax = find(images, captions, selected, options, width)
+    return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))

@@ -5,13 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, safe_normalize
+from crossret_kernels.arithmetic import safe_normalize
+from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.ragged import Ragged, pad
 
 
 def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:
     """Scores at the inputs' precision: the oracle when the inputs are float64."""
+    return pooled_maxima(*_similarities(regions, words, pairs, options), options.pooling)
+
+
+def maxsim_argmax_reference(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions, width: int
+) -> Tensor:
+    """The best contexts (n_images, n_captions, width) or (P, width)."""
+    with torch.no_grad():
+        return argmaxima(*_similarities(regions, words, pairs, options), width)
+
+
+def _similarities(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Similarities (…, C, Q) of contexts and queries, and the masks (…, C) and (…, Q) of those that are no padding."""
     (v, v_mask), (e, e_mask) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
@@ -21,8 +37,4 @@ def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None
     else:
         s = torch.einsum("prd,pwd->prw", v[pairs[:, 0]], e[pairs[:, 1]])
         v_mask, e_mask = v_mask[pairs[:, 0]], e_mask[pairs[:, 1]]
-    if options.direction == "t2i":
-        best = s.masked_fill(~v_mask[..., :, None], -torch.inf).max(-2).values
-        return pool(best, e_mask.expand(best.shape), options.pooling, 1.0)
-    best = s.masked_fill(~e_mask[..., None, :], -torch.inf).max(-1).values
-    return pool(best, v_mask.expand(best.shape), options.pooling, 1.0)
+    return (s, v_mask, e_mask) if options.direction == "t2i" else (s.mT, e_mask, v_mask)

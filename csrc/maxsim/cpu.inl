@@ -2,72 +2,42 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-struct MaxSimBuffers {
-  BlockBuffers blocks;
-  float* best;   // of each query: the largest similarity …
-  float* index;  // … and which context has it, as a float vector lane
-  float* grads;
-};
-
-static MaxSimBuffers take_maxsim_buffers(const MaxSimCall& call, Workspace& memory) {
-  const bool t2i = call.direction == Direction::t2i;
-  const int64_t queries = call.limits.columns;
-  MaxSimBuffers buffers{};
-  buffers.blocks =
-      take_buffers(t2i ? call.images : call.captions, t2i ? call.captions : call.images, call.limits, false, memory);
-  buffers.best = memory.floats(queries);
-  buffers.index = memory.floats(queries);
-  buffers.grads = memory.floats(queries);
-  return buffers;
-}
-
-// The best context of the queries in columns [j, j + width).
-static void best_context(const float* s, int64_t ld, int64_t rows, int64_t j, MaxSimBuffers& buffers) {
-  F best = V::load(s + j), index = V::zero();
-  for (int64_t r = 1; r < rows; ++r) {
-    const F x = V::load(s + r * ld + j);
-    index = V::select(V::less(best, x), V::set(static_cast<float>(r)), index);
-    best = max_or_nan(x, best);
-  }
-  V::store(buffers.best + j, best);
-  V::store(buffers.index + j, index);
-}
-
-// Calls visit(slot, number of queries, their places in the buffers).
-template <class Visit>
-static void for_each_best(const MaxSimCall& call, const Rectangle& pairs, MaxSimBuffers& buffers, const Visit& visit) {
-  const Roles roles(call.images, call.captions, pairs, call.direction);
-  for_each_block(roles, call.limits, buffers.blocks, [&](const ContextItem& item, const QueryBlock& block) {
-    for (int64_t j = 0; j < block.columns; j += V::width) {
-      best_context(item.similarities, call.limits.columns, item.n, j, buffers);
-    }
-    int64_t c0 = 0;
-    for (int64_t q = block.first; q < block.first + block.count; ++q) {
-      const int64_t n = roles.query_rows(q);
-      visit(roles.slot(item.index, q), n, c0);
-      c0 += n;
-    }
-  });
+static float maxsim_pool(const float* values, int64_t queries, Pooling pooling) {
+  return pool(values, queries, pooling, 1.0f);
 }
 
 static void maxsim_forward(const MaxSimCall& call, const Rectangle& pairs, Workspace& memory) {
-  MaxSimBuffers buffers = take_maxsim_buffers(call, memory);
-  for_each_best(call, pairs, buffers, [&](int64_t slot, int64_t queries, int64_t at) {
-    call.scores[slot] = pool(buffers.best + at, queries, call.pooling, 1.0f);
+  BestBuffers buffers = take_best_buffers(call, false, memory);
+  for_each_best<false>(call, pairs, buffers, [&](int64_t slot, int64_t queries, const float* best, const int32_t*) {
+    call.scores[slot] = maxsim_pool(best, queries, call.pooling);
+  });
+}
+
+static void maxsim_argmax(const MaxSimCall& call, const Rectangle& pairs, Workspace& memory) {
+  BestBuffers buffers = take_best_buffers(call, true, memory);
+  for_each_best<true>(call, pairs, buffers, [&](int64_t slot, int64_t queries, const float*, const int32_t* index) {
+    int64_t* row = call.argmax + slot * call.argmax_row;
+    for (int64_t q = 0; q < call.argmax_row; ++q) row[q] = q < queries ? index[q] : -1;
+  });
+}
+
+static void maxsim_best(const MaxSimCall& call, const Rectangle& pairs, float* values, Workspace& memory) {
+  BestBuffers buffers = take_best_buffers(call, false, memory);
+  for_each_best<false>(call, pairs, buffers, [&](int64_t, int64_t queries, const float* best, const int32_t*) {
+    __builtin_memcpy(values, best, queries * sizeof(float));
+    values += queries;
   });
 }
 
 static void maxsim_backward(const MaxSimCall& call, const MaxSimGradients& out, const Rectangle& pairs,
                             Workspace& memory) {
-  MaxSimBuffers buffers = take_maxsim_buffers(call, memory);
-  for_each_best(call, pairs, buffers, [&](int64_t slot, int64_t queries, int64_t at) {
-    const int64_t offset = out.offsets[slot];
-    pool_gradient(buffers.best + at, queries, call.pooling, 1.0f, out.grad_scores[slot], buffers.grads);
-    for (int64_t q = 0; q < queries; ++q) {
-      out.best[offset + q] = static_cast<int32_t>(buffers.index[at + q]);
-      out.coefs[offset + q] = buffers.grads[q];
-    }
-  });
+  BestBuffers buffers = take_best_buffers(call, true, memory);
+  for_each_best<true>(call, pairs, buffers,
+                      [&](int64_t slot, int64_t queries, const float* best, const int32_t* index) {
+                        const int64_t offset = out.offsets[slot];
+                        pool_gradient(best, queries, call.pooling, 1.0f, out.grad_scores[slot], out.coefs + offset);
+                        for (int64_t q = 0; q < queries; ++q) out.best[offset + q] = index[q];
+                      });
 }
 
 // Adds item `index` of `jobs`, columns [k0, k0 + kSlice): every query gets its best context's row, and that context the
@@ -97,7 +67,7 @@ static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradien
 
 static int64_t maxsim_score_bytes(const MaxSimCall& call) {
   Workspace count;
-  take_maxsim_buffers(call, count);
+  take_best_buffers(call, true, count);
   return count.bytes();
 }
 
@@ -107,8 +77,9 @@ static int64_t maxsim_feature_bytes(const MaxSimCall& call) {
   return count.bytes();
 }
 
-constexpr MaxSimKernels maxsim_kernels = {maxsim_forward, maxsim_backward, maxsim_feature_gradients, maxsim_score_bytes,
-                                          maxsim_feature_bytes};
+constexpr MaxSimKernels maxsim_kernels = {maxsim_forward,     maxsim_argmax,       maxsim_best,
+                                          maxsim_pool,        maxsim_backward,     maxsim_feature_gradients,
+                                          maxsim_score_bytes, maxsim_feature_bytes};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

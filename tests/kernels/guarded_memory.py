@@ -116,6 +116,11 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             theirs = backward(grads, *plain, *options, normalize, True, True)
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
             agreed += 2
+            if name == "maxsim_scores":
+                argmax = torch.ops.crossret.maxsim_argmax
+                direction = options[0]
+                assert torch.equal(argmax(*fenced, direction, normalize, 20), argmax(*plain, direction, normalize, 20))
+                agreed += 1
         del fenced, fenced_grads
     return agreed
 

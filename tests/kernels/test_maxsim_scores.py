@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
 from crossret_kernels import maxsim_scores
 from tests.kernels.strategies import DEGENERACIES, Features, features, maxsim_options
@@ -51,3 +53,250 @@ def test_of_equal_maxima_the_first_gets_the_gradient(isa: str, direction: str, p
         actual = evaluate(maxsim_scores, batch, torch.float32, backend="cpu", direction=direction, pooling=pooling)
     for ours, true in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
+
+
+# --- a pair's score is its own
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("isa", ISAS)
+@settings(max_examples=20)
+@given(batch=features(), options=maxsim_options(), data=st.data())
+def test_neighbours_keep_the_bits(
+    isa: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], data: st.DataObject
+) -> None:
+    batch = batch.to(dtype)
+    images = torch.tensor(data.draw(st.permutations(range(len(batch.regions)))))[: data.draw(st.integers(1, 5))]
+    captions = torch.tensor(data.draw(st.permutations(range(len(batch.words)))))[: data.draw(st.integers(1, 4))]
+    pairs = torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).flip(0)
+    with cpu_isa(isa):
+        whole = maxsim_scores(*batch.arguments(), backend="cpu", **options)
+        part = maxsim_scores(
+            batch.regions[images], batch.words[captions], batch.region_lengths[images], batch.word_lengths[captions],
+            backend="cpu", **options,
+        )  # fmt: skip
+        listed = maxsim_scores(*batch.arguments(), pairs=pairs, backend="cpu", **options)
+    assert torch.equal(part, whole[images][:, captions])
+    assert torch.equal(listed, whole[pairs[:, 0], pairs[:, 1]])
+
+
+# What the kernel treats in its own way: rows that share cache sets, queries longer than a block, contexts longer than
+# what the second cache holds.
+SHAPES = {
+    "rows a page apart": (3, 26, 5, 1024),
+    "queries of several blocks": (4, 13, 300, 1030),
+    "contexts of several cachefuls": (2, 700, 3, 257),
+    "one context": (5, 1, 40, 96),
+    "one query": (5, 40, 1, 96),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_shapes(shape: tuple[int, int, int, int], direction: str, dtype: torch.dtype) -> None:
+    n, n_contexts, n_queries, dim = shape
+    generator = torch.Generator().manual_seed(4)
+    contexts = torch.randn(n, n_contexts, dim, generator=generator).to(dtype)
+    queries = torch.randn(3, n_queries, dim, generator=generator).to(dtype)
+    similarities = torch.einsum("ird,cwd->icrw", contexts.double(), queries.double())
+    expected = similarities.amax(-2).sum(-1)
+    sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
+    for isa in ISAS:
+        with cpu_isa(isa):
+            scores, argmax = maxsim_scores(*sides, direction=direction, return_argmax=True, backend="cpu")
+        if direction == "i2t":
+            scores, argmax = scores.T, argmax.transpose(0, 1)
+        torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-4 * dim**0.5)
+        taken = similarities.gather(-2, argmax[:, :, None])[:, :, 0]
+        torch.testing.assert_close(taken, similarities.amax(-2), rtol=0, atol=1e-4 * dim**0.5)
+
+
+@pytest.mark.parametrize("pairs", [None, torch.tensor([[1, 0], [0, 0], [1, 1]])], ids=["all", "pairs"])
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bad", [0.0, torch.nan], ids=["finite", "nan"])
+def test_a_pair_cut_among_threads_keeps_its_bits(isa: str, pairs: Tensor | None, bad: float) -> None:
+    generator = torch.Generator().manual_seed(5)
+    regions, words = torch.randn(2, 2000, 64, generator=generator), torch.randn(2, 70, 64, generator=generator)
+    regions[1, 1234, 5] = bad
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            with cpu_isa(isa):
+                results.append(maxsim_scores(regions, words, [1999, 1777], pairs=pairs, backend="cpu"))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0, equal_nan=True)
+    of_the_second = torch.tensor([[0, 0], [1, 1]] if pairs is None else pairs[:, 0].tolist()) == 1
+    assert torch.equal(results[0].isnan(), of_the_second & (bad != 0))
+
+
+# --- argmax
+
+
+def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Similarities (…, Q, C) in float64, minus infinity where there is no such context, and which queries are."""
+    regions, words = (
+        torch.nan_to_num(side / side.norm(dim=-1, keepdim=True)) if options["normalize"] else side
+        for side in (batch.regions, batch.words)
+    )
+    masks = [
+        torch.arange(side.size(1)) < lengths[:, None]
+        for side, lengths in zip((regions, words), batch.lengths, strict=True)
+    ]
+    images, captions = torch.meshgrid(torch.arange(len(regions)), torch.arange(len(words)), indexing="ij")
+    if batch.pairs is not None:
+        images, captions = batch.pairs.T
+    similarities = regions[images] @ words[captions].mT
+    region_mask, word_mask = masks[0][images], masks[1][captions]
+    if options["direction"] == "t2i":
+        similarities, region_mask, word_mask = similarities.mT, word_mask, region_mask
+    return similarities.masked_fill(~word_mask[..., None, :], -torch.inf), region_mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@settings(max_examples=30)
+@given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
+def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
+    """Each query's context has its largest similarity, but for what rounding may exchange."""
+    batch = batch.to(dtype).to(torch.float64)
+    similarities, queries = exact_similarities(batch, options)
+    largest = similarities.amax(-1)
+    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
+    given_batch = batch.to(dtype)
+    for backend, isa in (("torch", None), ("reference", None), *(("cpu", isa) for isa in ISAS)):
+        if backend == "reference" and dtype != torch.float32:
+            continue  # it rounds similarities to the features' dtype
+        with cpu_isa(isa):
+            scores, argmax = maxsim_scores(
+                given_batch.regions, given_batch.words, *batch.lengths,
+                pairs=batch.pairs, return_argmax=True, backend=backend, **options,
+            )  # fmt: skip
+            plain = maxsim_scores(
+                given_batch.regions, given_batch.words, *batch.lengths, pairs=batch.pairs, backend=backend, **options
+            )
+        assert torch.equal(scores, plain)
+        assert argmax.dtype == torch.int64
+        assert argmax.shape == queries.shape
+        assert (argmax[~queries] == -1).all()
+        assert (argmax[queries] >= 0).all()
+        taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
+        assert (largest - taken)[queries].max() <= 1e-5 * scale
+
+
+@pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_of_equal_maxima_the_first_is_the_argmax(backend: str, direction: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    regions = torch.randint(-1, 2, (5, 31, 4), generator=generator).float()
+    words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
+    similarities = torch.einsum("ird,cwd->icrw", regions, words)
+    expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
+    with cpu_isa(backend if backend in ISAS else None):
+        name = "cpu" if backend in ISAS else backend
+        _, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=name)
+    assert torch.equal(argmax, expected)
+
+
+@pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    contexts, queries = (torch.randn(n, rows, 19, generator=generator) for n, rows in ((3, 30), (4, 21)))
+    contexts[1, 17, 3] = contexts[1, 25, 0] = torch.nan
+    queries[2, 5, 1] = torch.nan
+    sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
+    clean = torch.einsum("ird,cwd->icrw", torch.nan_to_num(contexts), torch.nan_to_num(queries)).argmax(-2)
+    clean[1] = 17
+    clean[:, 2, 5] = 0
+    with cpu_isa(backend if backend in ISAS else None):
+        name = "cpu" if backend in ISAS else backend
+        _, argmax = maxsim_scores(*sides, direction=direction, return_argmax=True, backend=name)
+    assert torch.equal(argmax, clean if direction == "t2i" else clean.transpose(0, 1))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_argmax_in_every_layout(backend: str, direction: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    batch = Features(
+        torch.randn(4, 9, 6, generator=generator), torch.randn(3, 8, 6, generator=generator),
+        torch.tensor([2, 7, 1, 5]), torch.tensor([6, 1, 3]), None,
+    )  # fmt: skip
+    options: dict[str, Any] = {"direction": direction, "backend": backend}
+    width = {"padded": (8, 9), "packed": (6, 7), "list": (6, 7)}
+    results = {}
+    for layout, widths in width.items():
+        scores, argmax = maxsim_scores(*batch.arguments(layout), **options, return_argmax=True)
+        assert argmax.shape == (4, 3, widths[direction == "i2t"])
+        results[layout] = scores, argmax
+    padded = results["padded"][1]
+    for layout in ("packed", "list"):
+        scores, argmax = results[layout]
+        torch.testing.assert_close(scores, results["padded"][0])
+        assert torch.equal(argmax, padded[..., : argmax.size(-1)])
+    assert (padded[..., results["list"][1].size(-1) :] == -1).all()
+    candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
+    scores, argmax = maxsim_scores(*batch.arguments(), candidates=candidates, return_argmax=True, **options)
+    own = torch.arange(len(candidates))[:, None]
+    where = (candidates, own) if direction == "t2i" else (own, candidates)
+    torch.testing.assert_close(scores, results["padded"][0][where])
+    assert torch.equal(argmax, padded[where])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+def test_argmax_of_nothing(backend: str) -> None:
+    regions, words = torch.randn(0, 3, 4), torch.randn(2, 5, 4)
+    scores, argmax = maxsim_scores(regions, words, return_argmax=True, backend=backend)
+    assert scores.shape == (0, 2)
+    assert argmax.shape == (0, 2, 5)
+    none = torch.zeros(0, 2, dtype=torch.int64)
+    _, argmax = maxsim_scores(words, words, pairs=none, return_argmax=True, backend=backend)
+    assert argmax.shape == (0, 5)
+    assert argmax.dtype == torch.int64
+
+
+def test_scores_beside_an_argmax_are_differentiable() -> None:
+    regions, words = (torch.randn(n, 6, 8, generator=torch.Generator().manual_seed(n)) for n in (2, 3))
+    gradients = []
+    for wanted in (False, True):
+        inputs = [side.clone().requires_grad_() for side in (regions, words)]
+        if wanted:
+            scores, argmax = maxsim_scores(*inputs, return_argmax=True)
+            assert not argmax.requires_grad
+        else:
+            scores = maxsim_scores(*inputs)
+        gradients.append(torch.autograd.grad(scores.square().sum(), inputs))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_argmax_compiles(direction: str) -> None:
+    torch.compiler.reset()
+    batch = Features(
+        torch.randn(3, 9, 6), torch.randn(4, 8, 6), torch.tensor([2, 7, 1]), torch.tensor([6, 1, 3, 8]), None
+    )
+    for layout in ("padded", "packed", "list"):
+
+        def scored(*arguments: Any) -> tuple[Tensor, Tensor]:
+            return maxsim_scores(*arguments, direction=direction, return_argmax=True)
+
+        compiled = torch.compile(scored, fullgraph=True, dynamic=True, backend="aot_eager")
+        for ours, theirs in zip(compiled(*batch.arguments(layout)), scored(*batch.arguments(layout)), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_argmax_under_autocast_is_that_of_the_scores() -> None:
+    regions, words = torch.randn(3, 40, 64), torch.randn(4, 9, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, argmax = maxsim_scores(regions, words, return_argmax=True)
+    assert torch.equal(argmax, maxsim_scores(regions.bfloat16(), words.bfloat16(), return_argmax=True)[1])
+
+
+def test_what_is_no_flag_is_named() -> None:
+    options: dict[str, Any] = {"return_argmax": 1}
+    with pytest.raises(TypeError, match="return_argmax must be True or False, not 1"):
+        maxsim_scores(torch.randn(1, 1, 2), torch.randn(1, 1, 2), **options)

@@ -49,7 +49,9 @@ struct Vector {
 
   static Mask less(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   static Mask nonzero(F a) { return _mm256_cmp_ps(a, zero(), _CMP_NEQ_UQ); }  // true for NaN
-  static Mask is_nan(F a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+  static Mask is_nan(F a) { return unordered(a, a); }
+  static Mask unordered(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }  // where either is NaN
+  static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
   static bool at(Mask m, int i) { return (_mm256_movemask_ps(m) >> i) & 1; }
   static F select(Mask m, F a, F b) { return _mm256_blendv_ps(b, a, m); }

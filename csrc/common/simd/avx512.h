@@ -55,7 +55,9 @@ struct Vector {
 
   static Mask less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static Mask nonzero(F a) { return _mm512_cmp_ps_mask(a, zero(), _CMP_NEQ_UQ); }  // true for NaN
-  static Mask is_nan(F a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+  static Mask is_nan(F a) { return unordered(a, a); }
+  static Mask unordered(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }  // where either is NaN
+  static Mask either(Mask a, Mask b) { return a | b; }
   static bool any(Mask m) { return m != 0; }
   static bool at(Mask m, int i) { return (m >> i) & 1; }
   static F select(Mask m, F a, F b) { return _mm512_mask_blend_ps(m, b, a); }

@@ -68,6 +68,8 @@ struct Vector {
   static Mask less(F a, F b) { return a < b; }
   static Mask nonzero(F a) { return a != zero(); }  // true for NaN
   static Mask is_nan(F a) { return a != a; }
+  static Mask unordered(F a, F b) { return is_nan(a) | is_nan(b); }  // where either is NaN
+  static Mask either(Mask a, Mask b) { return a | b; }
   static bool any(Mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
   static bool at(Mask m, int i) { return m[i] != 0; }
   static F select(Mask m, F a, F b) { return m ? a : b; }
