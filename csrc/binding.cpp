@@ -52,8 +52,7 @@ struct Tensors {
 // One side of the batch, its bounds checked, the norms of its rows computed where it is to be normalised.
 class CheckedSide {
  public:
-  CheckedSide(const Kernels& kernels, const Tensors& tensors, bool normalize, const char* name)
-      : kernels_(kernels), tensors_(tensors) {
+  CheckedSide(const Kernels& kernels, const Tensors& tensors, bool normalize, const char* name) : tensors_(tensors) {
     const Tensor& values = tensors_.values;
     const int64_t dims = values.dim();
     STD_TORCH_CHECK(values.is_cpu() && dims == (tensors.offsets ? 2 : 3) && values.size(dims - 1) > 0, name,
@@ -74,7 +73,11 @@ class CheckedSide {
     side_.row_stride = tensors_.values.stride(dims == 3 && values.size(1) == 1 ? 0 : dims - 2);
     if (!normalize) return;
     norms_.resize(rows_);
-    for_each_item([&](int64_t first, int64_t last) { kernels_.row_norms(side_, first, last, norms_.data()); });
+    // Item by item: rows between items are padding, which is never read.
+    Memory none;
+    parallel(side_.count, 0, none, [&](int64_t item, Workspace&) {
+      kernels.row_norms(side_, side_.starts[item], side_.starts[item] + side_.lengths[item], norms_.data());
+    });
     side_.norms = norms_.data();
   }
   CheckedSide(const CheckedSide&) = delete;
@@ -82,22 +85,11 @@ class CheckedSide {
 
   const Side& side() const { return side_; }
 
-  // A zero gradient of all rows, float32 whatever the features' dtype: it is summed up over chunks. Empty where it is
-  // not wanted.
+  // A zero gradient of all rows; empty where it is not wanted.
   Tensor new_gradient(bool wanted) const {
     const Tensor& values = tensors_.values;
     if (!wanted) return torch::stable::new_empty(values, {0});
-    return torch::stable::new_zeros(values, values.sizes(), ScalarType::Float);
-  }
-
-  // The gradient in the features' dtype, taken through the normalisation.
-  Tensor finish_gradient(const Tensor& gradient, bool wanted) const {
-    if (!wanted) return gradient;
-    if (side_.norms != nullptr) {
-      float* data = gradient.mutable_data_ptr<float>();
-      for_each_item([&](int64_t first, int64_t last) { kernels_.unnormalize_gradients(side_, first, last, data); });
-    }
-    return side_.dtype == Dtype::float32 ? gradient : torch::stable::to(gradient, tensors_.values.scalar_type());
+    return torch::stable::new_zeros(values, values.sizes());
   }
 
  private:
@@ -144,14 +136,6 @@ class CheckedSide {
     return values.stride(0) == values.size(1) * values.stride(1);
   }
 
-  // Calls work(first row, last row) for every item: rows between items are padding, which is never read.
-  template <class Work>
-  void for_each_item(const Work& work) const {
-    parallel(side_.count, 0,
-             [&](int64_t item, Workspace&) { work(side_.starts[item], side_.starts[item] + side_.lengths[item]); });
-  }
-
-  const Kernels& kernels_;
   Tensors tensors_;
   std::vector<int64_t> starts_, lengths_;
   int64_t rows_ = 0;  // those that are padding included
@@ -197,34 +181,37 @@ class CheckedBatch {
     return scores;
   }
 
-  // Completes a call and runs its backward pass: run(call, gradient of the scores, of the regions, of the words).
+  // Completes a call and runs its backward pass: run(call, gradients of the scores, of the regions, of the words).
   template <class Call, class Run>
   std::tuple<Tensor, Tensor> differentiate(const Tensor& grad_scores, bool regions_need_grad, bool words_need_grad,
                                            Call call, const Run& run) const {
-    const Tensor grads = checked_gradient(grad_scores);
+    check_gradient(grad_scores);
     const Tensor of_regions = images.new_gradient(regions_need_grad);
     const Tensor of_words = captions.new_gradient(words_need_grad);
     call.images = images.side();
     call.captions = captions.side();
-    if (grads.numel() > 0) {
-      run(call, grads.const_data_ptr<float>(), regions_need_grad ? of_regions.mutable_data_ptr<float>() : nullptr,
-          words_need_grad ? of_words.mutable_data_ptr<float>() : nullptr);
+    if (grad_scores.numel() > 0) {
+      SideGradient regions(images.side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
+                           kernels.finish_gradient);
+      SideGradient words(captions.side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
+                         kernels.finish_gradient);
+      const ScoreGradients grads{grad_scores.const_data_ptr<float>(), grad_scores.stride(0),
+                                 pairs_ ? 0 : grad_scores.stride(1)};
+      run(call, grads, regions, words);
     }
-    return {images.finish_gradient(of_regions, regions_need_grad), captions.finish_gradient(of_words, words_need_grad)};
+    return {of_regions, of_words};
   }
 
   const Kernels& kernels;  // one choice for the whole call, whatever the environment does meanwhile
   CheckedSide images, captions;
 
  private:
-  // The scores' gradient as contiguous float32 of the scores' shape.
-  Tensor checked_gradient(const Tensor& grad_scores) const {
+  void check_gradient(const Tensor& grad_scores) const {
     const bool fits = pairs_ ? grad_scores.dim() == 1 && grad_scores.size(0) == pairs_->count
                              : grad_scores.dim() == 2 && grad_scores.size(0) == images.side().count &&
                                    grad_scores.size(1) == captions.side().count;
     STD_TORCH_CHECK(fits && grad_scores.is_cpu() && grad_scores.scalar_type() == ScalarType::Float,
                     "grad_scores must be float32 of the scores' shape, on the CPU");
-    return torch::stable::contiguous(grad_scores);
   }
 
   std::optional<Tensor> rows_;
@@ -303,7 +290,8 @@ std::tuple<Tensor, Tensor> scan_scores_backward(
   return batch.differentiate(
       grad_scores, regions_need_grad, words_need_grad,
       cross_attention_call(direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse),
-      [&](const CrossAttentionCall& call, const float* grads, float* of_regions, float* of_words) {
+      [&](const CrossAttentionCall& call, const ScoreGradients& grads, SideGradient& of_regions,
+          SideGradient& of_words) {
         differentiate_cross_attention(*batch.kernels.cross_attention, call, batch.pairs(), grads, of_regions, of_words);
       });
 }
@@ -344,11 +332,11 @@ std::tuple<Tensor, Tensor> maxsim_scores_backward(
     std::string direction, std::string pooling, bool normalize, bool regions_need_grad, bool words_need_grad) {
   const CheckedBatch batch({regions, region_offsets, region_lengths}, {words, word_offsets, word_lengths}, pairs,
                            normalize);
-  return batch.differentiate(grad_scores, regions_need_grad, words_need_grad, maxsim_call(direction, pooling),
-                             [&](const MaxSimCall& call, const float* grads, float* of_regions, float* of_words) {
-                               differentiate_maxsim(*batch.kernels.maxsim, call, batch.pairs(), grads, of_regions,
-                                                    of_words);
-                             });
+  return batch.differentiate(
+      grad_scores, regions_need_grad, words_need_grad, maxsim_call(direction, pooling),
+      [&](const MaxSimCall& call, const ScoreGradients& grads, SideGradient& of_regions, SideGradient& of_words) {
+        differentiate_maxsim(*batch.kernels.maxsim, call, batch.pairs(), grads, of_regions, of_words);
+      });
 }
 
 std::string cpu_isas() {

@@ -21,7 +21,7 @@ namespace CROSSRET_ISA {
 #define CROSSRET_QUOTE(isa) #isa
 extern const Kernels kernels;
 const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA), &cross_attention_kernels, &maxsim_kernels, row_norms,
-                         unnormalize_gradients};
+                         finish_gradient};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -13,7 +13,7 @@ struct Kernels {
   const CrossAttentionKernels* cross_attention;
   const MaxSimKernels* maxsim;
   void (*row_norms)(const Side&, int64_t first, int64_t last, float* norms);
-  void (*unnormalize_gradients)(const Side&, int64_t first, int64_t last, float* gradients);
+  void (*finish_gradient)(const Side&, int64_t row, const float* sum, void* out);
 };
 
 // Names of the instruction sets that were built and that this processor has, the fastest last.

@@ -8,8 +8,9 @@ namespace crossret {
 
 void run_forward(const Side& images, const Side& captions, const Limits& limits, Owner owner, const PairList* pairs,
                  int64_t bytes, const std::function<void(const Rectangle&, int64_t, Workspace&)>& run) {
+  Memory workspaces;
   const auto run_plan = [&](const Plan& plan, int64_t first) {
-    parallel(static_cast<int64_t>(plan.rectangles.size()), bytes,
+    parallel(static_cast<int64_t>(plan.rectangles.size()), bytes, workspaces,
              [&](int64_t item, Workspace& memory) { run(plan.rectangles[item], first, memory); });
   };
   if (pairs == nullptr) {
@@ -20,7 +21,7 @@ void run_forward(const Side& images, const Side& captions, const Limits& limits,
     Pairs part;
     for (int64_t k = first; k < std::min(first + kPlannedPairs, pairs->count); ++k)
       part.add(pairs->image(k), pairs->caption(k));
-    run_plan(plan_pairs(part, images.count, captions.count, owner, false), first);
+    run_plan(plan_pairs(part, owner, false), first);
   }
 }
 

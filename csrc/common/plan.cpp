@@ -11,23 +11,28 @@ int64_t total(const Side& side, Range range) {
   return std::accumulate(side.lengths + range.begin, side.lengths + range.end, int64_t{0});
 }
 
-// Splits a range of items into successive parts of about `rows` rows each.
-std::vector<Range> split(const Side& side, Range range, int64_t rows) {
-  std::vector<Range> parts;
-  int64_t held = 0;
-  for (int64_t item = range.begin; item < range.end; ++item) {
-    const int64_t n = side.lengths[item];
-    if (parts.empty() || held + n > rows) {
-      parts.push_back({item, item});
-      held = 0;
-    }
-    parts.back().end = item + 1;
-    held += n;
-  }
-  return parts;
-}
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Places of the pairs sorted by key, equal keys in their order. Sixteen bits of the keys at a time: a few pairs of very
+// many items cost what the pairs do.
+std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys) {
+  constexpr int bits = 16;
+  constexpr int64_t digits = int64_t{1} << bits;
+  std::vector<int64_t> places(keys.size()), sorted(keys.size());
+  std::iota(places.begin(), places.end(), int64_t{0});
+  if (keys.empty()) return places;
+  const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
+  const int64_t first = *least, span = *most - first;
+  for (int shift = 0; span >> shift > 0; shift += bits) {
+    const auto digit = [&](int64_t place) { return ((keys[place] - first) >> shift) % digits; };
+    std::vector<int64_t> ends(std::min(span >> shift, digits - 1) + 2, 0);
+    for (const int64_t place : places) ++ends[digit(place) + 1];
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    for (const int64_t place : places) sorted[ends[digit(place)]++] = place;
+    places.swap(sorted);
+  }
+  return places;
+}
 
 constexpr int64_t kVector = 16;  // floats; every ISA's vector width divides it
 
@@ -62,16 +67,22 @@ void append_packed(const Side& side, Range range, int64_t columns, std::vector<i
   }
 }
 
-// Places of the pairs sorted by key, equal keys in their order.
-std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys, int64_t n_keys) {
-  std::vector<int64_t> ends(n_keys + 1, 0), places(keys.size());
-  for (const int64_t key : keys) ++ends[key + 1];
-  std::partial_sum(ends.begin(), ends.end(), ends.begin());
-  for (size_t k = 0; k < keys.size(); ++k) places[ends[keys[k]]++] = static_cast<int64_t>(k);
-  return places;
-}
-
 }  // namespace
+
+std::vector<Range> split(const Side& side, Range range, int64_t rows) {
+  std::vector<Range> parts;
+  int64_t held = 0;
+  for (int64_t item = range.begin; item < range.end; ++item) {
+    const int64_t n = side.lengths[item];
+    if (parts.empty() || held + n > rows) {
+      parts.push_back({item, item});
+      held = 0;
+    }
+    parts.back().end = item + 1;
+    held += n;
+  }
+  return parts;
+}
 
 Limits plan_limits(const Side& contexts, const Side& queries) {
   constexpr int64_t block_floats = 144 * 1024;  // what products read of a block at a time: over half of a second cache
@@ -130,14 +141,14 @@ Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Ra
   return plan;
 }
 
-Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner owner, bool whole) {
+Plan plan_pairs(const Pairs& pairs, Owner owner, bool whole) {
   constexpr int64_t longest_run = 256;
   const bool by_image = owner == Owner::image;
   const std::vector<int64_t>& owners = by_image ? pairs.images : pairs.captions;
   const std::vector<int64_t>& others = by_image ? pairs.captions : pairs.images;
   const int64_t count = pairs.size();
   Plan plan;
-  plan.indices = sorted_places(owners, by_image ? n_images : n_captions);
+  plan.indices = sorted_places(owners);
   plan.indices.resize(3 * count);
   int64_t *slots = plan.indices.data(), *own = slots + count, *other = own + count;
   for (int64_t k = 0; k < count; ++k) {
@@ -154,11 +165,11 @@ Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner 
   return plan;
 }
 
-ItemPairsPlan plan_items(const Pairs& pairs, int64_t n_items, Owner side) {
+ItemPairsPlan plan_items(const Pairs& pairs, Owner side) {
   const std::vector<int64_t>& keys = side == Owner::image ? pairs.images : pairs.captions;
   const std::vector<int64_t>& others = side == Owner::image ? pairs.captions : pairs.images;
   ItemPairsPlan plan;
-  plan.slots = sorted_places(keys, n_items);
+  plan.slots = sorted_places(keys);
   plan.partners.resize(plan.slots.size());
   for (size_t k = 0; k < plan.slots.size(); ++k) {
     const int64_t item = keys[plan.slots[k]];

@@ -50,16 +50,21 @@ Limits plan_limits(const Side& contexts, const Side& queries);
 
 struct Range {
   int64_t begin, end;
+
+  bool contains(int64_t item) const { return begin <= item && item < end; }
 };
+
+// Splits a range of items into successive parts of about `rows` rows each, of more only where one item has more.
+std::vector<Range> split(const Side& side, Range range, int64_t rows);
 
 // All pairs of two ranges of items. With `whole` an owner is in one rectangle only.
 Plan plan_all(const Side& images, const Side& captions, const Limits& limits, Range image_range, Range caption_range,
               int64_t threads, Owner owner, bool whole);
 
 // Listed pairs, grouped by owner; slot k is the k-th pair. With `whole` an owner is in one rectangle only.
-Plan plan_pairs(const Pairs& pairs, int64_t n_images, int64_t n_captions, Owner owner, bool whole);
+Plan plan_pairs(const Pairs& pairs, Owner owner, bool whole);
 
 // The same pairs seen from one side; slots[k] is the place of pair k.
-ItemPairsPlan plan_items(const Pairs& pairs, int64_t n_items, Owner side);
+ItemPairsPlan plan_items(const Pairs& pairs, Owner side);
 
 }  // namespace crossret

@@ -33,9 +33,10 @@ struct Side {
   Dtype dtype;
   const float* norms;  // where the side is normalised, ‖row‖ of every row (infinity for zero rows); else null
 
+  int64_t element_bytes() const { return dtype == Dtype::float32 ? 4 : 2; }
+
   const void* row(int64_t index) const {
-    const int64_t bytes = dtype == Dtype::float32 ? 4 : 2;
-    return static_cast<const char*>(values) + index * row_stride * bytes;
+    return static_cast<const char*>(values) + index * row_stride * element_bytes();
   }
 };
 

@@ -1,6 +1,6 @@
 #include "cross_attention/cpu.h"
 
-#include <memory>
+#include <algorithm>
 #include <vector>
 
 #include "common/backward.h"
@@ -17,11 +17,10 @@ Owner owner_of(const CrossAttentionCall& call) {
 int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 
 void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
-               const BackwardChunk& chunk, float* image_gradients, float* caption_gradients) {
+               const BackwardChunk& chunk) {
   const bool t2i = call.options.direction == Direction::t2i;
-  const Side& contexts = call.contexts();
   const int64_t count = chunk.pairs.size();
-  std::vector<int64_t> similarity_offsets(count), query_offsets(count), gram_offsets(contexts.count, -1);
+  std::vector<int64_t> similarity_offsets(count), query_offsets(count), gram_offsets(count);
   int64_t similarities = 0, queries = 0, grams = 0;
   for (int64_t k = 0; k < count; ++k) {
     const int64_t r = call.images.lengths[chunk.pairs.images[k]], w = call.captions.lengths[chunk.pairs.captions[k]];
@@ -29,25 +28,26 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
     query_offsets[k] = queries;
     similarities += t2i ? r * gram_row(w) : w * gram_row(r);
     queries += t2i ? w : r;
-    const int64_t context = t2i ? chunk.pairs.images[k] : chunk.pairs.captions[k];
-    if (gram_offsets[context] < 0) {
-      gram_offsets[context] = grams;
-      grams += gram_floats(contexts.lengths[context]);
-    }
   }
-  // Not value-initialised: every similarity gradient is written. The Gram gradients are summed up, so they start at
-  // zero.
-  const std::unique_ptr<float[]> similarity_grads(new float[similarities]), query_coefs(new float[queries]);
-  std::vector<float> gram_grads(grams, 0.0f);
-  const CrossAttentionGradients kept{chunk.grads.data(), similarity_grads.get(), similarity_offsets.data(),
-                                     query_coefs.get(),  query_offsets.data(),   gram_grads.data(),
-                                     gram_offsets.data()};
+  const ItemPairs contexts = (t2i ? chunk.by_image : chunk.by_caption).view();
+  for (int64_t index = 0; index < contexts.count; ++index) {
+    for (int64_t p = contexts.offsets[index]; p < contexts.offsets[index + 1]; ++p) {
+      gram_offsets[contexts.slots[p]] = grams;
+    }
+    grams += gram_floats((t2i ? call.images : call.captions).lengths[contexts.items[index]]);
+  }
+  float* const similarity_grads = chunk.keep(similarities + grams + queries);
+  float* const gram_grads = similarity_grads + similarities;
+  float* const query_coefs = gram_grads + grams;
+  std::fill(gram_grads, query_coefs, 0.0f);  // summed up; of the others every one is written
+  const CrossAttentionGradients kept{chunk.grads.data(),   similarity_grads, similarity_offsets.data(), query_coefs,
+                                     query_offsets.data(), gram_grads,       gram_offsets.data()};
   run_rectangles(chunk, kernels.backward_bytes(call),
                  [&](const Rectangle& pairs, Workspace& memory) { kernels.backward(call, kept, pairs, memory); });
   run_feature_gradients(
-      problem, chunk, image_gradients, caption_gradients, kernels.feature_bytes(call),
-      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* gradients, Workspace& memory) {
-        kernels.feature_gradients(call, kept, of_images, jobs, index, column, gradients, memory);
+      problem, chunk, kernels.feature_bytes(call),
+      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* sums, Workspace& memory) {
+        kernels.feature_gradients(call, kept, of_images, jobs, index, column, sums, memory);
       });
 }
 
@@ -64,7 +64,8 @@ void score_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionC
 }
 
 void differentiate_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs,
-                                   const float* grad_scores, float* image_gradients, float* caption_gradients) {
+                                   const ScoreGradients& grads, SideGradient& image_gradient,
+                                   SideGradient& caption_gradient) {
   call.limits = plan_limits(call.contexts(), call.queries());
   const bool t2i = call.options.direction == Direction::t2i;
   const BackwardProblem problem{call.images,
@@ -72,15 +73,15 @@ void differentiate_cross_attention(const CrossAttentionKernels& kernels, CrossAt
                                 call.limits,
                                 owner_of(call),
                                 pairs,
-                                grad_scores,
+                                grads,
+                                image_gradient,
+                                caption_gradient,
                                 [&](int64_t image, int64_t caption) {
                                   const int64_t r = call.images.lengths[image], w = call.captions.lengths[caption];
                                   return t2i ? r * gram_row(w) + w : w * gram_row(r) + r;
                                 },
                                 [&](int64_t item) { return gram_floats(call.contexts().lengths[item]); }};
-  for_each_backward_chunk(problem, [&](const BackwardChunk& chunk) {
-    run_chunk(kernels, call, problem, chunk, image_gradients, caption_gradients);
-  });
+  run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
 }
 
 }  // namespace crossret

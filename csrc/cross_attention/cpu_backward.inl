@@ -171,7 +171,7 @@ static void backward_block(const CrossAttentionOptions& options, const CrossAtte
   // ∂L/∂G of this item: Σ over queries of 2 ∂L/∂(pᵀGp) · p pᵀ.
   transpose_to_panels(tiles.weights, ld, rows, block.columns, buffers.weight_panels);
   block_product(rows, rows, block.columns, {buffers.scaled_weights, ld, 1}, buffers.weight_panels,
-                block.columns * kPanel, kPanel, out.gram_grads + out.gram_offsets[roles.context_item(item.index)],
+                block.columns * kPanel, kPanel, out.gram_grads + out.gram_offsets[roles.slot(item.index, block.first)],
                 gram_row(rows), true);
   c0 = 0;
   for (int64_t q = block.first; q < block.first + block.count; ++q) {

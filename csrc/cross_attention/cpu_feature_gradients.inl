@@ -36,7 +36,7 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
     }
   } else {
     item_to_panels(own, item, k0, columns, panels);
-    const Strided gram{from.gram_grads + from.gram_offsets[item], gram_row(rows), 1};
+    const Strided gram{from.gram_grads + from.gram_offsets[jobs.slots[jobs.offsets[index]]], gram_row(rows), 1};
     block_product(rows, columns, rows, gram, panels, rows * kPanel, kPanel, slice, kSlice, true);
   }
   add_slice(own, item, k0, columns, slice, gradients);

@@ -30,7 +30,7 @@ struct CrossAttentionCall {
 // The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
 // stride gram_row(queries), at similarity_offsets[slot]; `query_coefs` the factor of each query's own row in its
 // gradient, at query_offsets[slot]; `gram_grads` the (contexts × contexts) matrix whose product with the contexts
-// completes their gradient, summed over pairs, at gram_offsets[item] of the attended side.
+// completes their gradient, summed over the pairs of the attended item, at gram_offsets[slot] of any of them.
 struct CrossAttentionGradients {
   const float* grad_scores;
   float* similarity_grads;

@@ -77,12 +77,14 @@ bool score_parts(const MaxSimKernels& kernels, const MaxSimCall& call, const Pai
   constexpr int64_t least_rows = 64;       // … and contexts: more than it costs to pack the queries
   constexpr int64_t most_values = 1 << 22;
   const int64_t threads = thread_count();
-  if (threads == 1 || (pairs ? pairs->count : contexts(call).count) > 16 * threads) return false;
+  const int64_t n_jobs = pairs ? pairs->count : contexts(call).count;
+  if (threads == 1 || n_jobs > 16 * threads || (pairs == nullptr && n_jobs * queries(call).count > most_values)) {
+    return false;
+  }
   struct Part {
     int64_t job, first, last, values;
   };
   const std::vector<Job> jobs = jobs_of(call, pairs);
-  const int64_t n_jobs = static_cast<int64_t>(jobs.size());
   std::vector<Part> parts;
   int64_t n_values = 0;
   for (int64_t k = 0; k < n_jobs; ++k) {
@@ -98,7 +100,8 @@ bool score_parts(const MaxSimKernels& kernels, const MaxSimCall& call, const Pai
   const int64_t n_parts = static_cast<int64_t>(parts.size());
   if (n_parts == n_jobs || n_values > most_values) return false;
   std::vector<float> values(n_values);
-  parallel(n_parts, kernels.score_bytes(call), [&](int64_t index, Workspace& memory) {
+  Memory workspaces;
+  parallel(n_parts, kernels.score_bytes(call), workspaces, [&](int64_t index, Workspace& memory) {
     const Part& part = parts[index];
     const Job& job = jobs[part.job];
     const int64_t n = static_cast<int64_t>(job.queries.size());
@@ -131,7 +134,7 @@ bool score_parts(const MaxSimKernels& kernels, const MaxSimCall& call, const Pai
 }
 
 void run_chunk(const MaxSimKernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
-               const BackwardChunk& chunk, float* image_gradients, float* caption_gradients) {
+               const BackwardChunk& chunk) {
   std::vector<int64_t> offsets(chunk.pairs.size());
   int64_t queries = 0;
   for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
@@ -144,9 +147,9 @@ void run_chunk(const MaxSimKernels& kernels, const MaxSimCall& call, const Backw
   run_rectangles(chunk, kernels.score_bytes(call),
                  [&](const Rectangle& pairs, Workspace& memory) { kernels.backward(call, kept, pairs, memory); });
   run_feature_gradients(
-      problem, chunk, image_gradients, caption_gradients, kernels.feature_bytes(call),
-      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* gradients, Workspace& memory) {
-        kernels.feature_gradients(call, kept, of_images, jobs, index, column, gradients, memory);
+      problem, chunk, kernels.feature_bytes(call),
+      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* sums, Workspace& memory) {
+        kernels.feature_gradients(call, kept, of_images, jobs, index, column, sums, memory);
       });
 }
 
@@ -163,19 +166,19 @@ void argmax_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList
 }
 
 void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
-                          const float* grad_scores, float* image_gradients, float* caption_gradients) {
+                          const ScoreGradients& grads, SideGradient& image_gradient, SideGradient& caption_gradient) {
   limit(call);
   const BackwardProblem problem{call.images,
                                 call.captions,
                                 call.limits,
                                 owner_of(call),
                                 pairs,
-                                grad_scores,
+                                grads,
+                                image_gradient,
+                                caption_gradient,
                                 [&](int64_t image, int64_t caption) { return 2 * query_count(call, image, caption); },
                                 [](int64_t) { return 0; }};
-  for_each_backward_chunk(problem, [&](const BackwardChunk& chunk) {
-    run_chunk(kernels, call, problem, chunk, image_gradients, caption_gradients);
-  });
+  run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
 }
 
 }  // namespace crossret

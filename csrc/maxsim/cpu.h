@@ -1,5 +1,6 @@
 // Sum-Max on the CPU: plans a batch and runs it over threads under one instruction set.
 #pragma once
+#include "common/backward.h"
 #include "common/plan.h"
 #include "maxsim/problem.h"
 
@@ -11,8 +12,8 @@ void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList*
 // Writes the best context of every query: rows of call.argmax_row for each (image, caption), or for each of `pairs`.
 void argmax_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs);
 
-// Adds to the gradients (rows of the side × dim, float32); a null one is not wanted.
+// Fills the gradients of both sides, where wanted, from those of the scores.
 void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
-                          const float* grad_scores, float* image_gradients, float* caption_gradients);
+                          const ScoreGradients& grads, SideGradient& image_gradient, SideGradient& caption_gradient);
 
 }  // namespace crossret

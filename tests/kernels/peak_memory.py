@@ -2,44 +2,75 @@
 
 from __future__ import annotations
 
-import resource
+import ctypes
+import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
 
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
-def peak_mebibytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def resident_mebibytes(field: str) -> float:
+    """VmRSS, or VmHWM: its peak. Those of getrusage would begin with the peak of the process that started this one."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(re.findall(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)[0]) / 1024
+
+
+def rise(work: Callable[[], Any]) -> float:
+    """MiB by which `work` raised the peak above what was in use before, its result included."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
+    before = resident_mebibytes("VmRSS")
+    work()
+    return resident_mebibytes("VmHWM") - before
+
+
+def mebibytes(*tensors: Tensor) -> float:
+    return sum(tensor.nbytes for tensor in tensors) / 2**20
+
+
+def warm_up() -> None:
+    """Maps the code, imports the modules and starts the threads that every call needs."""
+    for function in (maxsim_scores, scan_scores):
+        sides = [torch.randn(50, 2, 8).requires_grad_() for _ in range(2)]
+        torch.autograd.grad(function(*sides, backend="cpu"), sides, torch.ones(50, 50))
 
 
 def run(case: str) -> float:
-    """MiB beyond inputs, scores and gradients, which are allocated and touched beforehand."""
+    """MiB beyond inputs, scores and gradients."""
     torch.set_num_threads(2)
+    warm_up()
     if case == "scores":
         regions, words = torch.randn(1000, 36, 32), torch.randn(5000, 20, 32)
-        kept = torch.ones(1000, 5000)
-        before = peak_mebibytes()
-        scan_scores(regions, words, backend="cpu")
-        return peak_mebibytes() - before - kept.nbytes / 2**20
+        return rise(lambda: scan_scores(regions, words, backend="cpu")) - 1000 * 5000 * 4 / 2**20
     if case == "pairs":
         regions, words = torch.randn(100, 2, 8), torch.randn(100, 2, 8)
         pairs = torch.randint(0, 100, (3_000_000, 2))
-        before = peak_mebibytes()
-        maxsim_scores(regions, words, pairs=pairs, backend="cpu")
-        return peak_mebibytes() - before - len(pairs) * 4 / 2**20
-    n_regions, n_words, dim = {"gram": (1, 1000, 8), "dense": (36, 20, 32), "sparse": (36, 20, 32)}[case]
-    regions = torch.randn(1 if case == "gram" else 512, n_regions, dim, requires_grad=True)
-    words = torch.randn(512, n_words, dim, requires_grad=True)
+        return rise(lambda: maxsim_scores(regions, words, pairs=pairs, backend="cpu")) - len(pairs) * 4 / 2**20
+    dtype = HALF.get(case, torch.float32)
+    n_images, n_captions, n_regions, n_words, dim = {
+        "gram": (1, 512, 1, 1000, 8),
+        "dense": (512, 512, 36, 20, 32),
+        "expanded": (5000, 5000, 2, 2, 8),
+        "sparse": (512, 512, 36, 20, 32),
+        "bfloat16": (700, 300, 36, 36, 512),  # 48 and 21 MiB of sums
+        "float16": (2000, 20, 36, 20, 512),  # 138 and 1 MiB
+    }[case]
+    regions = torch.randn(n_images, n_regions, dim, dtype=dtype).requires_grad_()
+    words = torch.randn(n_captions, n_words, dim, dtype=dtype).requires_grad_()
     scores = scan_scores(regions, words, direction="i2t", backend="cpu")
-    weights = torch.randn_like(scores)
-    if case == "sparse":
-        weights[torch.rand_like(weights) < 0.6] = 0
-    before = peak_mebibytes()
-    torch.autograd.grad(scores, (regions, words), weights)
-    return peak_mebibytes() - before - (regions.nbytes + words.nbytes) / 2**20
+    weights = torch.ones(()).expand_as(scores) if case == "expanded" else torch.randn_like(scores)
+    if case in ("sparse", "bfloat16"):
+        weights[torch.rand_like(weights) < (0.99 if case == "bfloat16" else 0.6)] = 0
+    return rise(lambda: torch.autograd.grad(scores, (regions, words), weights)) - mebibytes(regions, words)
 
 
 def run_topk(case: str, path: str) -> float:
@@ -49,20 +80,16 @@ def run_topk(case: str, path: str) -> float:
         best(torch.ones(2, 1, 64), torch.ones(1, 1, 64), k=1)
     if case == "topk queries":
         regions, words = torch.randn(4_000, 1, 8), torch.randn(12_000, 1, 8)
-        before = peak_mebibytes()
-        maxsim_topk(regions, words, k=10)
-    elif case == "topk corpus":
+        return rise(lambda: maxsim_topk(regions, words, k=10))
+    if case == "topk corpus":
         corpus = torch.randn(1, 64).expand(2**22, 64), torch.arange(0, 2**22 + 1, 32)
-        before = peak_mebibytes()
-        scan_topk(corpus, torch.randn(1, 4, 64), k=1000)
-    else:
-        n, rows = 2**18, 2**21
-        with open(path, "wb") as file:
-            file.truncate(rows * 64 * 4)
-        values = np.memmap(path, dtype=np.float32, mode="r", shape=(rows, 64))
-        before = peak_mebibytes()
-        maxsim_topk((values, np.arange(0, rows + 1, rows // n)), torch.randn(1, 4, 64), k=10)
-    return peak_mebibytes() - before
+        return rise(lambda: scan_topk(corpus, torch.randn(1, 4, 64), k=1000))
+    n, rows = 2**18, 2**21
+    with open(path, "wb") as file:
+        file.truncate(rows * 64 * 4)
+    values = np.memmap(path, dtype=np.float32, mode="r", shape=(rows, 64))
+    offsets = np.arange(0, rows + 1, rows // n)
+    return rise(lambda: maxsim_topk((values, offsets), torch.randn(1, 4, 64), k=10))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,19 @@ struct Vector {
 
   static constexpr bool bf16_dots = false;
 
+  // Narrowing stores, rounded to nearest, ties to even.
+  static void store_bf16(uint16_t* p, F v, int64_t n) {
+    const __m256i bits = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const F kept = select(is_nan(v), _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000)), _mm256_castsi256_ps(rounded));
+    const __m256i half = _mm256_srli_epi32(_mm256_castps_si256(kept), 16);
+    store_half(p, _mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)), n);
+  }
+  static void store_f16(uint16_t* p, F v, int64_t n) {
+    store_half(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+  }
+
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
@@ -116,6 +129,15 @@ struct Vector {
     alignas(16) uint16_t lanes[8] = {};
     for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
     return _mm_load_si128(reinterpret_cast<const __m128i*>(lanes));
+  }
+  static void store_half(uint16_t* p, __m128i v, int64_t n) {
+    if (n >= width) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v);
+      return;
+    }
+    alignas(16) uint16_t lanes[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(lanes), v);
+    for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
   }
 };
 

@@ -43,6 +43,18 @@ struct Vector {
   static constexpr bool bf16_dots = false;
 #endif
 
+  // Narrowing stores, rounded to nearest, ties to even.
+  static void store_bf16(uint16_t* p, F v, int64_t n) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i kept = _mm512_mask_mov_epi32(rounded, is_nan(v), _mm512_set1_epi32(0x7FC00000));
+    _mm256_mask_storeu_epi16(p, lanes(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+  }
+  static void store_f16(uint16_t* p, F v, int64_t n) {
+    _mm256_mask_storeu_epi16(p, lanes(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }

@@ -52,6 +52,17 @@ struct Vector {
 
   static constexpr bool bf16_dots = false;
 
+  // Narrowing stores, rounded to nearest, ties to even.
+  static void store_bf16(uint16_t* p, F v, int64_t n) {
+    for (int64_t i = 0; i < (n < width ? n : width); ++i) {
+      const uint32_t bits = to_bits(v[i]), odd = (bits >> 16) & 1u;
+      p[i] = static_cast<uint16_t>(v[i] == v[i] ? (bits + 0x7FFFu + odd) >> 16 : 0x7FC0u);
+    }
+  }
+  static void store_f16(uint16_t* p, F v, int64_t n) {
+    for (int64_t i = 0; i < (n < width ? n : width); ++i) p[i] = to_half(v[i]);
+  }
+
   static F add(F a, F b) { return a + b; }
   static F sub(F a, F b) { return a - b; }
   static F mul(F a, F b) { return a * b; }
@@ -113,6 +124,11 @@ struct Vector {
     std::memcpy(&x, &bits, sizeof x);
     return x;
   }
+  static uint32_t to_bits(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+  }
   static float power2(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
   static float from_half(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 1023u;
@@ -120,6 +136,21 @@ struct Vector {
     if (exponent != 0) return from_bits(sign | ((exponent + 112) << 23) | (fraction << 13));
     const float magnitude = static_cast<float>(fraction) * 5.9604644775390625e-8f;  // 2⁻²⁴, below the normal range
     return sign ? -magnitude : magnitude;
+  }
+  static uint16_t to_half(float x) {
+    const uint32_t bits = to_bits(x), magnitude = bits & 0x7FFFFFFFu, sign = (bits >> 16) & 0x8000u;
+    uint32_t half;
+    if (magnitude > 0x7F800000u) {
+      half = 0x7E00u;  // NaN
+    } else if (magnitude >= 0x47800000u) {
+      half = 0x7C00u;  // 2¹⁶ and above: infinity
+    } else if (magnitude < 0x38800000u) {
+      // Below the normal range, 2⁻¹⁴: the last place of 0.5 is 2⁻²⁴, so the sum rounds where float16 does.
+      half = to_bits(from_bits(magnitude) + 0.5f) - 0x3F000000u;
+    } else {
+      half = (magnitude - (112u << 23) + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+    }
+    return static_cast<uint16_t>(sign | half);
   }
 };
 
