@@ -124,6 +124,29 @@ class Chunks {
   int64_t last_owner_ = -1;
 };
 
+// Successive jobs with the same partners, as all pairs have: what is prepared of a partner then serves the whole group.
+// Groups stay small where threads would idle.
+std::vector<Range> group_jobs(const Side& side, const ItemPairs& jobs, int64_t slices) {
+  const int64_t most = std::clamp<int64_t>(jobs.count * slices / (4 * thread_count()), 1, kGroupJobs);
+  const auto same_partners = [&](int64_t a, int64_t b) {
+    const int64_t *first = jobs.partners + jobs.offsets[a], *last = jobs.partners + jobs.offsets[a + 1];
+    return std::equal(first, last, jobs.partners + jobs.offsets[b], jobs.partners + jobs.offsets[b + 1]);
+  };
+  std::vector<Range> groups;
+  int64_t rows = 0;
+  for (int64_t job = 0; job < jobs.count; ++job) {
+    const int64_t n = side.lengths[jobs.items[job]];
+    rows += n;
+    if (groups.empty() || groups.back().end - groups.back().begin == most || rows > kGroupRows ||
+        !same_partners(groups.back().begin, job)) {
+      groups.push_back({job, job});
+      rows = n;
+    }
+    groups.back().end = job + 1;
+  }
+  return groups;
+}
+
 }  // namespace
 
 void run_backward(const BackwardProblem& problem, const std::function<void(const BackwardChunk&)>& run) {
@@ -165,9 +188,13 @@ void run_feature_gradients(const BackwardProblem& problem, const BackwardChunk& 
     if (!gradient.begun()) continue;
     const ItemPairs jobs = (of_images ? chunk.by_image : chunk.by_caption).view();
     const int64_t slices = (problem.images.dim + kSlice - 1) / kSlice;
-    parallel(jobs.count * slices, bytes, chunk.memory->workspaces, [&](int64_t item, Workspace& memory) {
-      const int64_t index = item / slices;
-      run(of_images, jobs, index, item % slices * kSlice, gradient.rows(jobs.items[index]), memory);
+    const std::vector<Range> groups = group_jobs(of_images ? problem.images : problem.captions, jobs, slices);
+    const int64_t count = static_cast<int64_t>(groups.size()) * slices;
+    parallel(count, bytes, chunk.memory->workspaces, [&](int64_t item, Workspace& memory) {
+      const Range& group = groups[item / slices];
+      float* sums[kGroupJobs];
+      for (int64_t k = group.begin; k < group.end; ++k) sums[k - group.begin] = gradient.rows(jobs.items[k]);
+      run(of_images, jobs, {group.begin, group.end - group.begin, sums}, item % slices * kSlice, memory);
     });
   }
 }

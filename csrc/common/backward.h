@@ -67,9 +67,9 @@ void run_backward(const BackwardProblem& problem, const std::function<void(const
 void run_rectangles(const BackwardChunk& chunk, int64_t bytes,
                     const std::function<void(const Rectangle&, Workspace&)>& run);
 
-// Second pass: run(of_images, jobs, index, column, sums of the item's rows, workspace) for every item of both sides and
-// every slice of its columns. A side that is not summed up at the moment is left out.
-using FeatureGradients = std::function<void(bool, const ItemPairs&, int64_t, int64_t, float*, Workspace&)>;
+// Second pass: run(of_images, jobs, group of them, column, workspace) for the items of both sides and every slice of
+// their columns. A side that is not summed up at the moment is left out.
+using FeatureGradients = std::function<void(bool, const ItemPairs&, const JobGroup&, int64_t, Workspace&)>;
 void run_feature_gradients(const BackwardProblem& problem, const BackwardChunk& chunk, int64_t bytes,
                            const FeatureGradients& run);
 

@@ -33,16 +33,10 @@ struct Strided {
   int64_t k;
 };
 
-// One register tile. Each cell is one chain of multiply-adds over k in order, whatever the tile's shape, added to what
-// C holds at the end: results do not depend on how rows and columns are cut into tiles.
+// Adds A · B to the sums of one register tile.
 template <class Element, int MR, int NV>
-static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc, bool accumulate) {
-  F sums[MR][NV];
-#pragma GCC unroll 16
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 2
-    for (int j = 0; j < NV; ++j) sums[i][j] = V::zero();
-  }
+static inline __attribute__((always_inline)) void add_to_tile(F (&sums)[MR][NV], int64_t depth, Strided a,
+                                                              const float* b, int64_t b_k) {
   // Four rows to a base pointer: twelve pointers would not fit the registers.
   const float* a0 = a.data;
   const float* a4 = MR > 4 ? a.data + 4 * a.row : a0;
@@ -65,6 +59,20 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
     a8 += a.k;
     b += b_k;
   }
+}
+
+template <int MR, int NV>
+static inline __attribute__((always_inline)) void clear_tile(F (&sums)[MR][NV]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) sums[i][j] = V::zero();
+  }
+}
+
+template <int MR, int NV>
+static inline __attribute__((always_inline)) void store_tile(const F (&sums)[MR][NV], float* c, int64_t ldc,
+                                                             bool accumulate) {
 #pragma GCC unroll 16
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 2
@@ -75,46 +83,70 @@ static void tile(int64_t depth, Strided a, const float* b, int64_t b_k, float* c
   }
 }
 
-// The tile of so many rows, up to MR.
-template <class Element, int MR, int NV>
-static inline void tile_of(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
-                           bool accumulate) {
+// Calls work.tile<MR, NV>(m, n) for so many rows, up to MR.
+template <int MR, int NV, class Work>
+static inline void tile_of(int64_t rows, int64_t m, int64_t n, const Work& work) {
   if constexpr (MR > 0) {
     if (rows == MR) {
-      tile<Element, MR, NV>(depth, a, b, b_k, c, ldc, accumulate);
+      work.template tile<MR, NV>(m, n);
     } else {
-      tile_of<Element, MR - 1, NV>(rows, depth, a, b, b_k, c, ldc, accumulate);
+      tile_of<MR - 1, NV>(rows, m, n, work);
     }
   }
 }
 
 // Rows in as few tiles as hold them, all of nearly one height: thirteen are 7 + 6, for a tile of one row would wait for
 // its own sums.
-template <class Element, int NV>
-static void panel(int64_t rows, int64_t depth, Strided a, const float* b, int64_t b_k, float* c, int64_t ldc,
-                  bool accumulate) {
+template <int NV, class Work>
+static void panel(int64_t rows, int64_t n, const Work& work) {
+  int64_t m = 0;
   for (int64_t tiles = (rows + V::tile_rows - 1) / V::tile_rows; tiles > 0; --tiles) {
-    const int64_t height = (rows + tiles - 1) / tiles;
-    tile_of<Element, V::tile_rows, NV>(height, depth, a, b, b_k, c, ldc, accumulate);
-    a.data += height * a.row;
-    c += height * ldc;
-    rows -= height;
+    const int64_t height = (rows - m + tiles - 1) / tiles;
+    tile_of<V::tile_rows, NV>(height, m, n, work);
+    m += height;
   }
 }
 
+// Calls work.tile<MR, NV>(m, n) for register tiles that cover rows × columns, panel by panel. Columns are rounded up to
+// whole vectors; the last panel is half as wide where that suffices.
+template <class Work>
+static void for_each_tile(int64_t rows, int64_t columns, const Work& work) {
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    if (columns - n > V::width) {
+      panel<2>(rows, n, work);
+    } else {
+      panel<1>(rows, n, work);
+    }
+  }
+}
+
+// Each cell is one chain of multiply-adds over k in order, whatever the tile's shape, added to what C holds at the end:
+// results do not depend on how rows and columns are cut into tiles.
+template <class Element>
+struct Product {
+  int64_t depth;
+  Strided a;
+  const float* b;
+  int64_t b_panel, b_k;
+  float* c;
+  int64_t ldc;
+  bool accumulate;
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+    clear_tile(sums);
+    add_to_tile<Element>(sums, depth, {a.data + m * a.row, a.row, a.k}, b + n / kPanel * b_panel, b_k);
+    store_tile(sums, c + m * ldc + n, ldc, accumulate);
+  }
+};
+
 // B by panels of kPanel columns: panel p at b + p * b_panel, its row k at + k * b_k. N is rounded up to whole vectors,
-// so B, and C with row stride ldc, must reach that far; the last panel is half as wide where that suffices.
+// so B, and C with row stride ldc, must reach that far.
 template <class Element = Floats>
 static void block_product(int64_t rows, int64_t columns, int64_t depth, Strided a, const float* b, int64_t b_panel,
                           int64_t b_k, float* c, int64_t ldc, bool accumulate) {
-  for (int64_t n = 0; n < columns; n += kPanel) {
-    const float* bp = b + n / kPanel * b_panel;
-    if (columns - n > V::width) {
-      panel<Element, 2>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
-    } else {
-      panel<Element, 1>(rows, depth, a, bp, b_k, c + n, ldc, accumulate);
-    }
-  }
+  for_each_tile(rows, columns, Product<Element>{depth, a, b, b_panel, b_k, c, ldc, accumulate});
 }
 
 // The same with B in packed panels `depth` deep, cut into slices of k so that a panel's slice stays in the second cache

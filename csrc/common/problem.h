@@ -66,6 +66,16 @@ struct ItemPairs {
   int64_t count;
 };
 
+// Jobs [first, first + count) of an ItemPairs, whose items have the same partners in the same order. The gradient of
+// the k-th item's rows is summed at sums[k].
+struct JobGroup {
+  int64_t first, count;
+  float* const* sums;
+};
+
+constexpr int64_t kGroupJobs = 24;   // of a group, at most …
+constexpr int64_t kGroupRows = 288;  // … and as many rows of its items, where that is more than one item
+
 // Bounds on what a worker holds at once, whatever the batch.
 struct Limits {
   int64_t group_rows;      // contexts of the items that are prepared together

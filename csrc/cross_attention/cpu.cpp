@@ -46,8 +46,8 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
                  [&](const Rectangle& pairs, Workspace& memory) { kernels.backward(call, kept, pairs, memory); });
   run_feature_gradients(
       problem, chunk, kernels.feature_bytes(call),
-      [&](bool of_images, const ItemPairs& jobs, int64_t index, int64_t column, float* sums, Workspace& memory) {
-        kernels.feature_gradients(call, kept, of_images, jobs, index, column, sums, memory);
+      [&](bool of_images, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
+        kernels.feature_gradients(call, kept, of_images, jobs, group, column, memory);
       });
 }
 

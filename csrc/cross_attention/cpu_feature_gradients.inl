@@ -3,51 +3,116 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Adds item `index` of `jobs`, columns [k0, k0 + kSlice): Σ over its pairs ds · partner, and what its own rows get from
-// the Gram matrix (attended side) or the cosine's norm (attending side).
+constexpr int64_t kPartnerRows = 256;  // rows of partners that are packed together, but for the last one's
+constexpr int64_t kPartners = 64;
+
+// Successive partners of a group, packed once for all its items.
+struct PackedPartners {
+  int64_t first, count;     // of the jobs' partners
+  const float* panels;      // of one partner behind the other
+  int64_t rows[kPartners];  // of each
+};
+
+// slice += Σ ds · partner for one item of the group, in registers over all the partners: the slice is gone over once.
+struct PartnerSum {
+  const PackedPartners& partners;
+  const float* const* ds;  // of each partner
+  bool attends;            // ds is contexts × queries, and the item's rows are the queries
+  int64_t item_rows;
+  float* slice;
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+    clear_tile(sums);
+    const float* panels = partners.panels;
+    for (int64_t i = 0; i < partners.count; ++i) {
+      const int64_t depth = partners.rows[i];
+      const int64_t ld = gram_row(attends ? item_rows : depth);
+      const Strided left = attends ? Strided{ds[i] + m, 1, ld} : Strided{ds[i] + m * ld, ld, 1};
+      add_to_tile<Floats>(sums, depth, left, panels + n * depth, kPanel);
+      panels += depth * kSlice;
+    }
+    store_tile(sums, slice + m * kSlice + n, kSlice, true);
+  }
+};
+
+// What an item's own rows get: from the Gram matrix where they are attended to, from the cosine's norm where they
+// attend.
+static void add_own_rows(const CrossAttentionGradients& from, const Side& own, const ItemPairs& jobs, int64_t job,
+                         bool attends, int64_t k0, int64_t columns, float* scratch, float* slice) {
+  const int64_t item = jobs.items[job], rows = own.lengths[item];
+  if (!attends) {
+    item_to_panels(own, item, k0, columns, scratch);
+    const Strided gram{from.gram_grads + from.gram_offsets[jobs.slots[jobs.offsets[job]]], gram_row(rows), 1};
+    return block_product(rows, columns, rows, gram, scratch, rows * kPanel, kPanel, slice, kSlice, true);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    float coef = 0.0f;
+    for (int64_t p = jobs.offsets[job]; p < jobs.offsets[job + 1]; ++p) {
+      coef += from.query_coefs[from.query_offsets[jobs.slots[p]] + r];
+    }
+    add_scaled_row(own, own.starts[item] + r, k0, columns, coef, slice + r * kSlice);
+  }
+}
+
+static int64_t longest_item(const CrossAttentionCall& call) {
+  return call.images.longest > call.captions.longest ? call.images.longest : call.captions.longest;
+}
+
+static float* take_panels(const CrossAttentionCall& call, Workspace& memory) {
+  return memory.floats((kPartnerRows + longest_item(call)) * kSlice);
+}
+
+static float* take_slices(const CrossAttentionCall& call, Workspace& memory) {
+  const int64_t longest = longest_item(call);
+  return memory.floats((longest > kGroupRows ? longest : kGroupRows) * kSlice);
+}
+
+// Adds the items of a group, columns [k0, k0 + kSlice): Σ over their pairs ds · partner, and what their own rows get.
 static void cross_attention_feature_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& from,
-                                              bool of_images, const ItemPairs& jobs, int64_t index, int64_t k0,
-                                              float* gradients, Workspace& memory) {
+                                              bool of_images, const ItemPairs& jobs, const JobGroup& group, int64_t k0,
+                                              Workspace& memory) {
   const Side& own = of_images ? call.images : call.captions;
   const Side& other = of_images ? call.captions : call.images;
   const bool attends = of_images == (call.options.direction == Direction::i2t);
-  const int64_t item = jobs.items[index], rows = own.lengths[item];
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
-  float* slice = memory.floats(own.longest * kSlice);
-  float* panels = memory.floats((other.longest > own.longest ? other.longest : own.longest) * kSlice);
-  float* coefs = memory.floats(own.longest);
-  for (int64_t i = 0; i < rows * kSlice; ++i) slice[i] = 0.0f;
-  for (int64_t i = 0; i < rows; ++i) coefs[i] = 0.0f;
-  for (int64_t p = jobs.offsets[index]; p < jobs.offsets[index + 1]; ++p) {
-    const int64_t partner = jobs.partners[p], slot = jobs.slots[p], depth = other.lengths[partner];
-    const float* ds = from.similarity_grads + from.similarity_offsets[slot];
-    const int64_t ld = gram_row(attends ? rows : depth);
-    const Strided left = attends ? Strided{ds, 1, ld} : Strided{ds, ld, 1};
-    item_to_panels(other, partner, k0, columns, panels);
-    block_product(rows, columns, depth, left, panels, depth * kPanel, kPanel, slice, kSlice, true);
-    if (attends) {
-      const float* added = from.query_coefs + from.query_offsets[slot];
-      for (int64_t r = 0; r < rows; ++r) coefs[r] += added[r];
+  float* panels = take_panels(call, memory);
+  float* slices = take_slices(call, memory);
+  const int64_t* partners = jobs.partners + jobs.offsets[group.first];
+  const int64_t n_partners = jobs.offsets[group.first + 1] - jobs.offsets[group.first];
+  for (PackedPartners packed{0, 0, panels, {}}; packed.first < n_partners; packed.first += packed.count) {
+    packed.count = 0;
+    for (int64_t depth = 0, p = packed.first; p < n_partners && packed.count < kPartners && depth < kPartnerRows; ++p) {
+      item_to_panels(other, partners[p], k0, columns, panels + depth * kSlice);
+      packed.rows[packed.count++] = other.lengths[partners[p]];
+      depth += other.lengths[partners[p]];
+    }
+    float* slice = slices;
+    for (int64_t k = 0; k < group.count; ++k) {
+      const int64_t job = group.first + k, rows = own.lengths[jobs.items[job]];
+      for (int64_t i = 0; packed.first == 0 && i < rows * kSlice; ++i) slice[i] = 0.0f;
+      const float* ds[kPartners];
+      for (int64_t i = 0; i < packed.count; ++i) {
+        ds[i] = from.similarity_grads + from.similarity_offsets[jobs.slots[jobs.offsets[job] + packed.first + i]];
+      }
+      for_each_tile(rows, columns, PartnerSum{packed, ds, attends, rows, slice});
+      slice += rows * kSlice;
     }
   }
-  if (attends) {
-    for (int64_t r = 0; r < rows; ++r) {
-      add_scaled_row(own, own.starts[item] + r, k0, columns, coefs[r], slice + r * kSlice);
-    }
-  } else {
-    item_to_panels(own, item, k0, columns, panels);
-    const Strided gram{from.gram_grads + from.gram_offsets[jobs.slots[jobs.offsets[index]]], gram_row(rows), 1};
-    block_product(rows, columns, rows, gram, panels, rows * kPanel, kPanel, slice, kSlice, true);
+  float* slice = slices;
+  for (int64_t k = 0; k < group.count; ++k) {
+    const int64_t job = group.first + k, item = jobs.items[job];
+    add_own_rows(from, own, jobs, job, attends, k0, columns, panels, slice);
+    add_slice(own, item, k0, columns, slice, group.sums[k]);
+    slice += own.lengths[item] * kSlice;
   }
-  add_slice(own, item, k0, columns, slice, gradients);
 }
 
 static int64_t cross_attention_feature_bytes(const CrossAttentionCall& call) {
-  const int64_t longest = call.images.longest > call.captions.longest ? call.images.longest : call.captions.longest;
   Workspace count;
-  count.floats(longest * kSlice);
-  count.floats(longest * kSlice);
-  count.floats(longest);
+  take_panels(call, count);
+  take_slices(call, count);
   return count.bytes();
 }
 

@@ -45,7 +45,7 @@ struct CrossAttentionKernels {
   void (*forward)(const CrossAttentionCall&, const Rectangle&, Workspace&);
   void (*backward)(const CrossAttentionCall&, const CrossAttentionGradients&, const Rectangle&, Workspace&);
   void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_images, const ItemPairs&,
-                            int64_t index, int64_t column, float* gradients, Workspace&);
+                            const JobGroup&, int64_t column, Workspace&);
   // Bytes of workspace that one call of each takes.
   int64_t (*forward_bytes)(const CrossAttentionCall&);
   int64_t (*backward_bytes)(const CrossAttentionCall&);

@@ -40,29 +40,30 @@ static void maxsim_backward(const MaxSimCall& call, const MaxSimGradients& out, 
                       });
 }
 
-// Adds item `index` of `jobs`, columns [k0, k0 + kSlice): every query gets its best context's row, and that context the
+// Adds the items of a group, columns [k0, k0 + kSlice): every query gets its best context's row, and that context the
 // query's.
 static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_images,
-                                     const ItemPairs& jobs, int64_t index, int64_t k0, float* gradients,
-                                     Workspace& memory) {
+                                     const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
   const Side& own = of_images ? call.images : call.captions;
   const Side& other = of_images ? call.captions : call.images;
   const bool attends = of_images == (call.direction == Direction::i2t);
-  const int64_t item = jobs.items[index], rows = own.lengths[item];
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
   float* slice = memory.floats(own.longest * kSlice);
-  for (int64_t i = 0; i < rows * kSlice; ++i) slice[i] = 0.0f;
-  for (int64_t p = jobs.offsets[index]; p < jobs.offsets[index + 1]; ++p) {
-    const int64_t partner = jobs.partners[p], offset = from.offsets[jobs.slots[p]];
-    const int64_t queries = attends ? rows : other.lengths[partner];
-    for (int64_t q = 0; q < queries; ++q) {
-      const int64_t best = from.best[offset + q];
-      const int64_t target = attends ? q : best, source = attends ? best : q;
-      add_scaled_row(other, other.starts[partner] + source, k0, columns, from.coefs[offset + q],
-                     slice + target * kSlice);
+  for (int64_t k = 0; k < group.count; ++k) {
+    const int64_t job = group.first + k, item = jobs.items[job], rows = own.lengths[item];
+    for (int64_t i = 0; i < rows * kSlice; ++i) slice[i] = 0.0f;
+    for (int64_t p = jobs.offsets[job]; p < jobs.offsets[job + 1]; ++p) {
+      const int64_t partner = jobs.partners[p], offset = from.offsets[jobs.slots[p]];
+      const int64_t queries = attends ? rows : other.lengths[partner];
+      for (int64_t q = 0; q < queries; ++q) {
+        const int64_t best = from.best[offset + q];
+        const int64_t target = attends ? q : best, source = attends ? best : q;
+        add_scaled_row(other, other.starts[partner] + source, k0, columns, from.coefs[offset + q],
+                       slice + target * kSlice);
+      }
     }
+    add_slice(own, item, k0, columns, slice, group.sums[k]);
   }
-  add_slice(own, item, k0, columns, slice, gradients);
 }
 
 static int64_t maxsim_score_bytes(const MaxSimCall& call) {

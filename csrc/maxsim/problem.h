@@ -37,8 +37,8 @@ struct MaxSimKernels {
   void (*best)(const MaxSimCall&, const Rectangle&, float* values, Workspace&);
   float (*pool)(const float* values, int64_t queries, Pooling);
   void (*backward)(const MaxSimCall&, const MaxSimGradients&, const Rectangle&, Workspace&);
-  void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_images, const ItemPairs&, int64_t index,
-                            int64_t column, float* gradients, Workspace&);
+  void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_images, const ItemPairs&,
+                            const JobGroup&, int64_t column, Workspace&);
   // Bytes of workspace that one call of each takes.
   int64_t (*score_bytes)(const MaxSimCall&);
   int64_t (*feature_bytes)(const MaxSimCall&);
