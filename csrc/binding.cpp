@@ -59,6 +59,10 @@ class CheckedSide {
                     " must be a (n, L, D) tensor on the CPU, or (rows, D) with offsets");
     side_.dtype = feature_dtype(values, name);
     side_.dim = values.size(dims - 1);
+    if (!rows_lie_evenly()) tensors_.values = torch::stable::contiguous(values);
+    // Of one row an item, the items' stride is the rows'.
+    side_.row_stride = tensors_.values.stride(dims == 3 && values.size(1) == 1 ? 0 : dims - 2);
+    side_.values = tensors_.values.data_ptr();
     if (tensors.offsets) {
       read_offsets(name);
     } else {
@@ -67,10 +71,6 @@ class CheckedSide {
     side_.starts = starts_.data();
     side_.lengths = lengths_.data();
     side_.count = static_cast<int64_t>(starts_.size());
-    if (!rows_lie_evenly()) tensors_.values = torch::stable::contiguous(values);
-    side_.values = tensors_.values.data_ptr();
-    // Of one row an item, the items' stride is the rows'.
-    side_.row_stride = tensors_.values.stride(dims == 3 && values.size(1) == 1 ? 0 : dims - 2);
     if (!normalize) return;
     norms_.resize(rows_);
     // Item by item: rows between items are padding, which is never read.
@@ -98,6 +98,7 @@ class CheckedSide {
     const int64_t* begins = integers(offsets, name);
     STD_TORCH_CHECK(offsets.size(0) > 0 && !tensors_.lengths, name, " take offsets of n + 1 items and no lengths");
     rows_ = tensors_.values.size(0);
+    reserve(offsets.size(0) - 1);
     for (int64_t item = 0; item + 1 < offsets.size(0); ++item) {
       const int64_t start = begins[item], end = begins[item + 1];
       STD_TORCH_CHECK(start >= 0 && start < end && end <= rows_, name, ": item ", item, " has rows ", start, " to ",
@@ -112,13 +113,22 @@ class CheckedSide {
     if (tensors_.lengths) lengths = torch::stable::contiguous(*tensors_.lengths);
     const int64_t* sizes = lengths ? integers(*lengths, name) : nullptr;
     STD_TORCH_CHECK(!lengths || lengths->size(0) == count, name, ": one length for each item");
-    rows_ = count * most;
+    // A slice of longer items, x[:, :most], leaves rows between its items.
+    const int64_t step = count > 1 && most > 1 ? tensors_.values.stride(0) / side_.row_stride : most;
+    side_.padded_rows = most;
+    rows_ = count * step;
+    reserve(count);
     for (int64_t item = 0; item < count; ++item) {
       const int64_t length = sizes ? sizes[item] : most;
       STD_TORCH_CHECK(length >= 1 && length <= most, name, ": item ", item, " has length ", length,
                       ", which is empty or reaches past the features");
-      add_item(item * most, length);
+      add_item(item * step, length);
     }
+  }
+
+  void reserve(int64_t count) {
+    starts_.reserve(count);
+    lengths_.reserve(count);
   }
 
   void add_item(int64_t start, int64_t length) {
@@ -127,18 +137,19 @@ class CheckedSide {
     side_.longest = std::max(side_.longest, length);
   }
 
-  // Whether D is contiguous and one stride leads from row to row, throughout the batch.
+  // Whether D is contiguous and items begin whole rows apart, none in the midst of another.
   bool rows_lie_evenly() const {
     const Tensor& values = tensors_.values;
     const int64_t dims = values.dim();
     if (values.stride(dims - 1) != 1 && side_.dim > 1) return false;
     if (dims == 2 || values.size(0) <= 1 || values.size(1) == 1) return true;
-    return values.stride(0) == values.size(1) * values.stride(1);
+    const int64_t item = values.stride(0), row = values.stride(1);
+    return row > 0 && item % row == 0 && item / row >= values.size(1);
   }
 
   Tensors tensors_;
   std::vector<int64_t> starts_, lengths_;
-  int64_t rows_ = 0;  // those that are padding included
+  int64_t rows_ = 0;  // those between items included
   Side side_{};
   std::vector<float> norms_;
 };

@@ -88,14 +88,41 @@ static void copy_pairs(const Side& side, int64_t row, float* out) {
   if (side.dim % 2 != 0) reinterpret_cast<uint16_t*>(out)[side.dim] = 0;
 }
 
+// What a row of bfloat16 is multiplied by so that its norm lies in [1, 2): a power of two, which changes no digit, and
+// 0 where the row counts as zero. Products of rows as they are could leave the range of float32.
+static float unit_power(float norm) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &norm, sizeof bits);
+  if ((bits & 0x7F800000u) == 0x7F800000u) return norm == norm ? 0.0f : norm;
+  bits &= 0x7F800000u;
+  float power;
+  __builtin_memcpy(&power, &bits, sizeof power);
+  return 1.0f / power;
+}
+
+// Multiplies every bfloat16 of a copied row by a power of two.
+static void scale_pairs(float* row, int64_t elements, float power) {
+  uint32_t* pairs = reinterpret_cast<uint32_t*>(row);
+  for (int64_t k = 0; k < elements; ++k) {
+    const uint32_t bits[2] = {pairs[k] << 16, pairs[k] & 0xFFFF0000u};
+    float values[2];
+    __builtin_memcpy(values, bits, sizeof values);
+    values[0] *= power;
+    values[1] *= power;
+    uint32_t scaled[2];
+    __builtin_memcpy(scaled, values, sizeof scaled);
+    pairs[k] = scaled[0] >> 16 | (scaled[1] & 0xFFFF0000u);
+  }
+}
+
 // Whether rows are copied as pairs of bfloat16 and multiplied as such; otherwise they are brought to float32.
 static inline bool keeps_pairs(const Side& side) { return V::bf16_dots && side.dtype == Dtype::bfloat16; }
 
 // 32-bit elements of a copied row.
 static inline int64_t row_elements(const Side& side) { return keeps_pairs(side) ? (side.dim + 1) / 2 : side.dim; }
 
-// Rows as products read them. Normalised pairs stay as they are, for bfloat16 does not hold a quotient: their products
-// are multiplied by the rows' scales instead.
+// Rows as products read them. Normalised pairs are brought to a norm in [1, 2) only, for bfloat16 does not hold the
+// quotient: their products are multiplied by the rows' scales.
 struct CopiedRows {
   float* data;
   int64_t ld;     // pad_row(elements)
@@ -120,11 +147,12 @@ static void copy_item(const Side& side, int64_t item, const CopiedRows& out, flo
     float* row = out.data + r * out.ld;
     if (out.pairs) {
       copy_pairs(side, start + r, row);
-      norms[r] = row_norm(side.row(start + r), side.dtype, side.dim);
       if (out.scales) {
-        out.scales[r] = row_scale(side, start + r);
-        norms[r] *= out.scales[r];
+        const float power = unit_power(side.norms[start + r]);
+        scale_pairs(row, out.depth, power);
+        out.scales[r] = power != 0.0f ? row_scale(side, start + r) / power : 0.0f;
       }
+      norms[r] = row_norm(row, side.dtype, side.dim) * (out.scales ? out.scales[r] : 1.0f);
     } else {
       norms[r] = copy_row(side, start + r, row);
     }

@@ -19,8 +19,8 @@ struct PairList {
   int64_t caption(int64_t k) const { return data[2 * k + 1]; }
 };
 
-constexpr int64_t kPlannedPairs =
-    1 << 17;  // listed pairs planned at once: their plans take some MiB, whatever the list
+// Listed pairs planned at once: their plans take some MiB, whatever the list.
+constexpr int64_t kPlannedPairs = 1 << 17;
 
 struct Pairs {
   std::vector<int64_t> images;

@@ -30,8 +30,12 @@ struct Side {
   int64_t count;
   int64_t dim;
   int64_t longest;
+  int64_t padded_rows;  // of every item in a gradient, which has none between items; 0: those of the features
   Dtype dtype;
   const float* norms;  // where the side is normalised, ‖row‖ of every row (infinity for zero rows); else null
+
+  // First row of an item's gradient.
+  int64_t gradient_start(int64_t item) const { return padded_rows > 0 ? item * padded_rows : starts[item]; }
 
   int64_t element_bytes() const { return dtype == Dtype::float32 ? 4 : 2; }
 

@@ -29,7 +29,7 @@ void SideGradient::begin(Range items) {
 
 float* SideGradient::rows(int64_t item) const {
   return buffered() ? buffer_.get() + offsets_[item - items_.begin] * side_.dim
-                    : static_cast<float*>(out_) + side_.starts[item] * side_.dim;
+                    : static_cast<float*>(out_) + side_.gradient_start(item) * side_.dim;
 }
 
 void SideGradient::finish() {
@@ -38,9 +38,10 @@ void SideGradient::finish() {
     const int64_t row_bytes = side_.dim * side_.element_bytes();
     Memory none;
     parallel(items_.end - items_.begin, 0, none, [&](int64_t index, Workspace&) {
-      const int64_t item = items_.begin + index, first = side_.starts[item];
+      const int64_t item = items_.begin + index;
+      char* const out = static_cast<char*>(out_) + side_.gradient_start(item) * row_bytes;
       for (int64_t r = 0; r < side_.lengths[item]; ++r) {
-        finish_(side_, first + r, rows(item) + r * side_.dim, static_cast<char*>(out_) + (first + r) * row_bytes);
+        finish_(side_, side_.starts[item] + r, rows(item) + r * side_.dim, out + r * row_bytes);
       }
     });
   }

@@ -33,9 +33,6 @@ struct Add {
 // (Σ r[0], Σ r[1], …): the sums of `width` vectors as one vector. Overwrites r.
 static inline F sum_rows(F* r) { return V::reduce_rows(r, Add{}); }
 
-// The larger of both; NaN where either is.
-static inline F max_or_nan(F x, F best) { return V::select(V::is_nan(x), x, V::max(x, best)); }
-
 static inline float max_of(const float* x, int64_t n) {
   float best = x[0];
   for (int64_t i = 1; i < n; ++i) best = x[i] > best || x[i] != x[i] ? x[i] : best;

@@ -3,8 +3,8 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-constexpr float kEps =
-    1e-8f;  // of the published code: added to norms after the root, and the cosine's least denominator
+// Of the published code: added to norms after the root, and the cosine's least denominator.
+constexpr float kEps = 1e-8f;
 
 // Similarity-shaped arrays, contexts × queries of the block, row stride ld.
 struct Tiles {

@@ -146,3 +146,34 @@ def test_nan_reaches_its_own_items_sum_max_only(isa: str, direction: str, poolin
     hit[:, 4] = True
     assert torch.equal(scores[~hit], expected[~hit])
     assert torch.isnan(scores[hit]).all()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda x: x[:, :7], id="some rows of each item"),
+        pytest.param(lambda x: x[:, 3:4], id="one row of each item"),
+        pytest.param(lambda x: x[::2], id="every other item"),
+        pytest.param(lambda x: x[:, ::3], id="every third row"),
+        pytest.param(lambda x: x[:1].expand(5, -1, -1), id="one item again and again"),
+        pytest.param(lambda x: x.flip(1).transpose(0, 1), id="items and rows swapped"),
+    ],
+)
+def test_a_slice_scores_as_its_copy_does(
+    function: Callable[..., Tensor], cut: Callable[[Tensor], Tensor], dtype: torch.dtype, normalize: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(6, 10, 33, generator=generator).to(dtype)
+    words = torch.randn(4, 9, 33, generator=generator).to(dtype)
+    whole, copied = batch.clone().requires_grad_(), cut(batch).contiguous().requires_grad_()
+    scores = function(cut(whole), words, normalize=normalize, backend="cpu")
+    expected = function(copied, words, normalize=normalize, backend="cpu")
+    assert torch.equal(scores, expected)
+    weights = torch.randn(scores.shape, generator=generator)
+    (gradient,) = torch.autograd.grad(scores, whole, weights)
+    (own,) = torch.autograd.grad(expected, copied, weights)
+    placed = torch.autograd.grad(cut(whole), whole, own)[0]
+    torch.testing.assert_close(gradient, placed, rtol=0, atol=0)

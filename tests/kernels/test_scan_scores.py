@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 
 from crossret_kernels import scan_scores
 from tests.kernels.strategies import DEGENERACIES, Features, features, scan_options
-from tests.kernels.tolerance import Expectation, least_attended
+from tests.kernels.tolerance import Expectation, cpu_isa, least_attended
 
 ISAS = torch.ops.crossret.cpu_isas().split()
 # Gradients of normalised features grow as features shrink: these pass the largest float16.
@@ -163,3 +163,17 @@ def test_an_enormous_lambda_meets_a_zero_region(backend: str) -> None:
     regions = torch.zeros(1, 2, 4)
     regions[0, 0, 0] = 1
     assert scan_scores(regions, torch.ones(1, 3, 4), lambda_softmax=1e31, backend=backend).isfinite().all()
+
+
+@pytest.mark.parametrize("isa", torch.ops.crossret.cpu_isas().split())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1e-20, 1e-18, 1.0, 1e15])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_normalised_features_may_have_any_length(direction: str, size: float, dtype: torch.dtype, isa: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    regions = (torch.randn(3, 7, 33, generator=generator) * size).to(dtype)
+    words = (torch.randn(2, 6, 33, generator=generator) * size).to(dtype)
+    expected = scan_scores(regions.double(), words.double(), direction=direction, normalize=True, backend="reference")
+    with cpu_isa(isa):
+        scores = scan_scores(regions, words, direction=direction, normalize=True, backend="cpu")
+    torch.testing.assert_close(scores.double(), expected, rtol=0, atol=1e-6)
