@@ -47,6 +47,15 @@ class StoredItems:
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
+    def is_finite(self, item: int) -> bool:
+        """Whether float32 can hold all features of one item."""
+        if self.offsets is not None:
+            rows = self.values[self.offsets[item] : self.offsets[item + 1]]
+        else:
+            rows = self.values[item][: None if self.lengths is None else self.lengths[item]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(rows.astype(np.float32)).all())
+
     @staticmethod
     def of_file(path: Path, lengths: Path | None = None) -> StoredItems:
         """Padded features (n, L, D) and, where items are not all as long, a file of (n,) integers.
@@ -86,7 +95,14 @@ class StoredItems:
             return StoredItems.of_file(directory / FEATURES, lengths if lengths.exists() else None)
         path = directory / OFFSETS
         values = map_array(directory / VALUES, ndim=2, dtypes=FEATURE_DTYPES)
-        offsets = map_array(path, ndim=1, dtypes=LENGTH_DTYPES).astype(np.int64)
+        stored = map_array(path, ndim=1, dtypes=LENGTH_DTYPES)
+        outside = np.flatnonzero((stored < 0) | (stored > len(values)))
+        if len(outside):
+            place = outside[0]
+            raise ValueError(
+                f"{path}: offset {place} is {stored[place]}, expected 0 to the {len(values)} rows of {VALUES}"
+            )
+        offsets = stored.astype(np.int64)
         if offsets[0] != 0 or offsets[-1] != len(values) or len(offsets) < 2:
             raise ValueError(
                 f"{path}: must go from 0 to the {len(values)} rows of {VALUES}, "
@@ -105,6 +121,19 @@ def check_dimensions(regions: StoredItems, words: StoredItems) -> None:
         raise ValueError(
             f"{words.path}: words have {words.dim} dimensions, but the regions of {regions.path} have {regions.dim}"
         )
+
+
+def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
+    """What to say of a score that is no finite number: names the file and the item of the features that made it so.
+
+    Args:
+        scored: what was scored, as items and the index of one of them.
+    """
+    for items, index in scored:
+        if not items.is_finite(index):
+            return f"{items.path}: item {index} has features that are not finite in float32"
+    places = " with ".join(f"item {index} of {items.path}" for items, index in scored)
+    return f"{places}: the score is beyond float32, the features are too large"
 
 
 def check_output(output: Path, *inputs: Path | None) -> None:

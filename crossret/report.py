@@ -42,14 +42,15 @@ def results_table(found: Sequence[dict[str, Any]], title: str) -> Table:
     table.add_column("query")
     for heading in ("rank", "index", "score"):
         table.add_column(heading, justify="right")
-    table.add_column("caption")
+    described = any(result.keys() & {"caption", "captions"} for entry in found for result in entry["results"])
+    if described:
+        table.add_column("caption")
     for entry in found[:_SHOWN_QUERIES]:
         label = entry.get("caption") or (f"image {entry['image']}" if "image" in entry else str(entry["query"]))
         for result in entry["results"]:
             text = result.get("caption") or next(iter(result.get("captions", [])), "")
-            table.add_row(
-                escape(label), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}", escape(text)
-            )
+            cells = [escape(label), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}"]
+            table.add_row(*cells, *([escape(text)] if described else []))
             label = ""
         table.add_section()
     return table

@@ -121,7 +121,11 @@ def retrieve_features(
 
 
 def ranked(
-    values: Tensor, indices: Tensor, queries: Sequence[dict[str, Any]], describe: Callable[[int], dict[str, Any]]
+    values: Tensor,
+    indices: Tensor,
+    queries: Sequence[dict[str, Any]],
+    describe: Callable[[int], dict[str, Any]],
+    why_not_finite: Callable[[int, int], str],
 ) -> list[dict[str, Any]]:
     """Results as JSON objects, one a query: {"query": its number, …, "results": [{"rank", "index", "score", …}, …]}.
 
@@ -129,15 +133,16 @@ def ranked(
         values, indices: (queries, k) as retrieved.
         queries: what else is known of each query.
         describe: what else is known of the item of an index.
+        why_not_finite: what made the score of a query with an item no finite number.
 
     Raises:
-        ValueError: a score is no finite number, which JSON cannot hold; names the query and the item.
+        ValueError: a score is no finite number, which JSON cannot hold; names the query and the item, and says why.
     """
     wrong = (~values.isfinite()).nonzero().tolist()
     if wrong:
         query, rank = wrong[0]
         item, value = int(indices[query, rank]), float(values[query, rank])
-        raise ValueError(f"query {query} has the score {value} with item {item}: their features are not finite")
+        raise ValueError(f"query {query} has the score {value} with item {item}: {why_not_finite(query, item)}")
     return [
         {
             "query": number,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret.array_files import write_blocks
-from crossret.feature_files import StoredItems, check_dimensions, check_output
+from crossret.feature_files import StoredItems, check_dimensions, check_output, why_not_finite
 from crossret_kernels.item_blocks import FeatureBlocks
 from crossret_kernels.ragged import Features, Lengths
 
@@ -32,6 +33,9 @@ def score_files(
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
     """Score every image with every caption and write the (n, m) float32 matrix, image-major, atomically.
+
+    Features that are not finite in float32 make scores NaN or infinite. These are written as they are, so that one bad
+    item does not cost the scores of all others, and a warning names the first of them.
 
     All three are memory maps, of which only blocks are in memory: a bounded number of bytes, whatever n and m.
 
@@ -59,14 +63,21 @@ def score_files(
     n, m = len(images), len(captions)
     row_runs = image_blocks.runs(math.isqrt(BLOCK_SCORES))
     column_runs = caption_blocks.runs(BLOCK_SCORES // max(run.stop - run.start for run in row_runs))
+    not_finite = ""
     with write_blocks(output, (n, m)) as write:
         for rows in row_runs:
             v, n_regions = image_blocks[rows]
             for columns in column_runs:
                 e, n_words = caption_blocks[columns]
-                write(rows, columns, scorer(v, e, n_regions, n_words).numpy())
+                scores = scorer(v, e, n_regions, n_words)
+                write(rows, columns, scores.numpy())
+                if not not_finite and not scores.isfinite().all():
+                    row, column = (~scores.isfinite()).nonzero()[0].tolist()
+                    not_finite = why_not_finite((images, rows.start + row), (captions, columns.start + column))
             if progress is not None:
                 progress(rows.stop, n)
+    if not_finite:
+        warnings.warn(f"{output}: not all scores are finite: {not_finite}", stacklevel=2)
     return n, m
 
 

@@ -139,7 +139,9 @@ class FeatureBlocks:
         if isinstance(values, Tensor):
             return values
         block = self.staging[: values.size // values.shape[-1]].view(values.shape)
-        np.copyto(block.numpy(), values)
+        # What float32 cannot hold becomes infinite, and is seen in the scores.
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(block.numpy(), values)
         release_pages(values)
         return block.to(self.device)
 

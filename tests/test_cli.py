@@ -161,6 +161,10 @@ def test_help_does_not_wait_for_torch() -> None:
         ([*SEARCH, "--caption", "a", "--split", "val"], "val_ims.npy: no such file"),
         ([*SEARCH, "--captions", "{text}", "--output", "{text}"], "would take the place of this input"),
         ([*SEARCH, "--caption", "a", "--output", "{data}/test_ims.npy"], "would take the place of this input"),
+        (
+            [*SEARCH, "--caption", "a", "--output", "{trained}/best/model.safetensors"],
+            "model.safetensors: what is written would take the place of this input",
+        ),
         ([*SEARCH, "--caption", "a", "--output", "{tmp}/absent/found.jsonl"], "no directory {tmp}/absent"),
         (["render-scenes", "{text}"], "train_caps.txt"),
         (["render-scenes", "{tmp}/scenes", "--train", "0"], "--train"),
@@ -466,28 +470,96 @@ def test_search_in_features(crossret: Cli, tmp_path: Path, packed: bool, queries
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"features": np.full((3, 2, 4), np.nan, np.float32)}, "query 0 has the score nan with item 0"),
+        (
+            {"features": np.full((3, 2, 4), np.nan, np.float32)},
+            "query 0 has the score nan with item 0: {tmp}/features.npy: item 0 has features that are not finite",
+        ),
+        (
+            {"values": np.array([[1, 1, 1, 1], [1, 1e300, 1, 1]]), "offsets": np.array([0, 1, 2])},
+            "with item 1: {tmp}/values.npy: item 1 has features that are not finite in float32",
+        ),
+        (
+            {"features": np.ones((3, 2, 4)), "wanted": np.array([[[1.0] * 4], [[-1e300] * 4]])},
+            "{tmp}/wanted.npy: item 1 has features that are not finite in float32",
+        ),
+        (
+            {"features": np.full((3, 2, 4), 1e38), "wanted": np.full((1, 1, 4), 1e38)},
+            "item 0 of {tmp}/wanted.npy with item 0 of {tmp}/features.npy: the score is beyond float32",
+        ),
         ({"features": np.ones((3, 2, 5), np.float32)}, "have 5"),
         ({"features": np.ones((3, 2, 4), np.float32), "lengths": np.array([1, 2, 3])}, "lengths.npy: item 2 has"),
         ({"features": np.ones((3, 2, 4), np.float32), "values": np.ones((3, 4), np.float32)}, "both features.npy"),
         ({"values": np.ones((3, 4), np.float32)}, "offsets.npy: No such file"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2])}, "offsets.npy: must go from 0 to the 3"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([1, 3])}, "offsets.npy: must go from 0 to the 3"),
-        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 4, 3])}, "item 1 has rows 4 to 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 4, 3])}, "offset 1 is 4, expected 0 to the 3"),
+        (
+            {"values": np.ones((200, 4), np.float32), "offsets": np.array([0, 2**63 - 1, -2, 200])},
+            "offsets.npy: offset 1 is 9223372036854775807, expected 0 to the 200 rows",
+        ),
+        (
+            {"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2**64 - 1, 3], np.uint64)},
+            "offsets.npy: offset 1 is 18446744073709551615, expected 0 to the 3 rows",
+        ),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2, 1, 3])}, "item 1 has rows 2 to 1"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 0, 3])}, "item 0 has rows 0 to 0"),
     ],
 )
 def test_a_bad_corpus_of_features_is_named(
     crossret: Cli, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
-    for name, array in arrays.items():
+    for name, array in {"wanted": np.ones((1, 1, 4), np.float32), **arrays}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    np.save(tmp_path / "wanted.npy", np.ones((1, 1, 4), np.float32))
     found = tmp_path / "found.jsonl"
-    assert crossret("search", tmp_path, "--words", tmp_path / "wanted.npy", "--output", found) == 2
-    assert message in crossret.err
+    arguments = ["--words", tmp_path / "wanted.npy", "--raw-feature-norm", "no_norm", "--output", found]
+    assert crossret("search", tmp_path, *arguments) == 2
+    assert message.format(tmp=tmp_path) in crossret.err
     assert crossret.err.count("\n") == 1
     assert not found.exists()
+
+
+def test_an_image_whose_features_are_not_finite_is_named(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path
+) -> None:
+    regions = np.load(data / "test_ims.npy")
+    regions[4] = np.inf
+    np.save(tmp_path / "test_ims.npy", regions)
+    shutil.copy(data / "test_caps.txt", tmp_path)
+    for query in (["--caption", "a"], ["--image", "4"]):
+        assert crossret("search", tmp_path, "--model", trained, *query) == 2
+        assert f"{tmp_path}/test_ims.npy: item 4 has features that are not finite" in crossret.err
+        assert crossret.err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_that_are_not_finite_are_written_with_a_warning(crossret: Cli, tmp_path: Path) -> None:
+    words = np.ones((3, 2, 4))
+    words[1, 0, 0] = 1e300
+    np.save(tmp_path / "regions.npy", np.ones((2, 2, 4), np.float32))
+    np.save(tmp_path / "words.npy", words)
+    sides = ["--regions", tmp_path / "regions.npy", "--words", tmp_path / "words.npy"]
+    assert crossret("score", *sides, "--output", tmp_path / "scores.npy") == 0
+    warning = f"{tmp_path}/words.npy: item 1 has features that are not finite in float32"
+    assert crossret.err == f"crossret: warning: {tmp_path}/scores.npy: not all scores are finite: {warning}\n"
+    assert np.isfinite(np.load(tmp_path / "scores.npy")).all(0).tolist() == [True, False, True]
+
+
+def test_features_have_no_captions_to_show(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
+    assert crossret("search", tmp_path, "--words", tmp_path / "features.npy") == 0
+    assert "score" in crossret.out and "caption" not in crossret.out.split("searched")[1]
+    assert crossret("search", data, "--model", trained, "--image", "0") == 0
+    assert "caption" in crossret.out.split("searched")[1]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
+    command = [sys.executable, "-m", "crossret.cli", *(argument.format(tmp=tmp_path) for argument in arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")
 
 
 def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data: Path, tmp_path: Path) -> None:

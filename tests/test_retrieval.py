@@ -75,5 +75,5 @@ def test_a_mistake_leaves_the_model_as_it_was(corpus: PrecomputedCorpus) -> None
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_json_cannot_hold_are_named(wrong: float) -> None:
     values, indices = torch.tensor([[1.0, 0.5], [2.0, wrong]]), torch.tensor([[3, 4], [5, 6]])
-    with pytest.raises(ValueError, match=rf"query 1 has the score {wrong} with item 6"):
-        ranked(values, indices, [{}, {}], lambda item: {})
+    with pytest.raises(ValueError, match=rf"query 1 has the score {wrong} with item 6: of 1 and 6"):
+        ranked(values, indices, [{}, {}], lambda item: {}, lambda query, item: f"of {query} and {item}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from crossret.cli.searching import search
 from crossret.cli.training import evaluate, train
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
+
+# Errors of writing. Whatever writes a file names it in them, so without a name they are of what is printed.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="crossret",
@@ -48,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except MemoryError as error:
         fail(f"not enough memory: {error}")
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        place = error.filename or ("standard output" if error.errno in _NO_ROOM else None)
+        fail(f"{place}: {error.strerror}" if place and error.strerror else str(error))
     except (ValueError, FloatingPointError) as error:
         fail(str(error))
     except RuntimeError as error:

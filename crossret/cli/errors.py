@@ -1,9 +1,12 @@
-"""How a command that cannot go on ends: one line on standard error and an exit code."""
+"""What goes wrong in a command is one line on standard error, and where it cannot go on an exit code."""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TextIO
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
@@ -16,3 +19,24 @@ def fail(message: str, status: int = 2) -> NoReturn:
     """Say what is wrong and exit."""
     print("crossret:", " ".join(message.split()), file=sys.stderr)
     sys.exit(status)
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Warnings meant for users become lines on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line without the place in the code, instead of ``warnings.showwarning``."""
+    print("crossret: warning:", " ".join(str(message).split()), file=sys.stderr)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from crossret.corpus import PrecomputedCorpus
+    from crossret.models import Matcher
     from crossret.models.scan import ScanConfig
 
 Direction = Literal["t2i", "i2t"]
@@ -35,6 +37,12 @@ DataDirectory = Annotated[
         exists=True, file_okay=False, help="Data in the precomputed-feature format: SPLIT_ims.npy, SPLIT_caps.txt."
     ),
 ]
+RegionLengths = Annotated[
+    Path | None, option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
+]
+WordLengths = Annotated[
+    Path | None, option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
+]
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -58,3 +66,22 @@ def use_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, PrecomputedCorpus]:
+    """A model, from the output directory of `train` or its own, and a split that it can read.
+
+    Raises a ValueError where the split's regions are of another size than the model's.
+    """
+    from crossret.checkpoints import load_model
+    from crossret.corpus import PrecomputedCorpus
+    from crossret.data import PrecomputedDataset
+    from crossret.training import BEST
+
+    model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
+    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
+    if corpus.image_dim != model.config.image_dim:
+        raise ValueError(
+            f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
+        )
+    return model, corpus

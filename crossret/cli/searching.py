@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
-from crossret.cli.options import Threads, in_a_directory, option, use_threads
-from crossret.cli.scoring import (
-    Normalize,
+from crossret.cli.options import (
     RegionLengths,
-    ScoreClipSlope,
-    ScoreDirection,
-    ScoreLambdaLse,
-    ScoreLambdaSoftmax,
-    ScorePooling,
-    ScoreRawFeatureNorm,
-    SumMax,
+    Threads,
     WordLengths,
-    scorer_of,
+    in_a_directory,
+    load_trained,
+    option,
+    use_threads,
 )
-from crossret.cli.training import load_trained
+from crossret.cli.score_options import ScoreOptions, with_score_options
 
 if TYPE_CHECKING:
     from crossret.score_files import Scorer
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
 Found: TypeAlias = tuple[list[dict[str, Any]], str]  # results of every query, and a title
 
 
+@with_score_options
 def search(
     corpus: Annotated[
         Path,
@@ -68,14 +65,8 @@ def search(
     output: Annotated[
         Path | None, option("Also write a JSON object a query to this file.", dir_okay=False, callback=in_a_directory)
     ] = None,
-    direction: ScoreDirection = None,
-    raw_feature_norm: ScoreRawFeatureNorm = None,
-    clip_slope: ScoreClipSlope = None,
-    lambda_softmax: ScoreLambdaSoftmax = None,
-    pooling: ScorePooling = None,
-    lambda_lse: ScoreLambdaLse = None,
-    normalize: Normalize = False,
-    sum_max: SumMax = False,
+    *,
+    scoring: ScoreOptions,
     threads: Threads = None,
 ) -> None:
     """Find the best images for captions, or captions for images.
@@ -97,20 +88,14 @@ def search(
     from crossret.feature_files import check_output
     from crossret.report import results_table, write_json_lines
 
-    options = {
-        "raw_feature_norm": raw_feature_norm,
-        "clip_slope": clip_slope,
-        "lambda_softmax": lambda_softmax,
-        "pooling": pooling,
-        "lambda_lse": lambda_lse,
-    }
     use_threads(threads)
     if output is not None:
-        check_output(output, captions, words, word_lengths, regions, region_lengths, *corpus.iterdir())
+        of_model = model.rglob("*") if model is not None else ()
+        check_output(output, captions, words, word_lengths, regions, region_lengths, *corpus.iterdir(), *of_model)
     if model is not None:
         of_features = {
             **{"words": words, "word_lengths": word_lengths, "regions": regions, "region_lengths": region_lengths},
-            **{"direction": direction, **options, "normalize": normalize or None, "sum_max": sum_max or None},
+            **asdict(scoring),
         }
         _refuse(of_features, "is for a corpus of features, without --model")
         _check_one_given(caption=caption, captions=captions, image=image)
@@ -118,8 +103,7 @@ def search(
     else:
         _refuse({"split": split, "caption": caption, "captions": captions, "image": image}, "needs --model")
         _check_one_given(words=words, regions=regions)
-        scorer = scorer_of(direction or "t2i", options, normalize=normalize, sum_max=sum_max)
-        found, title = _search_features(scorer, corpus, words, word_lengths, regions, region_lengths, k)
+        found, title = _search_features(scoring.scorer(), corpus, words, word_lengths, regions, region_lengths, k)
     if output is not None:
         write_json_lines(output, found)
     Console(emoji=False).print(results_table(found, title))
@@ -134,17 +118,25 @@ def _search_split(
     image: list[int] | None,
     k: int,
 ) -> Found:
-    from crossret.data.precomputed import check_caption, read_captions
+    from crossret.data.precomputed import check_caption, features_path, read_captions
+    from crossret.feature_files import StoredItems, why_not_finite
     from crossret.report import progress_bar
     from crossret.retrieval import ranked, retrieve_captions, retrieve_images
 
     model, corpus = load_trained(run, data, split)
     texts, owner = corpus.data.captions, corpus.image_of_caption
+    stored, rows = StoredItems(features_path(data, split), corpus.data.features), corpus.data.feature_rows
     if image:
         with progress_bar("searching") as progress:
             values, indices = retrieve_captions(model, image, corpus, k=k, progress=progress)
         queries: list[dict[str, Any]] = [{"image": number} for number in image]
-        found = ranked(values, indices, queries, lambda item: {"caption": texts[item], "image": int(owner[item])})
+        found = ranked(
+            values,
+            indices,
+            queries,
+            lambda item: {"caption": texts[item], "image": int(owner[item])},
+            lambda query, _: why_not_finite((stored, int(rows[image[query]]))),
+        )
         return found, f"{split}: {corpus.n_captions:,} captions searched"
     for number, text in enumerate(caption or [], start=1):
         check_caption(text, f"--caption {number}")
@@ -157,6 +149,7 @@ def _search_split(
         indices,
         [{"caption": text} for text in wanted],
         lambda item: {"captions": texts[item * each : (item + 1) * each]},
+        lambda _, item: why_not_finite((stored, int(rows[item]))),
     )
     return found, f"{split}: {corpus.n_images:,} images searched"
 
@@ -170,7 +163,7 @@ def _search_features(
     region_lengths: Path | None,
     k: int,
 ) -> Found:
-    from crossret.feature_files import StoredItems
+    from crossret.feature_files import StoredItems, why_not_finite
     from crossret.report import progress_bar
     from crossret.retrieval import ranked, retrieve_features
 
@@ -183,14 +176,21 @@ def _search_features(
         query, image_items, caption_items = "image", StoredItems.of_file(cast(Path, regions), region_lengths), corpus
     with progress_bar("searching") as progress:
         values, indices = retrieve_features(scorer, image_items, caption_items, k=k, query=query, progress=progress)
-    found = ranked(values, indices, [{}] * len(values), lambda item: {})
+    wanted = caption_items if query == "caption" else image_items
+    found = ranked(
+        values,
+        indices,
+        [{}] * len(values),
+        lambda item: {},
+        lambda number, item: why_not_finite((wanted, number), (corpus, item)),
+    )
     return found, f"{directory}: {len(corpus):,} {'images' if query == 'caption' else 'captions'} searched"
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
     """Raise a ValueError that names the first option that was given and says why it must not be."""
     for name, value in options.items():
-        if value not in (None, []):
+        if value not in (None, False, []):
             raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 

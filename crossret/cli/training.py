@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from crossret.cli.errors import Interrupted
+from crossret.cli.errors import Interrupted, warnings_as_lines
 from crossret.cli.options import (
     DataDirectory,
     Pooling,
@@ -18,6 +17,7 @@ from crossret.cli.options import (
     Threads,
     given,
     in_a_directory,
+    load_trained,
     option,
     refuse_unused,
     use_threads,
@@ -25,8 +25,6 @@ from crossret.cli.options import (
 from crossret.presets import PRESET_OF_CROSS_ATTENTION, SCAN_PRESETS, SCHEDULES
 
 if TYPE_CHECKING:
-    from crossret.corpus import PrecomputedCorpus
-    from crossret.models import Matcher
     from crossret.models.scan import ScanConfig
 
 CrossAttention = Literal["t2i", "i2t", "sum_max_t2i", "sum_max_i2t", "ensemble"]
@@ -135,9 +133,7 @@ def train(
     _check_memory(config)
     torch.manual_seed(seed)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = _show_warning
+        with warnings_as_lines():
             result = run_training(
                 Scan(config),
                 PrecomputedCorpus(training_data, vocabulary),
@@ -197,25 +193,6 @@ def evaluate(
     )
 
 
-def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, PrecomputedCorpus]:
-    """A model, from the output directory of `train` or its own, and a split that it can read.
-
-    Raises a ValueError where the split's regions are of another size than the model's.
-    """
-    from crossret.checkpoints import load_model
-    from crossret.corpus import PrecomputedCorpus
-    from crossret.data import PrecomputedDataset
-    from crossret.training import BEST
-
-    model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
-    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
-    if corpus.image_dim != model.config.image_dim:
-        raise ValueError(
-            f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
-        )
-    return model, corpus
-
-
 def _check_memory(config: ScanConfig) -> None:
     """Raise a ValueError where the weights, their gradients and Adam's two averages exceed this machine's memory."""
     import torch
@@ -230,15 +207,3 @@ def _check_memory(config: ScanConfig) -> None:
             f"embed_dim {config.embed_dim}, word_dim {config.word_dim} and {config.vocabulary_size} words make a model "
             f"that takes {needed / 2**30:,.0f} GiB to train; this machine has {there / 2**30:,.0f} GiB"
         )
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """A warning as one line without the place in the code, instead of ``warnings.showwarning``."""
-    typer.echo(f"crossret: warning: {' '.join(str(message).split())}", err=True)

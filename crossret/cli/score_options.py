@@ -1,0 +1,81 @@
+"""The options that say how features are scored, of `score` and `search`, and the score that they ask for."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from crossret.cli.options import Direction, Pooling, RawFeatureNorm, given, option, refuse_unused
+
+if TYPE_CHECKING:
+    from crossret.score_files import Scorer
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """How features are scored; None is the default of the kernels."""
+
+    direction: Annotated[
+        Direction | None, option("t2i: words attend to regions; i2t: regions to words. By default t2i.")
+    ] = None
+    raw_feature_norm: Annotated[
+        RawFeatureNorm | None, option("Normalisation of similarities; by default clipped_l2norm.")
+    ] = None
+    clip_slope: Annotated[float | None, option("Slope of the clip below zero; by default 0.1, the paper's is 0.")] = (
+        None
+    )
+    lambda_softmax: Annotated[
+        float | None, option("Inverse temperature of the attention; by default 9 (the paper's i2t: 4).")
+    ] = None
+    pooling: Annotated[Pooling | None, option("How relevances become a score; by default avg.")] = None
+    lambda_lse: Annotated[float | None, option("Sharpness of LSE pooling; by default 6.")] = None
+    normalize: Annotated[bool, option("L2-normalise all features first.", "--normalize")] = False
+    sum_max: Annotated[bool, option("Instead of attention, sum each query's largest similarity.", "--sum-max")] = False
+
+    def scorer(self) -> Scorer:
+        """The kernels' score that these options ask for.
+
+        Raises a ValueError where one is out of range or makes no difference.
+        """
+        from crossret.models.scan import ScanConfig
+        from crossret_kernels import maxsim_scores, scan_scores
+
+        chosen = {
+            "raw_feature_norm": self.raw_feature_norm,
+            "clip_slope": self.clip_slope,
+            "lambda_softmax": self.lambda_softmax,
+            "pooling": self.pooling,
+            "lambda_lse": self.lambda_lse,
+        }
+        direction = self.direction or "t2i"
+        # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
+        cross_attention = f"sum_max_{direction}" if self.sum_max else direction
+        config = ScanConfig.from_dict(
+            {"image_dim": 1, "vocabulary_size": 1, "cross_attention": cross_attention, **given(chosen)}
+        )
+        refuse_unused(config, chosen)
+        if self.sum_max:
+            return functools.partial(maxsim_scores, direction=direction, normalize=self.normalize)
+        return functools.partial(scan_scores, **config.attention_options(direction), normalize=self.normalize)
+
+
+def with_score_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of `ScoreOptions` as options in the place of its parameter ``scoring``."""
+    fields = inspect.signature(ScoreOptions, eval_str=True).parameters
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += fields.values() if parameter.name == "scoring" else [parameter]
+
+    @functools.wraps(command)
+    def with_them(**arguments: Any) -> None:
+        scoring = ScoreOptions(**{name: arguments.pop(name) for name in fields})
+        command(**arguments, scoring=scoring)
+
+    # What typer makes the options of.
+    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    vars(with_them)["__signature__"] = inspect.Signature(by_name)
+    with_them.__annotations__ = {parameter.name: parameter.annotation for parameter in by_name}
+    return with_them
