@@ -32,12 +32,18 @@ class TrainingLog:
     def write(self, **values: Any) -> None:
         """Append one line."""
         line = json.dumps(values).encode() + b"\n"
-        self._file.write(line)
+        try:
+            self._file.write(line)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self._file.name)) from error
         self.length += len(line)
 
     def sync(self) -> None:
         """Have all lines on the disk before a checkpoint counts on them."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self._file.name)) from error
 
     def close(self) -> None:
         self._file.close()
