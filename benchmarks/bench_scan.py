@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -28,11 +29,10 @@ def score(bench: Bench, setting: str, dtype: torch.dtype, name: str, centred: bo
     inputs = sample(name, case.inputs().to(dtype))
     inputs = inputs.minus_item_means() if centred else inputs
     call = scan(name, inputs, options, bench)
-    if name != PRODUCT:
-        check_scores(call, inputs, lambda corner: scan_loop(corner, **options))
+    check = None if name == PRODUCT else partial(check_scores, inputs=inputs, oracle=partial(scan_loop, **options))
     operation = f"{setting} forward, features minus their item's mean" if centred else f"{setting} forward"
     bench.describe(operation, case, dtype, name)
-    bench.measure(inputs, call)
+    bench.measure(inputs, call, check)
 
 
 @BOTH_WAYS
@@ -88,5 +88,4 @@ def test_training_step(bench: Bench, setting: str, name: str) -> None:
     torch.testing.assert_close([gradient.double() for gradient in gradients], list(expected), rtol=0, atol=1e-3)
     step = training_step(scan(name, inputs, options, bench), inputs)
     bench.describe(f"{setting} training step", case, torch.float32, name)
-    # Scores; the same again with their gradients; a product more for either side's features.
-    bench.measure(inputs, step, products=4)
+    bench.measure(inputs, step, training=True)

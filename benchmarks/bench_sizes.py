@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -21,11 +23,9 @@ def score(bench: Bench, operation: str, case: Case, name: str) -> None:
     case, options = bench.size(case), SETTINGS[SETTING]
     inputs = sample(name, case.inputs())
     call = scan(name, inputs, options, bench)
-    if name != PRODUCT:
-        checked = inputs.first(64, 64)
-        check_scores(scan(name, checked, options, bench), checked, lambda corner: scan_loop(corner, **options))
+    check = None if name == PRODUCT else partial(check_scores, inputs=inputs, oracle=partial(scan_loop, **options))
     bench.describe(f"{SETTING}, {operation}", case, torch.float32, name)
-    bench.measure(inputs, call)
+    bench.measure(inputs, call, check)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import CORPUS_OF_DOCUMENTS, CORPUS_OF_IMAGES, SETTINGS
+from benchmarks.checks import check_topk
 from benchmarks.implementations import FASTEST, PRODUCT, product, select
+from benchmarks.loops import maxsim_loop, scan_loop
 from benchmarks.measure import Bench
 from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
 
@@ -18,15 +20,15 @@ WHOLE = "all scores, torch.topk"
 BEST = 10
 SCAN = SETTINGS["t2i LSE"]
 OPERATIONS = {
-    "t2i LSE": (CORPUS_OF_IMAGES, partial(scan_scores, **SCAN), partial(scan_topk, **SCAN)),
-    "Sum-Max": (CORPUS_OF_DOCUMENTS, maxsim_scores, maxsim_topk),
+    "t2i LSE": (CORPUS_OF_IMAGES, partial(scan_scores, **SCAN), partial(scan_topk, **SCAN), partial(scan_loop, **SCAN)),
+    "Sum-Max": (CORPUS_OF_DOCUMENTS, maxsim_scores, maxsim_topk, maxsim_loop),
 }
 
 
 @pytest.mark.parametrize("name", [PRODUCT, WHOLE, FASTEST])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_topk(bench: Bench, operation: str, name: str) -> None:
-    case, score, retrieve = OPERATIONS[operation]
+    case, score, retrieve, loop = OPERATIONS[operation]
     case = bench.size(case)
     inputs = case.inputs()
     sides = inputs.packed_regions(), inputs.packed_words()
@@ -39,7 +41,13 @@ def test_topk(bench: Bench, operation: str, name: str) -> None:
         return retrieve(*sides, k=BEST, backend=backend)
 
     call: Callable[[], Tensor | Sequence[Tensor]] = {PRODUCT: product(inputs), WHOLE: whole, FASTEST: streamed}[name]
-    if name == FASTEST:
-        assert torch.equal(streamed()[0], whole()[0])
+
+    def check(best: Tensor | Sequence[Tensor]) -> None:
+        check_topk(tuple(best), inputs, loop)
+        if name == FASTEST:
+            values, indices = whole()
+            assert torch.equal(best[0], values)
+            assert torch.equal(best[1], indices)
+
     bench.describe(f"{operation}, ten best", case, torch.float32, name)
-    bench.measure(inputs, call)
+    bench.measure(inputs, call, None if name == PRODUCT else check)

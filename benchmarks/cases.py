@@ -47,6 +47,14 @@ class Inputs:
             self.word_lengths[:n_captions],
         )
 
+    def pick(self, images: Tensor, captions: Tensor) -> Inputs:
+        return Inputs(
+            self.regions[images],
+            self.region_lengths[images],
+            self.words[captions],
+            self.word_lengths[captions],
+        )
+
     def to(self, dtype: torch.dtype) -> Inputs:
         return replace(self, regions=self.regions.to(dtype), words=self.words.to(dtype))
 
@@ -91,6 +99,11 @@ class Case:
     def __str__(self) -> str:
         sides = (self.n_images, self.regions), (self.n_captions, self.words)
         return " by ".join(f"{n:,} × {_range(*lengths)}" for n, lengths in sides) + f", D = {self.dim}"
+
+    @property
+    def shape(self) -> str:
+        """What its pairs have in common, whatever their number."""
+        return f"{_range(*self.regions)} regions × {_range(*self.words)} words, D = {self.dim}"
 
     def small(self) -> Case:
         """The same kind of case at a size that takes no time, to be run as a test."""

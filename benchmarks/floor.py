@@ -19,7 +19,7 @@ READ_BYTES = 1 << 28  # beyond every cache
 
 
 class Floor:
-    """Measures what no implementation can beat; compiles its micro-benchmarks into `directory` when first needed."""
+    """Measures the rates that bound an implementation; compiles their micro-benchmarks into `directory` when needed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

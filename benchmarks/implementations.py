@@ -47,7 +47,8 @@ def product(inputs: Inputs) -> Callable[[], Tensor]:
 
 
 def scan(name: str, inputs: Inputs, options: dict[str, Any], bench: Bench) -> Callable[[], Tensor]:
-    """A call of the named implementation of `scan_scores`."""
+    """A call of the named implementation of `scan_scores`; images have all their regions, as the loop needs."""
+    assert int(inputs.region_lengths.min()) == inputs.regions.size(1)
     if name == PRODUCT:
         return product(inputs)
     if name == "loop":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,8 +15,13 @@ from benchmarks.cases import Case, Inputs
 from benchmarks.floor import Floor
 from benchmarks.memory import peak_mebibytes
 
+R = TypeVar("R", bound=Tensor | Sequence[Tensor])
+
 SECONDS = 0.5  # of timing a benchmark
 SHORTEST = 1e-3  # a round shorter than this is timed as several calls
+# What a training step is set beside: scores, the same again with their gradients, and one product for either side's
+# features. A yardstick and no bound: pairs without a gradient, most of a hardest-negative loss's, need the first alone.
+STEP_PRODUCTS = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Bench:
         self.benchmark.extra_info.update(
             operation=operation,
             case=str(case),
+            shape=case.shape,
             images=case.n_images,
             captions=case.n_captions,
             dtype=name,
@@ -51,31 +57,45 @@ class Bench:
             implementation=implementation,
         )
 
-    def measure(self, inputs: Inputs, call: Callable[[], Tensor | Sequence[Tensor]], products: int = 1) -> None:
-        """Times `call`, which costs at least `products` similarity products of `inputs`.
+    def measure(
+        self,
+        inputs: Inputs,
+        call: Callable[[], R],
+        check: Callable[[R], None] | None = None,
+        training: bool = False,
+    ) -> None:
+        """Times `call`, which scores `inputs` or, with `training`, also has the gradients of both sides' features.
 
-        Medians of about `SECONDS` of calls, three at least unless one takes longer than that. The floor is
-        measured before and after, so that both sides of a ratio are of the same moment; as it is a bound, the better
-        one counts.
+        `check` is given the results of an untimed call first. Medians of about `SECONDS` of calls, three at least
+        unless one takes longer than that. The floor is measured before and after, so that both sides of a ratio are of
+        the same moment; the better one counts.
         """
         if not self.timed:
-            self.benchmark.pedantic(call)
+            results = self.benchmark.pedantic(call)
+            if check is not None:
+                check(results)
             return
         dtype = inputs.regions.dtype
         rate = self.floor.flop_per_second(dtype, self.threads)
         started = time.perf_counter()
-        peak = peak_mebibytes(call)
+        peak, results = peak_mebibytes(call)
         seconds = time.perf_counter() - started
+        if check is not None:
+            check(results)
+        del results
         rounds = 1 if seconds > SECONDS else min(max(int(SECONDS / seconds), 3), 50)
         self.benchmark.pedantic(call, rounds=rounds, iterations=max(1, round(SHORTEST / seconds)))
         rate = max(rate, self.floor.flop_per_second(dtype, self.threads))
+        products = STEP_PRODUCTS if training else 1
         floor_seconds = products * inputs.flop / rate
+        moved = inputs.bytes * (2 if training else 1)  # features and scores, and a gradient of each
         self.benchmark.extra_info.update(
             pairs=inputs.pairs,
-            flop=products * inputs.flop,
-            bytes=inputs.bytes,
+            products=products,
+            flop=inputs.flop,
+            bytes=moved,
             peak_mebibytes=peak,
             floor_seconds=floor_seconds,
             floor_ratio=self.benchmark.stats.stats.median / floor_seconds,
-            read_seconds=inputs.bytes / self.floor.bytes_per_second(self.threads),
+            read_seconds=moved / self.floor.bytes_per_second(self.threads),
         )

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from benchmarks.cases import Case
+from benchmarks.checks import check_gradients, check_scores
+from benchmarks.loops import scan_loop
 from crossret_kernels import scan_scores
+
+R = TypeVar("R", bound=Tensor | Sequence[Tensor])
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
+OPTIONS: dict[str, Any] = {"direction": "t2i", "lambda_softmax": 9.0, "pooling": "avg"}
 
 
-def peak_mebibytes(call: Callable[[], Tensor | Sequence[Tensor]]) -> float:
-    """MiB by which resident memory rose at most while `call` ran, less its results; needs Linux's /proc.
+def peak_mebibytes(call: Callable[[], R]) -> tuple[float, R]:
+    """MiB by which resident memory rose at most while `call` ran, less its results, and those; needs Linux's /proc.
 
     Freed memory that the allocator kept is given back first, so that a call that takes it again is seen to.
     """
@@ -27,7 +35,7 @@ def peak_mebibytes(call: Callable[[], Tensor | Sequence[Tensor]]) -> float:
     before = _kibibytes("VmRSS")
     results = call()
     kept = [results] if isinstance(results, Tensor) else results
-    return (_kibibytes("VmHWM") - before) / 1024 - sum(result.nbytes for result in kept) / 2**20
+    return (_kibibytes("VmHWM") - before) / 1024 - sum(result.nbytes for result in kept) / 2**20, results
 
 
 def _kibibytes(field: str) -> int:
@@ -36,19 +44,30 @@ def _kibibytes(field: str) -> int:
     return int(match[1])
 
 
-def large_call(direction: str, dtype: torch.dtype, n_images: int, n_captions: int, dim: int) -> float:
-    """MiB beyond inputs, scores and gradients, all pairs scored; "backward" is of a loss in which every pair counts."""
-    regions, words = torch.randn(n_images, 36, dim).to(dtype), torch.randn(n_captions, 20, dim).to(dtype)
+def large_call(direction: str, dtype: torch.dtype, case: Case) -> dict[str, float]:
+    """All pairs of a case scored; "backward" is of a loss in which every pair counts. What it gives is checked.
+
+    Returns:
+        "peak_mebibytes" beyond inputs, scores and gradients, "flop" of the similarity product, "bytes" of features and
+        scores and, backward, of their gradients.
+    """
+    inputs = case.inputs().to(dtype)
+    regions, words = inputs.regions, inputs.words
     if direction == "forward":
-        scan_scores(regions[:2], words[:2])  # what is set up once a process is no workspace
-        return peak_mebibytes(lambda: scan_scores(regions, words))
+        scan_scores(regions[:2], words[:2], **OPTIONS)  # what is set up once a process is no workspace
+        peak, scores = peak_mebibytes(lambda: scan_scores(regions, words, **OPTIONS))
+        check_scores(scores, inputs, lambda chosen: scan_loop(chosen, **OPTIONS))
+        return {"peak_mebibytes": peak, "flop": inputs.flop, "bytes": inputs.bytes}
     leaves = [regions.requires_grad_(), words.requires_grad_()]
-    torch.autograd.grad(scan_scores(regions[:2], words[:2]).sum(), leaves)
-    scores = scan_scores(regions, words)
+    torch.autograd.grad(scan_scores(regions[:2], words[:2], **OPTIONS).sum(), leaves)
+    scores = scan_scores(regions, words, **OPTIONS)
     weights = torch.randn_like(scores)
-    return peak_mebibytes(lambda: torch.autograd.grad(scores, leaves, weights))
+    peak, gradients = peak_mebibytes(lambda: torch.autograd.grad(scores, leaves, weights))
+    check_gradients(gradients, weights, inputs, lambda chosen: scan_loop(chosen, **OPTIONS))
+    return {"peak_mebibytes": peak, "flop": inputs.flop, "bytes": 2 * inputs.bytes}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    print(large_call(sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:])))
+    sizes = (int(size) for size in sys.argv[3:])
+    print(json.dumps(large_call(sys.argv[1], getattr(torch, sys.argv[2]), Case(*sizes, words=(20, 20)))))

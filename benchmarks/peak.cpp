@@ -7,79 +7,45 @@
 namespace {
 
 // Twelve independent chains hide the latency of an instruction and leave registers for its operands everywhere. Each
-// starts from another value, so that the compiler cannot merge them.
-#define CHAINS(STEP) STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
+// starts from another value, so that the compiler cannot merge them. Macros, because a template's body is compiled for
+// no other target than the file's.
+#define CHAINS(DO, ...) \
+  DO(0, __VA_ARGS__)    \
+  DO(1, __VA_ARGS__)    \
+  DO(2, __VA_ARGS__)    \
+  DO(3, __VA_ARGS__)    \
+  DO(4, __VA_ARGS__)    \
+  DO(5, __VA_ARGS__)    \
+  DO(6, __VA_ARGS__) DO(7, __VA_ARGS__) DO(8, __VA_ARGS__) DO(9, __VA_ARGS__) DO(10, __VA_ARGS__) DO(11, __VA_ARGS__)
 constexpr int kChains = 12;
 
 using Block = float (*)(std::int64_t);
 
-__attribute__((target("sse2"))) float multiply_add_sse2(std::int64_t repeats) {
-  const __m128 half = _mm_set1_ps(0.5f);
-#define START(i) __m128 x##i = _mm_set1_ps(i);
-  CHAINS(START)
-#undef START
-  for (std::int64_t r = 0; r < repeats; ++r) {
-#define STEP(i) x##i = _mm_add_ps(_mm_mul_ps(x##i, half), half);
-    CHAINS(STEP)
-#undef STEP
+#define START(i, REGISTER, PREFIX) REGISTER x##i = PREFIX##_set1_ps(i);
+#define STEP(i, MULTIPLY_ADD) x##i = MULTIPLY_ADD(x##i, half);
+#define ADD(i, PREFIX) sum = PREFIX##_add_ps(sum, x##i);
+#define BLOCK(NAME, TARGET, REGISTER, PREFIX, HALF, MULTIPLY_ADD)    \
+  __attribute__((target(TARGET))) float NAME(std::int64_t repeats) { \
+    const auto half = HALF;                                          \
+    CHAINS(START, REGISTER, PREFIX)                                  \
+    for (std::int64_t r = 0; r < repeats; ++r) {                     \
+      CHAINS(STEP, MULTIPLY_ADD)                                     \
+    }                                                                \
+    REGISTER sum = PREFIX##_setzero_ps();                            \
+    CHAINS(ADD, PREFIX)                                              \
+    return PREFIX##_cvtss_f32(sum);                                  \
   }
-  __m128 sum = _mm_setzero_ps();
-#define ADD(i) sum = _mm_add_ps(sum, x##i);
-  CHAINS(ADD)
-#undef ADD
-  return _mm_cvtss_f32(sum);
-}
 
-__attribute__((target("avx2,fma"))) float multiply_add_avx2(std::int64_t repeats) {
-  const __m256 half = _mm256_set1_ps(0.5f);
-#define START(i) __m256 x##i = _mm256_set1_ps(i);
-  CHAINS(START)
-#undef START
-  for (std::int64_t r = 0; r < repeats; ++r) {
-#define STEP(i) x##i = _mm256_fmadd_ps(x##i, half, half);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m256 sum = _mm256_setzero_ps();
-#define ADD(i) sum = _mm256_add_ps(sum, x##i);
-  CHAINS(ADD)
-#undef ADD
-  return _mm256_cvtss_f32(sum);
-}
+#define MULTIPLY_ADD_SSE2(x, half) _mm_add_ps(_mm_mul_ps(x, half), half)
+#define MULTIPLY_ADD_AVX2(x, half) _mm256_fmadd_ps(x, half, half)
+#define MULTIPLY_ADD_AVX512(x, half) _mm512_fmadd_ps(x, half, half)
+#define DOT_BFLOAT16(x, half) _mm512_dpbf16_ps(x, half, half)
+#define HALVES_BFLOAT16 _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.5f))
 
-__attribute__((target("avx512f"))) float multiply_add_avx512(std::int64_t repeats) {
-  const __m512 half = _mm512_set1_ps(0.5f);
-#define START(i) __m512 x##i = _mm512_set1_ps(i);
-  CHAINS(START)
-#undef START
-  for (std::int64_t r = 0; r < repeats; ++r) {
-#define STEP(i) x##i = _mm512_fmadd_ps(x##i, half, half);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m512 sum = _mm512_setzero_ps();
-#define ADD(i) sum = _mm512_add_ps(sum, x##i);
-  CHAINS(ADD)
-#undef ADD
-  return _mm512_cvtss_f32(sum);
-}
-
-__attribute__((target("avx512f,avx512bf16"))) float dot_bfloat16_avx512(std::int64_t repeats) {
-  const __m512bh half = _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.5f));
-#define START(i) __m512 x##i = _mm512_set1_ps(i);
-  CHAINS(START)
-#undef START
-  for (std::int64_t r = 0; r < repeats; ++r) {
-#define STEP(i) x##i = _mm512_dpbf16_ps(x##i, half, half);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m512 sum = _mm512_setzero_ps();
-#define ADD(i) sum = _mm512_add_ps(sum, x##i);
-  CHAINS(ADD)
-#undef ADD
-  return _mm512_cvtss_f32(sum);
-}
+BLOCK(multiply_add_sse2, "sse2", __m128, _mm, _mm_set1_ps(0.5f), MULTIPLY_ADD_SSE2)
+BLOCK(multiply_add_avx2, "avx2,fma", __m256, _mm256, _mm256_set1_ps(0.5f), MULTIPLY_ADD_AVX2)
+BLOCK(multiply_add_avx512, "avx512f", __m512, _mm512, _mm512_set1_ps(0.5f), MULTIPLY_ADD_AVX512)
+BLOCK(dot_bfloat16_avx512, "avx512f,avx512bf16", __m512, _mm512, HALVES_BFLOAT16, DOT_BFLOAT16)
 
 __attribute__((target("avx2"))) float sum_avx2(const float* values, std::int64_t count) {
   __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};

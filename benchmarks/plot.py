@@ -1,4 +1,4 @@
-"""The plot of a run: pairs a second against batch size, a line an implementation, the floor above them."""
+"""The plot of a run: pairs a second against batch size, a line an implementation, the floor beside them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plot_batch_sizes(results: Results, path: Path) -> None:
     if not measurements:
         raise ValueError(f"the run has no measurement of {OPERATION!r}: nothing to plot")
     figure = Figure(figsize=(8.4, 5.0), dpi=160)
-    axes = figure.add_axes((0.085, 0.105, 0.755, 0.725))
+    axes = figure.add_axes((0.085, 0.105, 0.665, 0.725))
     lines = {FLOOR: _line(measurements, floor=True)}
     for name in dict.fromkeys(m.implementation for m in measurements):
         lines[name] = _line([m for m in measurements if m.implementation == name])
@@ -48,7 +48,7 @@ def plot_batch_sizes(results: Results, path: Path) -> None:
     _dress(axes, measurements)
     _name_lines(axes, lines, {name: str(style["color"]) for name, style in styles.items()})
     figure.text(0.02, 0.945, "Pairs scored a second", color=INK, fontsize=13.5, fontweight="bold")
-    subject = f"SCAN t2i LSE, 36 regions × 6–20 words, D = 1024, float32, {measurements[0].threads} threads"
+    subject = f"SCAN t2i LSE, {measurements[0].shape}, {measurements[0].dtype}, {measurements[0].threads} threads"
     figure.text(0.02, 0.905, subject, color=MUTED, fontsize=9)
     figure.text(0.02, 0.87, describe(results), color=MUTED, fontsize=9)
     with atomic_write(path) as file:
@@ -95,22 +95,25 @@ def _dress(axes: Axes, measurements: list[Measurement]) -> None:
 
 
 def _name_lines(axes: Axes, lines: dict[str, tuple[list[int], list[float]]], colours: dict[str, str]) -> None:
-    """Every line's name right of its last point, or as near below as the names above it leave room."""
-    bottom, top = axes.get_ylim()
-    spacing = (top / bottom) ** APART  # the axis is logarithmic
-    lowest: dict[int, float] = {}  # name at each end so far
-    for name, (sizes, rates) in sorted(lines.items(), key=lambda line: -line[1][1][-1]):
-        place = min(rates[-1], lowest.get(sizes[-1], float("inf")) / spacing)
-        lowest[sizes[-1]] = place
+    """Every line's name in the right margin, where no line runs, with a leader from its last point."""
+    ends = {name: (sizes[-1], rates[-1]) for name, (sizes, rates) in lines.items()}
+    names = sorted(ends, key=lambda name: -ends[name][1])
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    places = [float(to_fraction.transform(ends[name])[1]) for name in names]
+    for i in range(1, len(names)):
+        places[i] = min(places[i], places[i - 1] - APART)
+    for i in reversed(range(len(names))):  # and up again from the bottom of the axis
+        places[i] = max(places[i], (len(names) - 1 - i) * APART)
+    for name, place in zip(names, places, strict=True):
         axes.annotate(
             NAMES.get(name, name),
-            xy=(sizes[-1], place),
-            xytext=(9, 0),
-            textcoords="offset points",
+            xy=ends[name],
+            xytext=(1.025, place),
+            textcoords="axes fraction",
             color=colours[name],
             fontsize=9.5,
             fontweight="bold" if name.startswith(FUSED) else "normal",
             va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.7, "alpha": 0.6, "shrinkB": 4},
         )

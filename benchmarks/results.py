@@ -22,6 +22,7 @@ class Measurement:
 
     operation: str
     case: str
+    shape: str  # what its pairs have in common
     images: int
     captions: int
     dtype: str
@@ -31,10 +32,11 @@ class Measurement:
     rounds: int
     peak_mebibytes: float  # beyond inputs and results
     pairs: int | None = None  # None where memory alone was measured
-    flop: int | None = None
-    bytes: int | None = None
-    floor_seconds: float | None = None  # the product's operations at the rate of register arithmetic
-    read_seconds: float | None = None  # the inputs read once from memory
+    products: int = 1  # similarity products in `floor_seconds`: more than one make a yardstick, not a bound
+    flop: int | None = None  # of one similarity product
+    bytes: int | None = None  # of features and scores and, in a training step, of their gradients
+    floor_seconds: float | None = None  # the products' operations at the rate of register arithmetic
+    read_seconds: float | None = None  # the bytes read once from memory
 
     @property
     def group(self) -> tuple[str, str, str, int]:

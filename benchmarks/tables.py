@@ -6,9 +6,10 @@ from benchmarks.results import LOOP, PRODUCT, Measurement, Results, speed
 
 HEADINGS = ("median ms", "µs/pair", "GFLOP/s", "÷ floor", "÷ reading", "÷ torch.mm", "loop ÷", "peak MiB")
 LEGEND = (
-    "Times divided by that of the floor (the similarity product's operations in registers), of reading the inputs once "
-    "from memory\n(where that takes more than half of the floor), of torch.mm for the product alone; the loop's time "
-    "divided by this one. Ratios are per pair.\nPeak memory is beyond inputs and results."
+    "Times divided by that of the floor (the similarity product's operations in registers), of reading inputs and "
+    "results once from memory\n(where that takes more than half of the floor), of torch.mm for the product alone; the "
+    "loop's time divided by this one. Ratios are per pair.\nA training step is divided by four products, a yardstick "
+    "and no bound: pairs without a gradient need fewer.\nPeak memory is beyond inputs and results."
 )
 NONE = "–"
 # Columns of the README's table: operation, dtype, heading.
@@ -73,7 +74,7 @@ def _cells(measurement: Measurement, group: list[Measurement]) -> list[str]:
     return [
         _digits(seconds * 1e3),
         _digits(seconds / measurement.pairs * 1e6),
-        _digits(measurement.flop / seconds / 1e9),
+        _digits(measurement.flop / seconds / 1e9 if measurement.products == 1 else None),
         _digits(seconds / measurement.floor_seconds),
         _digits(seconds / measurement.read_seconds) if bound_by_reading else NONE,
         _digits(None if as_product is None else 1 / as_product),
@@ -91,7 +92,10 @@ def _digits(value: float | None) -> str:
 
 
 def markdown_table(results: Results) -> str:
-    """Microseconds a pair by implementation and main case, with the floor; empty columns and lines are left out."""
+    """Microseconds a pair by implementation and main case, with the floor, and a caption under them.
+
+    Empty columns and lines are left out.
+    """
     columns = {
         heading: [m for m in results.measurements if (m.operation, m.dtype, m.threads) == (operation, dtype, THREADS)]
         for operation, dtype, heading in MAIN
@@ -104,7 +108,10 @@ def markdown_table(results: Results) -> str:
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     floors = [_floor(column) for column in columns.values()]
     lines.append("| the floor | " + " | ".join(floors) + " |")
-    return f"{describe(results)}, {THREADS} threads:\n\n" + "\n".join(lines)
+    caption = f"{describe(results)}, {THREADS} threads."
+    if any(m.products > 1 for column in columns.values() for m in column):
+        caption += " Under a training step stand four products, a yardstick and no bound."
+    return "\n".join([*lines, "", caption])
 
 
 def _fastest(column: list[Measurement]) -> str:
@@ -122,6 +129,6 @@ def _per_pair(column: list[Measurement], name: str, fastest: str) -> str:
 
 
 def _floor(column: list[Measurement]) -> str:
-    """The smallest that was measured: it is a bound."""
+    """The smallest that was measured, at the machine's best rate."""
     floors = [m.floor_seconds / m.pairs * 1e6 for m in column if m.floor_seconds and m.pairs]
     return _digits(min(floors)) if floors else NONE

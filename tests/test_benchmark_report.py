@@ -32,6 +32,7 @@ def benchmark(implementation: str, operation: str, threads: int = 2, size: int =
         "extra_info": {
             "operation": operation,
             "case": f"{size} by {size}",
+            "shape": "36 regions × 6–20 words, D = 1024",
             "images": size,
             "captions": size,
             "dtype": "float32",
@@ -52,7 +53,12 @@ def benchmark(implementation: str, operation: str, threads: int = 2, size: int =
 
 def memory_alone() -> dict[str, Any]:
     noted = {"operation": "backward", "case": "512 by 512", "images": 512, "captions": 512, "dtype": "float32"}
-    noted |= {"threads": 2, "implementation": "cpu avx2", "peak_mebibytes": 61.5}
+    noted |= {
+        "shape": "36 regions × 20 words, D = 1024",
+        "threads": 2,
+        "implementation": "cpu avx2",
+        "peak_mebibytes": 61.5,
+    }
     return {"extra_info": noted, "stats": {"median": 5.0, "rounds": 1}}
 
 
@@ -112,8 +118,6 @@ def test_implementations_and_figures_that_are_missing_are_dashes(run: Path) -> N
 def test_markdown_table(run: Path) -> None:
     table = markdown_table(read_results(run))
     assert table.splitlines() == [
-        "Some (R) CPU, 2 cores, torch 2.11, 2026-01-02, 2 threads:",
-        "",
         "| µs a pair | t2i LSE | Sum-Max |",
         "|---|---:|---:|",
         "| torch.mm | 1.00 | – |",
@@ -121,7 +125,21 @@ def test_markdown_table(run: Path) -> None:
         "| einsum | 8.00 | – |",
         "| cpu avx2 | **0.50** | **0.50** |",
         "| the floor | 0.25 | 0.25 |",
+        "",
+        "Some (R) CPU, 2 cores, torch 2.11, 2026-01-02, 2 threads.",
     ]
+
+
+def test_a_training_step_has_a_yardstick_and_no_rate(run: Path) -> None:
+    contents = json.loads(run.read_text(encoding="utf-8"))
+    step = benchmark("cpu avx2", "t2i LSE training step")
+    step["extra_info"] |= {"products": 4, "floor_seconds": 0.016384}
+    contents["benchmarks"].append(step)
+    run.write_text(json.dumps(contents), encoding="utf-8")
+    results = read_results(run)
+    line = line_of(terminal_table(results), "t2i LSE training step:", "cpu avx2")
+    assert line == ["8.19", "0.50", "–", "0.50", "–", "–", "–", "1.5"]
+    assert markdown_table(results).endswith("four products, a yardstick and no bound.")
 
 
 def test_what_is_kept_reads_back_and_names_nobody(run: Path, tmp_path: Path) -> None:
@@ -140,7 +158,8 @@ def test_record_writes_files_and_the_readme_between_its_markers(run: Path, tmp_p
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     kept, picture, _ = report.record(run, tmp_path)
     text = readme.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{report.BEGIN}\nSome (R) CPU")
+    assert text.startswith(f"before\n{report.BEGIN}\n| µs a pair |")
+    assert "\n\nSome (R) CPU, 2 cores, torch 2.11, 2026-01-02, 2 threads.\n\n![" in text
     assert text.endswith(f"{report.END}\nafter\n")
     assert "old" not in text
     assert f"]({picture.relative_to(tmp_path).as_posix()})" in text
