@@ -9,9 +9,9 @@ namespace crossret {
 
 namespace {
 
-// 32 MiB for what is kept of a chunk's pairs and, besides, the sums of gradients that are returned in half precision;
+// 16 MiB for what is kept of a chunk's pairs and, besides, the sums of gradients that are returned in half precision;
 // the sums get half of it at most.
-constexpr int64_t kHeldFloats = 8 * 1024 * 1024;
+constexpr int64_t kHeldFloats = 4 * 1024 * 1024;
 constexpr int64_t kSummedFloats = kHeldFloats / 2;
 constexpr int64_t kPlanFloats = 80;  // what a pair takes at most in the lists and plans of its chunk
 
