@@ -47,7 +47,7 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
 def select_backend(requested: str | None, device: torch.device, dtype: torch.dtype, by_torch: str | None = None) -> str:
     """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
 
-    `by_torch` is what the call asks for that PyTorch operations alone can make, in words.
+    `by_torch` is why PyTorch operations alone can serve the call, whatever its features; None where others can too.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
@@ -59,7 +59,7 @@ def select_backend(requested: str | None, device: torch.device, dtype: torch.dty
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
     reason = unsupported_reason(name, device, dtype)
     if reason is None and by_torch is not None and name not in ("torch", "reference"):
-        reason = f"{by_torch} are made in PyTorch operations, by 'torch' and 'reference'"
+        reason = by_torch
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name

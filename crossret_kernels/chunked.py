@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -126,16 +126,17 @@ def chunked_pairs(
 
     Padded features are taken at their width, others at that of the longest item.
     """
-    (v_all, v_mask), (e_all, e_mask) = regions.padded(), words.padded()
+    r, w = regions.width, words.width
 
     def paired(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
         images, captions = chunk.unbind(1)
-        v, e = (_prepared(side.index_select(0, items), transform) for side, items in ((v, images), (e, captions)))
-        masks = v_mask.index_select(0, images), e_mask.index_select(0, captions)
-        return scorer(Block(v @ e.mT, v, e, *masks, "p", "p"))
+        v, v_mask = replace(regions, values=v).gathered(images, r)
+        e, e_mask = replace(words, values=e).gathered(captions, w)
+        v, e = _prepared(v, transform), _prepared(e, transform)
+        return scorer(Block(v @ e.mT, v, e, v_mask, e_mask, "p", "p"))
 
-    r, w, dim = v_all.size(1), e_all.size(1), v_all.size(2)
-    cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * dim
+    v_all, e_all = regions.values, words.values
+    cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * v_all.size(-1)
     size = max(1, WORKSPACE_BYTES // (_computed_in(v_all).itemsize * cells))
     scored = [_recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
     return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))

@@ -93,7 +93,7 @@ class FeatureBlocks:
         elif isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
             check = (_stand_in(features[0], f"{name}[0]"), features[1])
         elif isinstance(features, Sequence):
-            check = [_stand_in(feature, f"{name}[{index}]") for index, feature in enumerate(features)]
+            check = [_stand_in(item, name) if isinstance(item, Tensor) else item for item in features]
         ragged = as_ragged(check, sizes, name=name, lengths_name=lengths_name, item=item)
         if isinstance(check, Tensor):
             offsets = torch.arange(len(ragged) + 1) * check.size(1)

@@ -51,6 +51,32 @@ class Ragged:
         n, longest, _ = self.values.shape
         return torch.full((n,), longest, dtype=torch.int64, device=self.values.device)
 
+    @property
+    def width(self) -> int:
+        """Rows that every item has when padded: those of features that came padded, else the longest item's.
+
+        At least 1, so that maxima along the rows exist of no items at all too.
+        """
+        if self.offsets is None:
+            return max(1, self.values.size(1))
+        return int(self.lengths.max()) if len(self) else 1
+
+    def gathered(self, items: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Rows of `padded` for these items alone, in the order of `items` (P,) int64; no others are copied."""
+        places = torch.arange(width, device=self.values.device)
+        if self.offsets is None:
+            values = self.values if self.values.size(1) else F.pad(self.values, (0, 0, 0, 1))
+            rows = values.index_select(0, items)
+            if self.padded_lengths is None:
+                return rows, torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
+            mask = places < self.padded_lengths.index_select(0, items)[:, None]
+        else:
+            starts, ends = (self.offsets[k : k + len(self)].index_select(0, items)[:, None] for k in (0, 1))
+            mask = places < ends - starts
+            rows = self.values.index_select(0, (starts + places).where(mask, starts).flatten())
+            rows = rows.view(*mask.shape, self.values.size(1))
+        return rows.masked_fill(~mask[:, :, None], 0), mask
+
     def packed(self) -> Tensor:
         """Rows of all items without gaps, (sum of lengths, D)."""
         if self.offsets is not None:
@@ -64,8 +90,7 @@ class Ragged:
     def padded(self) -> tuple[Tensor, Tensor]:
         """Items as (n, L, D) with zeros behind their ends, and the mask (n, L) of valid rows.
 
-        L is the width of features that came padded, else the longest item's length; at least 1, so that maxima along
-        the rows exist of no items at all too.
+        L is `width`.
         """
         if self.offsets is not None:
             return pad(self.values, self.lengths.tolist())
@@ -144,12 +169,17 @@ def checkable() -> bool:
 
 def as_int64(integers: Tensor, name: str) -> Tensor:
     """Lengths, offsets or indices as int64, where they are; TypeError or ValueError where they are no such thing."""
+    check_integers(integers, name)
+    return integers if integers.dtype == torch.int64 else integers.to(torch.int64)
+
+
+def check_integers(integers: Tensor, name: str) -> None:
+    """The check alone, which copies nothing."""
     _check_dense(integers, name)
     if integers.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
     if integers.is_meta and checkable():
         raise ValueError(f"{name} is on the meta device, which holds no values")
-    return integers if integers.dtype == torch.int64 else integers.to(torch.int64)
 
 
 def as_integers(integers: Tensor | Sequence[int], name: str) -> Tensor:

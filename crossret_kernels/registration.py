@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -92,6 +92,16 @@ def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
     )
 
 
+def transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def needs_gradient(tensors: Sequence[Tensor]) -> bool:
+    """Whether autograd records what is made of these."""
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+
+
 def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple[int, ...]) -> Callable[..., Any]:
     """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
@@ -106,9 +116,9 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return operation(*arguments)
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        if transformed():
             return function.apply(*arguments)
-        if not torch.is_grad_enabled() or not any([arguments[index].requires_grad for index in differentiable]):
+        if not needs_gradient([arguments[index] for index in differentiable]):
             return below(*arguments)
         autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
         return operation(*arguments) if autocast else function.apply(*arguments)

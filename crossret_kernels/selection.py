@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import FEW, as_int64, bounds, checkable
+from crossret_kernels.ragged import FEW, Ragged, bounds, check_integers, checkable
+from crossret_kernels.registration import needs_gradient, transformed
+
+PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Checked pairs as the caller has them, which may take far less memory than their list.
+
+    Attributes:
+        indices: pairs (P, 2), or candidates (n_queries, K), of any integer dtype, anywhere.
+        direction: which side attends to the candidates; None where indices are pairs.
+        device: where the list is wanted.
+        made: the list, once there is one.
+    """
+
+    indices: Tensor
+    direction: str | None
+    device: torch.device
+    made: Tensor | None = None
+
+    def listed(self) -> Tensor:
+        """All pairs (P, 2) as int64 (image, caption) on the device."""
+        if self.made is None:
+            self.made = self._block(self.indices, 0)
+        return self.made
+
+    def in_parts(self, most: int) -> Iterator[Tensor]:
+        """The same list in successive parts of at most `most` pairs, one after the other."""
+        rows = most if self.direction is None else max(1, most // self.indices.size(1))
+        for first in range(0, self.indices.size(0), rows):
+            block = self.indices[first : first + rows]
+            for part in (block,) if self.direction is None else block.split(most, 1):
+                yield self._block(part, first)
+
+    def _block(self, indices: Tensor, first: int) -> Tensor:
+        """The pairs of some rows of the indices, of which `first` is the number of the first."""
+        indices = indices.to(self.device, torch.int64)
+        if self.direction is None:
+            return indices
+        own = torch.arange(first, first + indices.size(0), device=self.device).unsqueeze(1).expand_as(indices)
+        return torch.stack((indices, own) if self.direction == "t2i" else (own, indices), 2).view(-1, 2)
 
 
 def as_pairs(
@@ -15,8 +60,8 @@ def as_pairs(
     n_images: int,
     n_captions: int,
     device: torch.device,
-) -> Tensor | None:
-    """The pairs to score as (P, 2) int64 (image, caption) on `device`; None for all pairs.
+) -> Pairs | None:
+    """The pairs to score, checked; None for all pairs.
 
     `candidates` (n_queries, K) hold, for every item of the attending side (captions for t2i, images for i2t), the
     indices of the K items of the other side it is scored against.
@@ -27,11 +72,11 @@ def as_pairs(
         pairs = _as_indices(pairs, "pairs")
         if pairs.dim() != 2 or pairs.size(1) != 2:
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
-        if checkable():
-            images, captions = pairs.unbind(1)
-            _check_range(images, n_images, "pairs", "image")
-            _check_range(captions, n_captions, "pairs", "caption")
-        return pairs.to(device)
+        if checkable() and pairs.size(0):
+            images, captions = _bounds_of_columns(pairs)
+            _check_range(pairs, 0, images, n_images, "image")
+            _check_range(pairs, 1, captions, n_captions, "caption")
+        return Pairs(pairs, None, device, pairs.to(device) if pairs.dtype == torch.int64 else None)
     if candidates is None:
         return None
     candidates = _as_indices(candidates, "candidates")
@@ -42,16 +87,47 @@ def as_pairs(
         raise ValueError(
             f"candidates must have shape ({queries}, K), a row for each attending item, got {tuple(candidates.shape)}"
         )
-    if checkable():
-        _check_range(candidates, others, "candidates", other)
-        if candidates.numel() <= FEW:
-            listed = [(own, index) for own, row in enumerate(candidates.tolist()) for index in row]
-            if direction == "t2i":
-                listed = [(index, own) for own, index in listed]
-            return torch.tensor(listed, dtype=torch.int64, device=device).view(-1, 2)
-    candidates = candidates.to(device)
-    own = torch.arange(queries, device=device).unsqueeze(1).expand_as(candidates)
-    return torch.stack((candidates, own) if direction == "t2i" else (own, candidates), 2).view(-1, 2)
+    listed: Tensor | None = None
+    if checkable() and 0 < candidates.numel() <= FEW:
+        flat = candidates.flatten().tolist()
+        _check_range(candidates, None, (min(flat), max(flat)), others, other)
+        own = [index // candidates.size(1) for index in range(len(flat))]
+        columns = (flat, own) if direction == "t2i" else (own, flat)
+        listed = torch.tensor(list(zip(*columns, strict=True)), dtype=torch.int64, device=device)
+    elif checkable() and candidates.numel():
+        _check_range(candidates, None, bounds(candidates), others, other)
+    return Pairs(candidates, direction, device, listed)
+
+
+def in_slices(
+    operation: Callable[..., Tensor],
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: tuple[object, ...],
+    queries: Ragged | None = None,
+) -> Tensor:
+    """What an operation of `registration` returns of selected pairs, None for all: (P,), or (P, Q) of rows of `queries`.
+
+    Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
+    that there is never more of it than a slice. torch.compile and torch.func get the list.
+    """
+    sides = (*images.tensors(), *captions.tensors())
+    if selected is None:
+        return operation(*sides, None, *options)
+    whole = selected.made is not None or not checkable() or selected.indices.numel() <= PAIRS_AT_ONCE
+    if whole or transformed() or needs_gradient((images.values, captions.values)):
+        return operation(*sides, selected.listed(), *options)
+    most = max(1, PAIRS_AT_ONCE // (1 if queries is None else queries.width))
+    count = selected.indices.size(0) if selected.direction is None else selected.indices.numel()
+    results, start = torch.empty(0), 0
+    for part in selected.in_parts(most):
+        made = operation(*sides, part, *options)
+        if start == 0:
+            results = made.new_empty((count, *made.shape[1:]))
+        results[start : start + len(part)] = made
+        start += len(part)
+    return results
 
 
 def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
@@ -64,15 +140,25 @@ def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
 def _as_indices(indices: object, name: str) -> Tensor:
     if not isinstance(indices, Tensor):
         raise TypeError(f"{name} must be an integer tensor, not {type(indices).__name__}")
-    return as_int64(indices, name)
+    check_integers(indices, name)
+    return indices
 
 
-def _check_range(indices: Tensor, count: int, name: str, item: str) -> None:
-    if indices.numel() == 0:
+def _bounds_of_columns(pairs: Tensor) -> list[tuple[int, int]]:
+    """Smallest and largest image, smallest and largest caption, without a copy of either column."""
+    if pairs.numel() <= FEW:
+        return [(min(column), max(column)) for column in zip(*pairs.tolist(), strict=True)]
+    lowest, highest = pairs.aminmax(dim=0)
+    return list(zip(lowest.tolist(), highest.tolist(), strict=True))
+
+
+def _check_range(indices: Tensor, column: int | None, limits: tuple[int, int], count: int, item: str) -> None:
+    """Raises where `limits` of indices, the column of pairs or all of candidates, leave the `count` items there are."""
+    if limits[0] >= 0 and limits[1] < count:
         return
-    lowest, highest = bounds(indices)
-    if lowest < 0 or highest >= count:
-        where = ((indices < 0) | (indices >= count)).nonzero()[0].tolist()
-        value = int(indices[tuple(where)])
-        place = "][".join(str(index) for index in where)
-        raise ValueError(f"{name}[{place}] names {item} {value}, but there are {count} {item}s")
+    name = "candidates" if column is None else "pairs"
+    indices = (indices if column is None else indices[:, column]).to(torch.int64)  # which `count` fits
+    where = ((indices < 0) | (indices >= count)).nonzero()[0].tolist()
+    value = int(indices[tuple(where)])
+    place = "][".join(str(index) for index in where)
+    raise ValueError(f"{name}[{place}] names {item} {value}, but there are {count} {item}s")

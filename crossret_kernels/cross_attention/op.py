@@ -11,9 +11,9 @@ from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, checkable
 from crossret_kernels.registration import define_scores
-from crossret_kernels.selection import as_pairs, shape_scores
+from crossret_kernels.selection import as_pairs, in_slices, shape_scores
 
 _native_scores = define_scores(
     "scan_scores",
@@ -101,7 +101,8 @@ def scan_scores(
         normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the attending side (captions for t2i, images for i2t)
-            against K items of the other side.
+            against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
+            16 bytes each, as of `pairs` that are not int64; else backend "cpu" never holds more than 2 MiB of it.
         return_attention: whether to return the attention too; takes `pairs` or `candidates`, as the weights of all
             pairs would fill the memory.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
@@ -116,10 +117,11 @@ def scan_scores(
         relevances (P, Q), the cosines of Eq. 4 that are pooled to the score. Both are zero behind the ends of items; Q
         and C are the widths of padded features, the longest item's length of packed and listed ones. With `candidates`
         (n_queries, K, …) for (P, …). Made by backends "torch" and "reference"; None takes "torch", whose scores differ
-        from other backends' in rounding.
+        from other backends' in rounding. Inside torch.compile it takes padded features.
 
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
+            Attention of packed or listed features inside torch.compile.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
 
@@ -137,19 +139,22 @@ def scan_scores(
     if return_attention:
         if selected is None:
             raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
-        chosen = select_backend(backend, images.values.device, images.values.dtype, "the attention weights")
+        if not checkable() and (images.offsets is not None or captions.offsets is not None):
+            raise ValueError(
+                "return_attention takes padded features inside torch.compile: call it outside with packed or list ones"
+            )
+        by_torch = "the attention weights are made in PyTorch operations, by 'torch' and 'reference'"
+        chosen = select_backend(backend, images.values.device, images.values.dtype, by_torch)
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-        scores, weights, relevances = attend(images, captions, selected, options)
+        scores, weights, relevances = attend(images, captions, selected.listed(), options)
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     if chosen == "cpu":
-        scores = _native_scores(
-            *images.tensors(), *captions.tensors(), selected,
-            direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize,
-        )  # fmt: skip
+        native = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
+        scores = in_slices(_native_scores, images, captions, selected, native)
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
-        scores = score(images, captions, selected, options)
+        scores = score(images, captions, None if selected is None else selected.listed(), options)
     return shape_scores(scores, candidates)

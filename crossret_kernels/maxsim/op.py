@@ -13,7 +13,7 @@ from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, most_rows
 from crossret_kernels.registration import define_indices, define_scores
-from crossret_kernels.selection import as_pairs, shape_scores
+from crossret_kernels.selection import as_pairs, in_slices, shape_scores
 
 _native_scores = define_scores("maxsim_scores", "str direction, str pooling, bool normalize")
 _native_argmax = define_indices("maxsim_argmax", "str direction, bool normalize")
@@ -83,7 +83,8 @@ def maxsim_scores(
         normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
-            against K items of the other side.
+            against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
+            16 bytes each, as of `pairs` that are not int64; else backend "cpu" never holds more than 2 MiB of it.
         return_argmax: whether to return which context each query takes too. It costs a second pass over the pairs.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
             else the fastest that serves the call.
@@ -110,19 +111,20 @@ def maxsim_scores(
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
     if chosen == "cpu":
-        scores = _native_scores(*images.tensors(), *captions.tensors(), selected, direction, pooling, normalize)
+        scores = in_slices(_native_scores, images, captions, selected, (direction, pooling, normalize))
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
-        scores = score(images, captions, selected, options)
+        scores = score(images, captions, None if selected is None else selected.listed(), options)
     scores = shape_scores(scores, candidates)
     if not return_argmax:
         return scores
     width = most_rows(words if direction == "t2i" else regions)
+    queries = captions if direction == "t2i" else images
     if chosen == "cpu":
-        argmax = _native_argmax(*images.tensors(), *captions.tensors(), selected, direction, normalize, width)
+        argmax = in_slices(_native_argmax, images, captions, selected, (direction, normalize, width), queries)
     else:
         if width is None:
-            width = max((captions if direction == "t2i" else images).lengths.tolist(), default=0)
+            width = max(queries.lengths.tolist(), default=0)
         find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
-        argmax = find(images, captions, selected, options, width)
+        argmax = find(images, captions, None if selected is None else selected.listed(), options, width)
     return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))

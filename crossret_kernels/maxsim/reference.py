@@ -8,7 +8,7 @@ from torch import Tensor
 from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.ragged import Ragged, pad
+from crossret_kernels.ragged import Ragged
 
 
 def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:
@@ -28,7 +28,7 @@ def _similarities(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities (…, C, Q) of contexts and queries, and the masks (…, C) and (…, Q) of those that are no padding."""
-    (v, v_mask), (e, e_mask) = (pad(side.packed(), side.lengths.tolist()) for side in (regions, words))
+    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
     if pairs is None:

@@ -17,6 +17,12 @@ from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
+SELECTIONS: dict[str, Callable[[], dict[str, Any]]] = {  # their lists take 76 MiB
+    "candidates": lambda: {"candidates": torch.randint(100, (5000, 1000))},
+    "int32 pairs": lambda: {"pairs": torch.randint(100, (5_000_000, 2), dtype=torch.int32)},
+    "argmax": lambda: {"candidates": torch.randint(100, (5000, 1000), dtype=torch.uint8), "return_argmax": True},
+}
+
 
 def resident_mebibytes(field: str) -> float:
     """VmRSS, or VmHWM: its peak. Those of getrusage would begin with the peak of the process that started this one."""
@@ -55,6 +61,25 @@ def run(case: str) -> float:
         regions, words = torch.randn(100, 2, 8), torch.randn(100, 2, 8)
         pairs = torch.randint(0, 100, (3_000_000, 2))
         return rise(lambda: maxsim_scores(regions, words, pairs=pairs, backend="cpu")) - len(pairs) * 4 / 2**20
+    if case in SELECTIONS:
+        regions, words = torch.randn(100, 2, 8), torch.randn(5000, 2, 8)
+        maxsim_scores(regions, words, backend="cpu", pairs=torch.randint(100, (2**16, 2)))
+        options = SELECTIONS[case]()
+        (selection,) = (options[name] for name in ("pairs", "candidates") if name in options)
+        scores = 4 * (len(selection) if "pairs" in options else selection.numel())
+        results = scores * 5 if case == "argmax" else scores  # two int64 for each float32
+        return rise(lambda: maxsim_scores(regions, words, backend="cpu", **options)) - results / 2**20
+    if case.startswith("attention"):
+        words, pairs = torch.randn(3, 5, 512), torch.tensor([[7, 1]])
+        scan_scores(words, words, pairs=pairs - pairs, return_attention=True)  # loads what the first call does
+        lengths = torch.arange(1000) % 36 + 1
+        regions = torch.randn(1000, 36, 512)  # 70 MiB
+        if case == "attention packed":
+            offsets = torch.arange(0, 36001, 36)
+            return rise(
+                lambda: scan_scores((regions.view(-1, 512), offsets), words, pairs=pairs, return_attention=True)
+            )
+        return rise(lambda: scan_scores(regions, words, lengths, pairs=pairs, return_attention=True))
     dtype = HALF.get(case, torch.float32)
     n_images, n_captions, n_regions, n_words, dim = {
         "gram": (1, 512, 1, 1000, 8),

@@ -217,6 +217,50 @@ def test_native_kernels_have_no_attention_to_return(by_environment: bool, monkey
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("layout", ["packed", "list"])
+def test_compiled_calls_refuse_what_has_no_width(layout: str) -> None:
+    words, pairs = randn(3, 5, 4, seed=1), torch.tensor([[0, 1], [1, 2]])
+    packed = (randn(5, 4), torch.tensor([0, 2, 5]))
+    regions = packed if layout == "packed" else [randn(2, 4), randn(3, 4)]
+
+    def outputs() -> tuple[Tensor, Tensor, Tensor]:
+        return scan_scores(regions, words, pairs=pairs, return_attention=True)
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="return_attention takes padded features inside"):
+        torch.compile(outputs, fullgraph=True, backend="aot_eager")()
+
+
+@directions
+@pytest.mark.parametrize("layout", ["packed", "list"])
+def test_items_that_no_pair_lists_count_for_the_widths_alone(layout: str, direction: str) -> None:
+    """Scores, weights and gradients are those of a batch of the listed items, and the others' gradients are zero."""
+    sizes, listed = [2, 9, 4, 1], [2, 0]
+    sides = [[randn(size, 8, seed=seed + 10 * size).requires_grad_() for size in sizes] for seed in (0, 1)]
+    pairs = torch.tensor([[2, 0], [0, 0], [2, 2]])
+
+    def laid_out(side: list[Tensor]) -> Any:
+        ends = torch.tensor([0, *(len(item) for item in side)]).cumsum(0)
+        return side if layout == "list" else (torch.cat(side), ends)
+
+    ours = scan_scores(*map(laid_out, sides), pairs=pairs, direction=direction, return_attention=True)
+    some = [[side[place] for place in listed] for side in sides]
+    places = torch.tensor([[0, 1], [1, 1], [0, 0]])
+    theirs = scan_scores(*map(laid_out, some), pairs=places, direction=direction, return_attention=True)
+    assert ours[1].shape == (3, 9, 9)
+    torch.testing.assert_close(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1][:, :4, :4], theirs[1])
+    torch.testing.assert_close(ours[2][:, :4], theirs[2])
+    items = [item for side in sides for item in side]
+    gradients = [
+        torch.autograd.grad(sum(output.square().sum() for output in outputs), items, materialize_grads=True)
+        for outputs in (ours, theirs)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    assert not gradients[0][1].any()
+
+
 @pytest.mark.parametrize("transform", ["grad", "compile"])
 def test_under_transforms(transform: str) -> None:
     regions, words, pairs = randn(2, 3, 4), randn(3, 5, 4, seed=1), torch.tensor([[0, 1], [1, 2]])

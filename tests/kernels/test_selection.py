@@ -81,6 +81,18 @@ def test_indices_of_every_integer_type(function: Callable[..., Tensor], dtype: t
 
 
 @functions
+@pytest.mark.parametrize("name", ["pairs", "candidates"])
+def test_bad_narrow_indices_are_named_among_more_items_than_they_count(
+    function: Callable[..., Tensor], name: str
+) -> None:
+    regions = REGIONS[:1].expand(1000, 5, 16)
+    indices = torch.tensor([[5, 1], [5, 1], [5, 1], [-1, 0]], dtype=torch.int8)
+    place = "[3]" if name == "pairs" else "[3][0]"
+    with pytest.raises(ValueError, match=re.escape(f"{name}{place} names image -1, but there are 1000 images")):
+        function(regions, WORDS, **{name: indices})
+
+
+@functions
 @backends
 def test_indices_of_any_strides(function: Callable[..., Tensor], backend: str) -> None:
     wide = torch.cat([PAIRS, PAIRS.flip(1)], 1)
@@ -90,6 +102,76 @@ def test_indices_of_any_strides(function: Callable[..., Tensor], backend: str) -
     candidates = torch.tensor([[0, 1, 2]]).expand(N_CAPTIONS, 3)
     scores = function(REGIONS, WORDS, candidates=candidates, backend=backend)
     assert torch.equal(scores, function(REGIONS, WORDS, candidates=candidates.contiguous(), backend=backend))
+
+
+@pytest.fixture
+def seven_pairs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossret_kernels.selection.PAIRS_AT_ONCE", 7)
+
+
+def many_candidates(direction: str, width: int, dtype: torch.dtype) -> Tensor:
+    queries, others = (N_CAPTIONS, N_IMAGES) if direction == "t2i" else (N_IMAGES, N_CAPTIONS)
+    return torch.randint(others, (width, queries), generator=torch.Generator().manual_seed(width), dtype=dtype).T
+
+
+def packed(side: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+    rows = torch.cat([item[:length] for item, length in zip(side, lengths, strict=True)])
+    return rows, torch.tensor([0, *lengths]).cumsum(0)
+
+
+LAID_OUT = {
+    "padded": (REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS),
+    "packed": (packed(REGIONS, REGION_LENGTHS), packed(WORDS, WORD_LENGTHS)),
+}
+
+
+@pytest.mark.usefixtures("seven_pairs_at_once")
+@functions
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("width", [3, 7, 16])
+def test_slices_are_the_list(
+    function: Callable[..., Any], direction: str, layout: str, dtype: torch.dtype, width: int
+) -> None:
+    """Slices of some rows, of one, and of parts of one give the bits of the list, and so with argmax."""
+    candidates = many_candidates(direction, width, dtype)
+    own = torch.arange(len(candidates))[:, None].expand_as(candidates)
+    pairs = torch.stack((candidates.long(), own) if direction == "t2i" else (own, candidates.long()), 2).view(-1, 2)
+    variants: list[dict[str, Any]] = [{}, {"return_argmax": True}] if function is maxsim_scores else [{}]
+    for options in variants:
+        expected = function(*LAID_OUT[layout], pairs=pairs, direction=direction, **options)
+        for selection in ({"candidates": candidates}, {"pairs": pairs.to(dtype)}):
+            ours = function(*LAID_OUT[layout], direction=direction, **selection, **options)
+            for one, other in zip(*[r if options else (r,) for r in (ours, expected)], strict=True):
+                assert one.dtype == other.dtype
+                shape = (*candidates.shape, *other.shape[1:]) if "candidates" in selection else other.shape
+                assert torch.equal(one, other.view(shape))
+
+
+@pytest.mark.usefixtures("seven_pairs_at_once")
+@functions
+@pytest.mark.parametrize("way", ["no_grad", "backward", "func"])
+def test_gradients_go_through_many_candidates(function: Callable[..., Tensor], way: str) -> None:
+    candidates = many_candidates("t2i", 9, torch.int32)
+    regions = REGIONS.clone().requires_grad_()
+    own = torch.arange(N_CAPTIONS)[:, None].expand_as(candidates)
+    expected = function(regions, WORDS, REGION_LENGTHS, WORD_LENGTHS)[candidates.long(), own]
+    (gradient,) = torch.autograd.grad(expected.square().sum(), regions)
+
+    def scores(v: Tensor) -> Tensor:
+        return function(v, WORDS, REGION_LENGTHS, WORD_LENGTHS, candidates=candidates)
+
+    if way == "no_grad":
+        with torch.no_grad():
+            ours = scores(regions)
+        assert not ours.requires_grad
+        assert torch.equal(ours, expected)
+    elif way == "backward":
+        torch.testing.assert_close(torch.autograd.grad(scores(regions).square().sum(), regions)[0], gradient)
+    else:
+        ours = torch.func.grad(lambda v: scores(v).square().sum())(REGIONS)
+        torch.testing.assert_close(ours, gradient)
 
 
 @functions

@@ -249,6 +249,8 @@ ARRAY = np.ones((3, 2, 4), np.float32)
         ((ARRAY, WORDS, np.array([2.0, 2, 2])), {}, TypeError, "region_lengths must be integers, not float64"),
         (((ARRAY[0], np.array([0, 1])), WORDS), {}, ValueError, r"regions\[1\] \(cu_seqlens\) ends at 1 but .* 2 rows"),
         (((ARRAY, np.array([0, 1])), WORDS), {}, ValueError, r"regions\[0\] must have shape \(rows, D\)"),
+        (([*REGIONS, ARRAY[0]], WORDS), {}, TypeError, r"regions\[3\] must be a \(L, D\) tensor, not ndarray"),
+        ((list(ARRAY), WORDS), {}, TypeError, r"regions\[0\] must be a \(L, D\) tensor, not ndarray"),
         (("regions", WORDS), {}, TypeError, r"regions\[0\] must be a \(L, D\) tensor, not str"),
         ((None, WORDS), {}, TypeError, "regions must be a .* tensor.* not NoneType"),
     ],
