@@ -107,7 +107,7 @@ def in_slices(
     options: tuple[object, ...],
     queries: Ragged | None = None,
 ) -> Tensor:
-    """What an operation of `registration` returns of selected pairs, None for all: (P,), or (P, Q) of rows of `queries`.
+    """What an operation of `registration` returns of selected pairs, None for all: (P,), or (P, Q) of `queries`.
 
     Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
     that there is never more of it than a slice. torch.compile and torch.func get the list.
