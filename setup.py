@@ -17,6 +17,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -27,11 +28,15 @@ COMPILE_FLAGS = [
     *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
     *["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DPy_LIMITED_API=0x030a0000"],
 ]
+# For the tests of `make sanitize`: GCC's checks of memory, of arithmetic and of the standard library's containers.
+SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
+SANITIZE_COMPILE_FLAGS = [*SANITIZE_FLAGS, "-O1", "-D_GLIBCXX_ASSERTIONS"]
 # Only libtorch_cpu exports the stable ABI. Nothing may stay undefined: a symbol outside that ABI stops the build here.
 LINK_FLAGS = ["-shared", "-Wl,--as-needed", "-Wl,--no-undefined"]
 TORCH_MINIMUM = (2, 11)
 # Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
 OBJECTS = Path("build", "native")
+SANITIZED_OBJECTS = Path("build", "native-sanitized")
 BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
 
 
@@ -98,16 +103,17 @@ def ninja_command(*words: str | Path) -> str:
     return shlex.join(map(str, words)).replace("$", "$$")
 
 
-def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Path) -> str:
+def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Path, *, sanitize: bool) -> str:
     """The build as ninja reads it: a source to an object, the objects to the library, headers as the compiler lists."""
-    compile_command = ninja_command(*compiler, *COMPILE_FLAGS, "-Icsrc", "-isystem", torch / "include")
-    link_command = ninja_command(*compiler, *LINK_FLAGS)
+    compile_flags = [*COMPILE_FLAGS, *(SANITIZE_COMPILE_FLAGS if sanitize else [])]
+    compile_command = ninja_command(*compiler, *compile_flags, "-Icsrc", "-isystem", torch / "include")
+    link_command = ninja_command(*compiler, *LINK_FLAGS, *(SANITIZE_FLAGS if sanitize else []))
     libraries = ninja_command("-L", torch / "lib", "-ltorch_cpu")
-    objects = {source: OBJECTS / f"{source}.o" for source in sources}
+    objects = {source: library.parent / f"{source}.o" for source in sources}
     return "\n".join(
         [
             # Where ninja keeps its own records.
-            f"builddir = {OBJECTS}",
+            f"builddir = {library.parent}",
             "rule compile",
             # -MD lists torch's headers too, so that another torch recompiles.
             f"  command = {compile_command} -MD -MF $out.d -c $in -o $out",
@@ -127,14 +133,27 @@ def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Pa
 class NinjaBuild(build_ext):
     """build_ext that leaves compiling and linking to ninja, with this file's flags and nobody else's."""
 
+    user_options: ClassVar = [
+        *build_ext.user_options,
+        ("sanitize", None, "build with AddressSanitizer and UndefinedBehaviorSanitizer (GCC)"),
+    ]
+    boolean_options: ClassVar = [*build_ext.boolean_options, "sanitize"]
+
+    def initialize_options(self) -> None:
+        """No sanitizers unless asked for."""
+        super().initialize_options()
+        self.sanitize = False
+
     def build_extension(self, ext: Extension) -> None:
-        """Build into OBJECTS and copy the library to where setuptools wants it."""
+        """Build into OBJECTS, or beside it with sanitizers, and copy the library to where setuptools wants it."""
         compiler = find_compiler()
         target = Path(self.get_ext_fullpath(ext.name))
-        library = OBJECTS / target.name
-        recipe = OBJECTS / "build.ninja"
-        OBJECTS.mkdir(parents=True, exist_ok=True)
-        recipe.write_text(ninja_file(compiler, ext.sources, torch_directory(), library), encoding="utf-8")
+        objects = SANITIZED_OBJECTS if self.sanitize else OBJECTS
+        library = objects / target.name
+        recipe = objects / "build.ninja"
+        objects.mkdir(parents=True, exist_ok=True)
+        rules = ninja_file(compiler, ext.sources, torch_directory(), library, sanitize=bool(self.sanitize))
+        recipe.write_text(rules, encoding="utf-8")
         command = [sys.executable, "-m", "ninja", "-f", str(recipe), "-j", str(parallel_jobs())]
         if subprocess.run(command, check=False).returncode != 0:
             raise CompileError("the native library did not build; what the compiler said stands above.")

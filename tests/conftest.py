@@ -10,6 +10,7 @@ from hypothesis import settings
 # No deadlines: shared machines stall, and no test of ours measures time.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("dev", deadline=None)
+settings.register_profile("brief", settings.get_profile("ci"), max_examples=10)  # a tenth, for sanitizers
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 # Workers of pytest-xdist share the cores; without this each would start a thread for every core.

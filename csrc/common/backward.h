@@ -38,8 +38,10 @@ struct BackwardChunk {
   ItemPairsPlan by_image, by_caption;
   BackwardMemory* memory;
 
-  float* keep(int64_t floats) const {
-    return static_cast<float*>(memory->kept.bytes(std::max(floats, memory->kept_at_once) * sizeof(float)));
+  // Memory for what is kept between the two passes.
+  Workspace keep(int64_t bytes) const {
+    const int64_t at_once = memory->kept_at_once * static_cast<int64_t>(sizeof(float));
+    return Workspace(memory->kept.bytes(std::max(bytes, at_once)));
   }
 };
 

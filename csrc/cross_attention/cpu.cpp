@@ -19,10 +19,10 @@ int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
                const BackwardChunk& chunk) {
   const bool t2i = call.options.direction == Direction::t2i;
-  const int64_t count = chunk.pairs.size();
-  std::vector<int64_t> similarity_offsets(count), query_offsets(count), gram_offsets(count);
+  std::vector<int64_t> similarity_offsets(chunk.pairs.size()), query_offsets(chunk.pairs.size()),
+      gram_offsets(chunk.pairs.size());
   int64_t similarities = 0, queries = 0, grams = 0;
-  for (int64_t k = 0; k < count; ++k) {
+  for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
     const int64_t r = call.images.lengths[chunk.pairs.images[k]], w = call.captions.lengths[chunk.pairs.captions[k]];
     similarity_offsets[k] = similarities;
     query_offsets[k] = queries;
@@ -36,10 +36,12 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
     }
     grams += gram_floats((t2i ? call.images : call.captions).lengths[contexts.items[index]]);
   }
-  float* const similarity_grads = chunk.keep(similarities + grams + queries);
-  float* const gram_grads = similarity_grads + similarities;
-  float* const query_coefs = gram_grads + grams;
-  std::fill(gram_grads, query_coefs, 0.0f);  // summed up; of the others every one is written
+  Workspace count;
+  for (const int64_t floats : {similarities, grams, queries}) count.floats(floats);
+  Workspace memory = chunk.keep(count.bytes());
+  float *const similarity_grads = memory.floats(similarities), *const gram_grads = memory.floats(grams);
+  float* const query_coefs = memory.floats(queries);
+  std::fill_n(gram_grads, grams, 0.0f);  // summed up; of the others every one is written
   const CrossAttentionGradients kept{chunk.grads.data(),   similarity_grads, similarity_offsets.data(), query_coefs,
                                      query_offsets.data(), gram_grads,       gram_offsets.data()};
   run_rectangles(chunk, kernels.backward_bytes(call),

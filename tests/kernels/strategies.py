@@ -6,12 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 DIRECTIONS = ("t2i", "i2t")
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 POOLINGS = ("lse", "avg", "sum", "max")
+FULL_EXAMPLES = 100  # of the profiles that run all
+
+
+def examples(count: int, **others: Any) -> settings:
+    """Settings of a test that wants `count` examples, of which the profile at hand may run a part."""
+    return settings(max_examples=max(1, count * settings.default.max_examples // FULL_EXAMPLES), **others)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
-from tests.kernels.strategies import Features, features, scan_options
+from tests.kernels.strategies import Features, examples, features, scan_options
 from tests.kernels.tolerance import cpu_isa, evaluate
 
 ISAS = torch.ops.crossret.cpu_isas().split()
@@ -49,7 +49,7 @@ def test_any_number_of_threads_gives_the_same_bits(function: Callable[..., Tenso
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=40)
+@examples(40)
 @given(batch=features(), options=scan_options(), data=st.data())
 def test_shards_and_permutations_keep_the_bits(
     isa: str, batch: Features, options: dict[str, Any], data: st.DataObject
@@ -68,7 +68,7 @@ def test_shards_and_permutations_keep_the_bits(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=25)
+@examples(25)
 @given(batch=features(), options=scan_options())
 def test_pairs_have_the_bits_of_the_full_matrix(isa: str, batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(torch.float32)
@@ -109,7 +109,7 @@ def test_strides_do_not_matter(function: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("pooling", ["lse", "avg", "sum", "max"])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=6)
+@examples(6)
 @given(options=scan_options())
 def test_nan_reaches_its_own_items_scores_only(
     isa: str, direction: str, pooling: str, bad: float, options: dict[str, Any]

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores
-from tests.kernels.strategies import DEGENERACIES, Features, features, maxsim_options
-from tests.kernels.tolerance import Expectation, cpu_isa, evaluate
+from tests.kernels.strategies import DEGENERACIES, Features, examples, features, maxsim_options
+from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, evaluate
 
 ISAS = torch.ops.crossret.cpu_isas().split()
 # Of equal similarities rounding picks the maximum, and gradients go there: ties have their own test.
 UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero region", "zero word"))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(batch=features(UNTIED), options=maxsim_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     expected = Expectation.of(maxsim_scores, batch, torch.float32, **options)
@@ -29,13 +29,19 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@settings(max_examples=20)
+@examples(20)
 @given(batch=features(("none", "small")), options=maxsim_options())
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     expected = Expectation.of(maxsim_scores, batch, dtype, **options)
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
+
+
+@examples(30)
+@given(batch=features(UNTIED), options=maxsim_options())
+def test_torch_is_exact_in_float64(batch: Features, options: dict[str, Any]) -> None:
+    check_float64(maxsim_scores, batch, options)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -60,7 +66,7 @@ def test_of_equal_maxima_the_first_gets_the_gradient(isa: str, direction: str, p
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=20)
+@examples(20)
 @given(batch=features(), options=maxsim_options(), data=st.data())
 def test_neighbours_keep_the_bits(
     isa: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], data: st.DataObject
@@ -158,7 +164,7 @@ def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@settings(max_examples=30)
+@examples(30)
 @given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
 def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     """Each query's context has its largest similarity, but for what rounding may exchange."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.kernels.limited_memory import CASES
 from tests.kernels.subprocesses import run_python
 
 MALLOC_DEBUG = "libc_malloc_debug.so.0"
@@ -99,3 +100,18 @@ def peak_rise(case: str) -> float:
     process = run_python("-m", "tests.kernels.peak_memory", case)
     assert process.returncode == 0, process.stderr
     return float(process.stdout)
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward float32", "backward half"])
+def test_nothing_beyond_the_bound_is_even_mapped(kind: str) -> None:
+    cases = [case for case in CASES if case.startswith(kind)]
+    process = run_python("-m", "tests.kernels.limited_memory", "cpu", *cases, MALLOC_ARENA_MAX="1")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines() == cases
+
+
+@pytest.mark.parametrize("case", ["forward t2i", "backward half maxsim"])
+def test_the_limit_on_mappings_holds(case: str) -> None:
+    process = run_python("-m", "tests.kernels.limited_memory", "reference", case, MALLOC_ARENA_MAX="1")
+    assert process.returncode != 0
+    assert "can't allocate memory" in process.stderr

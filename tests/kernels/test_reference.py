@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from crossret_kernels import maxsim_scores, scan_scores
 from tests.kernels import oracle
-from tests.kernels.strategies import Features, features, maxsim_options, scan_options
+from tests.kernels.strategies import Features, examples, features, maxsim_options, scan_options
 
 
 def _pairs(batch: Features) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -21,7 +21,7 @@ def _pairs(batch: Features) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(regions[i], words[c]) for i, c in batch.pairs.tolist()]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(batch=features(), options=scan_options())
 def test_scan_scores_follow_the_paper(batch: Features, options: dict[str, Any]) -> None:
     expected = torch.tensor([oracle.scan_score(v, e, **options) for v, e in _pairs(batch)], dtype=torch.float64)
@@ -29,7 +29,7 @@ def test_scan_scores_follow_the_paper(batch: Features, options: dict[str, Any]) 
     torch.testing.assert_close(scores.flatten(), expected, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(batch=features(), options=maxsim_options())
 def test_maxsim_scores_follow_the_paper(batch: Features, options: dict[str, Any]) -> None:
     expected = torch.tensor([oracle.maxsim_score(v, e, **options) for v, e in _pairs(batch)], dtype=torch.float64)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from crossret_kernels import UnsupportedByBackend, scan_scores
 from tests.kernels import oracle
-from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, features, scan_options
+from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, examples, features, scan_options
 
 BACKENDS = ("torch", "reference")
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -53,7 +53,7 @@ def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Te
     return weights, relevances
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")))
 def test_attention_follows_the_paper(batch: Features, options: dict[str, Any], layout: str) -> None:
     weights, relevances = expected_attention(batch, layout, **options)

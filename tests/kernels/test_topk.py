@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, item_blocks, maxsim_scores, maxsim_topk, scan_scores, scan_topk, topk
+from tests.kernels.strategies import examples
 from tests.kernels.subprocesses import run_python
 
 NAMES = {"scan": (scan_scores, scan_topk), "maxsim": (maxsim_scores, maxsim_topk)}
@@ -128,7 +129,7 @@ def test_it_is_the_begin_of_all_scores_sorted(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases(NUMPY_DTYPES), both=st.booleans())
 def test_memory_maps_are_read_in_blocks(name: str, tmp_path: Path, case: Case, both: bool) -> None:
     scores, best = NAMES[name]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
+from tests.kernels.strategies import examples
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")
@@ -77,7 +78,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, dict[str, Any]]:
     dtype=st.sampled_from((torch.float64, torch.float32, torch.bfloat16, torch.float16)),
     strided=st.booleans(),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_agrees_with_the_loops(
     batch: tuple[Tensor, dict[str, Any]], reduction: str, dtype: torch.dtype, strided: bool
 ) -> None:
@@ -95,7 +96,7 @@ def test_agrees_with_the_loops(
 
 
 @given(batch=batches(), reduction=st.sampled_from(REDUCTIONS))
-@settings(max_examples=40)
+@examples(40)
 def test_gradients_are_derivatives(batch: tuple[Tensor, dict[str, Any]], reduction: str) -> None:
     """Random scores, so that no two hinges tie and none is zero."""
     scores, options = batch

@@ -98,6 +98,16 @@ class Expectation:
             assert error <= bound, f"{name} of {isa or backend} are off by {error:.3g}, more than {bound:.3g}"
 
 
+def check_float64(function: Callable[..., Tensor], batch: Features, options: dict[str, Any]) -> None:
+    """Float64 features, which only PyTorch operations take, lose next to nothing; nor do their gradients."""
+    actual = function(*batch.arguments(), pairs=batch.pairs, **options)
+    assert actual.dtype == torch.float64
+    assert torch.equal(actual, function(*batch.arguments(), pairs=batch.pairs, backend="torch", **options))
+    expected = evaluate(function, batch, torch.float64, backend="reference", **options)
+    for ours, true in zip(evaluate(function, batch, torch.float64, **options), expected, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-7, atol=1e-9 * max(1.0, float(true.abs().max())))
+
+
 def least_attended(batch: Features, options: dict[str, Any]) -> float:
     """The least ‖Σ α c‖ / Σ α ‖c‖ of all queries: where contexts cancel, the cosine's sign is rounding everywhere."""
     sides = [pad(ragged.packed(), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
