@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/parallel.h"
+
 namespace crossret {
 
 namespace {
@@ -87,7 +89,8 @@ std::vector<Range> split(const Side& side, Range range, int64_t rows) {
 Limits plan_limits(const Side& contexts, const Side& queries) {
   constexpr int64_t block_floats = 144 * 1024;  // what products read of a block at a time: over half of a second cache
   constexpr int64_t slice = 1024;               // of k, in those products
-  constexpr int64_t group_floats = 1024 * 1024;
+  // Every thread holds a group: 24 MiB together.
+  const int64_t group_floats = std::min<int64_t>(1024 * 1024, 6 * 1024 * 1024 / thread_count());
   constexpr int64_t shared_rows = 48;  // four full tiles
   const int64_t rows = std::clamp<int64_t>(group_floats / pad_row(contexts.dim), 1, 4096);
   const int64_t n_rows = total(contexts, {0, contexts.count}), n_columns = total(queries, {0, queries.count});

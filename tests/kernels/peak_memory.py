@@ -64,6 +64,10 @@ def run(case: str) -> float:
     if case == "scores":
         regions, words = torch.randn(1000, 36, 32), torch.randn(5000, 20, 32)
         return rise(lambda: scan_scores(regions, words, backend="cpu")) - 1000 * 5000 * 4 / 2**20
+    if case == "threads":
+        torch.set_num_threads(16)
+        corpus = torch.randn(1, 1024).expand(4000 * 36, 1024), torch.arange(0, 4000 * 36 + 1, 36)  # one row in memory
+        return rise(lambda: scan_scores(corpus, torch.randn(20, 20, 1024), backend="cpu"))
     if case == "pairs":
         regions, words = torch.randn(100, 2, 8), torch.randn(100, 2, 8)
         pairs = torch.randint(0, 100, (3_000_000, 2))

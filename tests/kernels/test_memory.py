@@ -81,7 +81,9 @@ def test_the_checked_allocator_checks() -> None:
     assert process.stdout.strip() == f"{PERTURBED:02x}" * 40
 
 
-@pytest.mark.parametrize("case", ["scores", "pairs", "gram", "dense", "sparse", "expanded", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "case", ["scores", "threads", "pairs", "gram", "dense", "sparse", "expanded", "bfloat16", "float16"]
+)
 def test_the_workspace_is_bounded_whatever_the_batch(case: str) -> None:
     assert peak_rise(case) <= 64
 
