@@ -68,6 +68,9 @@ def run(case: str) -> float:
         torch.set_num_threads(16)
         corpus = torch.randn(1, 1024).expand(4000 * 36, 1024), torch.arange(0, 4000 * 36 + 1, 36)  # one row in memory
         return rise(lambda: scan_scores(corpus, torch.randn(20, 20, 1024), backend="cpu"))
+    if case == "slice":  # a copy of it would take 98 MiB
+        regions, words = torch.randn(700, 40, 1024), torch.randn(2, 5, 1024)
+        return rise(lambda: (scan_scores(regions[:, :36], words), maxsim_scores(regions[:, :36], words)))
     if case == "pairs":
         regions, words = torch.randn(100, 2, 8), torch.randn(100, 2, 8)
         pairs = torch.randint(0, 100, (3_000_000, 2))

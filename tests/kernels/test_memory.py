@@ -82,7 +82,7 @@ def test_the_checked_allocator_checks() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["scores", "threads", "pairs", "gram", "dense", "sparse", "expanded", "bfloat16", "float16"]
+    "case", ["scores", "threads", "slice", "pairs", "gram", "dense", "sparse", "expanded", "bfloat16", "float16"]
 )
 def test_the_workspace_is_bounded_whatever_the_batch(case: str) -> None:
     assert peak_rise(case) <= 64
