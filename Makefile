@@ -50,7 +50,7 @@ BENCHMARK = $(BIN)/python -m pytest -q -rs benchmarks --benchmark-enable --bench
 	--benchmark-json .benchmarks/$@.json
 REPORT = $(BIN)/python -m benchmarks.report .benchmarks/$@.json
 
-bench: setup  ## run the main benchmarks, in some minutes
+bench: setup  ## run the main benchmarks: some four minutes on 2 idle cores
 	mkdir -p .benchmarks
 	$(BENCHMARK) -m 'not full'
 	$(REPORT)
