@@ -88,7 +88,8 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
 def test_source_distribution_holds_the_pictures_of_the_readme(project: Path) -> None:
     pictures = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert pictures
-    shutil.copytree(ROOT / "docs", project / "docs")
+    for folder in {str(Path(picture).parent) for picture in pictures}:
+        shutil.copytree(ROOT / folder, project / folder)
     done = run_setup(project, "sdist")
     assert done.returncode == 0, done.stderr
     (archive,) = (project / "dist").glob("*.tar.gz")
