@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
+FASTEST_FIRST = ("triton", "cpu", "torch")  # what backend=None takes the first of that can serve the call
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
-NATIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LEAST_CAPABILITY = (8, 0)
+
+# Triton reads it once, when it is imported: kernels then run on the CPU, slowly, for tests.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
 
 class UnsupportedByBackend(RuntimeError):
@@ -29,37 +36,59 @@ def _load_native() -> str | None:
 
 
 NATIVE_MISSING = _load_native()
+TRITON_MISSING = None if importlib.util.find_spec("triton") else "Triton is not installed (pip install triton)"
 
 
 def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why `backend` cannot score features of this device and dtype; None when it can."""
     if backend in ("torch", "reference"):
         return None
-    if backend in ("triton", "cuda"):
+    if backend == "cuda":
         return "these kernels are not built in this version"
-    if device.type != "cpu":
-        return f"it runs on the CPU but the features are on {device}"
-    if dtype not in NATIVE_DTYPES:
+    if backend == "triton" and TRITON_MISSING is not None:
+        return TRITON_MISSING
+    kind = "cuda" if backend == "triton" and not INTERPRETED else "cpu"
+    if device.type != kind:
+        where = {"cpu": "the CPU", "cuda": "CUDA devices"}[kind]
+        return f"it runs on {where} but the features are on {device}"
+    if dtype not in KERNEL_DTYPES:
         return f"it takes float32, bfloat16 and float16 features, not {dtype}"
-    return NATIVE_MISSING
+    if backend == "cpu":
+        return NATIVE_MISSING
+    if INTERPRETED:
+        return "Triton's interpreter gets bfloat16 wrong" if dtype == torch.bfloat16 else None
+    if not torch.cuda.is_available():
+        return "this PyTorch finds no CUDA device"
+    found = torch.cuda.get_device_capability(device)
+    return None if found >= LEAST_CAPABILITY else f"it takes compute capability 8.0 or newer, {device} has {found}"
 
 
-def select_backend(requested: str | None, device: torch.device, dtype: torch.dtype, by_torch: str | None = None) -> str:
+def select_backend(
+    requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, str | None] | None = None
+) -> str:
     """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
 
-    `by_torch` is why PyTorch operations alone can serve the call, whatever its features; None where others can too.
+    `refusals` says by backend why it cannot serve this very call, whatever else it serves.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
+    refusals = refusals or {}
+
+    def refusal(backend: str) -> str | None:
+        return unsupported_reason(backend, device, dtype) or refusals.get(backend)
+
     name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if name is None:
-        return "cpu" if by_torch is None and unsupported_reason("cpu", device, dtype) is None else "torch"
+        return next(backend for backend in _preferred() if refusal(backend) is None)
     if name not in BACKENDS:
         source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-    reason = unsupported_reason(name, device, dtype)
-    if reason is None and by_torch is not None and name not in ("torch", "reference"):
-        reason = by_torch
+    reason = refusal(name)
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
+
+
+def _preferred() -> tuple[str, ...]:
+    """An interpreted backend is for tests that name it."""
+    return FASTEST_FIRST[1:] if INTERPRETED else FASTEST_FIRST

@@ -28,6 +28,9 @@ class Ragged:
         values: padded (n, L, D), or packed (rows, D).
         offsets: (n + 1,) int64, item k is ``values[offsets[k] : offsets[k + 1]]``; None where padded.
         padded_lengths: (n,) int64, item k is ``values[k, : padded_lengths[k]]``; None where packed, or all L are valid.
+
+    Both are on the values' device, or on the CPU where the caller keeps them there: a plan can be made of them without
+    waiting for a device.
     """
 
     values: Tensor
@@ -43,13 +46,13 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """(n,) int64."""
+        """(n,) int64, where offsets and padded_lengths are; on the CPU where there are neither."""
         if self.offsets is not None:
             return self.offsets.diff()
         if self.padded_lengths is not None:
             return self.padded_lengths
         n, longest, _ = self.values.shape
-        return torch.full((n,), longest, dtype=torch.int64, device=self.values.device)
+        return torch.full((n,), longest, dtype=torch.int64)
 
     @property
     def width(self) -> int:
@@ -69,9 +72,10 @@ class Ragged:
             rows = values.index_select(0, items)
             if self.padded_lengths is None:
                 return rows, torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
-            mask = places < self.padded_lengths.index_select(0, items)[:, None]
+            mask = places < self.padded_lengths.to(items.device).index_select(0, items)[:, None]
         else:
-            starts, ends = (self.offsets[k : k + len(self)].index_select(0, items)[:, None] for k in (0, 1))
+            offsets = self.offsets.to(items.device)
+            starts, ends = (offsets[k : k + len(self)].index_select(0, items)[:, None] for k in (0, 1))
             mask = places < ends - starts
             rows = self.values.index_select(0, (starts + places).where(mask, starts).flatten())
             rows = rows.view(*mask.shape, self.values.size(1))
@@ -84,7 +88,7 @@ class Ragged:
         rows = self.values.flatten(0, 1)
         if self.padded_lengths is None:
             return rows
-        mask = torch.arange(self.values.size(1), device=rows.device) < self.padded_lengths[:, None]
+        mask = torch.arange(self.values.size(1), device=rows.device) < self.padded_lengths.to(rows.device)[:, None]
         return rows.index_select(0, mask.flatten().nonzero().flatten())
 
     def padded(self) -> tuple[Tensor, Tensor]:
@@ -97,7 +101,7 @@ class Ragged:
         values = self.values if self.values.size(1) else F.pad(self.values, (0, 0, 0, 1))
         if self.padded_lengths is None:
             return values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
-        mask = torch.arange(values.size(1), device=values.device) < self.padded_lengths[:, None]
+        mask = torch.arange(values.size(1), device=values.device) < self.padded_lengths.to(values.device)[:, None]
         return values.masked_fill(~mask[:, :, None], 0), mask
 
 
@@ -209,7 +213,7 @@ def _from_padded(features: Tensor, lengths: Lengths, name: str, lengths_name: st
         raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
     if looking:
         _check_lengths(sizes, longest, lengths_name, item)
-    return Ragged(features, None, sizes.to(features.device))
+    return Ragged(features, None, _within_reach(sizes, features))
 
 
 def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ragged:
@@ -221,7 +225,7 @@ def _from_packed(values: Tensor, cu_seqlens: Tensor, name: str, item: str) -> Ra
         raise ValueError(f"{name}[1] (cu_seqlens) must have one dimension, got shape {tuple(offsets.shape)}")
     if checkable():
         _check_offsets(offsets, values.size(0), name, item)
-    return Ragged(values, offsets.to(values.device), None)
+    return Ragged(values, _within_reach(offsets, values), None)
 
 
 def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
@@ -244,7 +248,12 @@ def _from_list(features: Sequence[Tensor], name: str, item: str) -> Ragged:
         return Ragged(features[0].unsqueeze(0), None, None)
     values = torch.cat(list(features))
     ends = accumulate((feature.size(0) for feature in features), initial=0)
-    return Ragged(values, torch.tensor(list(ends), dtype=torch.int64, device=values.device), None)
+    return Ragged(values, torch.tensor(list(ends), dtype=torch.int64), None)
+
+
+def _within_reach(integers: Tensor, features: Tensor) -> Tensor:
+    """Where `Ragged` has lengths and offsets of these features."""
+    return integers if integers.device.type == "cpu" else integers.to(features.device)
 
 
 def is_offsets(candidate: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -18,12 +19,13 @@ _TENSORS = 7  # arguments of _RAGGED, ahead of an operation's options
 _REGIONS, _WORDS = 0, 3  # which of them get gradients
 
 
-def define_scores(name: str, options: str) -> Callable[..., Tensor]:
+def define_scores(name: str, options: str, module: str | None = None) -> Callable[..., Tensor]:
     """Registers ``crossret::<name>`` and ``crossret::<name>_backward``, which score images and captions.
 
-    Both take the two ragged sides and the pairs, then `options`, in schema notation. The kernels live in csrc and are
-    registered when the native library loads. Scores are (n_images, n_captions) or (P,), float32. Returns the operation
-    as a function that is differentiable under `torch.func` too.
+    Both take the two ragged sides and the pairs, then `options`, in schema notation. Their kernels are `scores` and
+    `gradients` of `module`, imported at the first call; without one they live in csrc and are registered when the
+    native library loads. Scores are (n_images, n_captions) or (P,), float32. Returns the operation as a function that
+    is differentiable under `torch.func` too.
     """
     tags = (torch.Tag.pt2_compliant_tag,)
     _LIBRARY.define(f"{name}({_RAGGED}, {options}) -> Tensor", tags=tags)
@@ -34,6 +36,9 @@ def define_scores(name: str, options: str) -> Callable[..., Tensor]:
     )
     torch.library.register_fake(f"crossret::{name}", _fake_scores, lib=_LIBRARY)
     torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients, lib=_LIBRARY)
+    if module is not None:
+        _implement(name, module, "scores")
+        _implement(f"{name}_backward", module, "gradients")
     operation = getattr(torch.ops.crossret, name).default
     gradients = getattr(torch.ops.crossret, f"{name}_backward").default
     once = _differentiable_once(gradients, f"{name}_backward")
@@ -47,18 +52,31 @@ def define_scores(name: str, options: str) -> Callable[..., Tensor]:
     return _eagerly(operation, function, (_REGIONS, _WORDS))
 
 
-def define_indices(name: str, options: str) -> Callable[..., Tensor]:
+def define_indices(name: str, options: str, module: str | None = None) -> Callable[..., Tensor]:
     """Registers ``crossret::<name>``, which finds an index for every query of every pair; returns the operation.
 
     It takes what scores take, then `options`, in schema notation, then the number of queries a pair has a place for:
-    None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient.
+    None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient. Its
+    kernel is `indices` of `module`, or in csrc.
     """
     _LIBRARY.define(f"{name}({_RAGGED}, {options}, SymInt? width) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(f"crossret::{name}", _fake_indices, lib=_LIBRARY)
+    if module is not None:
+        _implement(name, module, "indices")
     operation = getattr(torch.ops.crossret, name).default
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
     return cast("Callable[..., Tensor]", operation)
+
+
+def _implement(name: str, module: str, function: str) -> None:
+    """Kernels in Python: on CUDA devices and, where Triton interprets them, on the CPU."""
+
+    def kernel(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(module), function)(*arguments)
+
+    for key in ("CUDA", "CPU"):
+        _LIBRARY.impl(name, kernel, key)
 
 
 def _fake_scores(*arguments: Any) -> Tensor:

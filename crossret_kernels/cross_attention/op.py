@@ -14,12 +14,16 @@ from crossret_kernels.cross_attention.reference import scan_attention_reference,
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, checkable
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, in_slices, shape_scores
+from crossret_kernels.tile_plan import triton_refusal
 
-_native_scores = define_scores(
-    "scan_scores",
+_OPTIONS = (
     "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
-    "bool normalize",
+    "bool normalize"
 )
+_KERNELS = {
+    "cpu": define_scores("scan_scores", _OPTIONS),
+    "triton": define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton"),
+}
 
 
 @overload
@@ -102,7 +106,7 @@ def scan_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the attending side (captions for t2i, images for i2t)
             against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
-            16 bytes each, as of `pairs` that are not int64; else backend "cpu" never holds more than 2 MiB of it.
+            16 bytes each, as of `pairs` that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
         return_attention: whether to return the attention too; takes `pairs` or `candidates`, as the weights of all
             pairs would fill the memory.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
@@ -144,16 +148,20 @@ def scan_scores(
                 "return_attention takes padded features inside torch.compile: call it outside with packed or list ones"
             )
         by_torch = "the attention weights are made in PyTorch operations, by 'torch' and 'reference'"
-        chosen = select_backend(backend, images.values.device, images.values.dtype, by_torch)
+        chosen = select_backend(
+            backend, images.values.device, images.values.dtype, dict.fromkeys(("cpu", "triton", "cuda"), by_torch)
+        )
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
         scores, weights, relevances = attend(images, captions, selected.listed(), options)
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen == "cpu":
-        native = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
-        scores = in_slices(_native_scores, images, captions, selected, native)
+    chosen = select_backend(
+        backend, images.values.device, images.values.dtype, {"triton": triton_refusal(images, captions)}
+    )
+    if chosen in _KERNELS:
+        numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
+        scores = in_slices(_KERNELS[chosen], images, captions, selected, numbers)
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         scores = score(images, captions, None if selected is None else selected.listed(), options)

@@ -1,0 +1,214 @@
+"""Whole items packed into tiles of fixed size: what a Triton kernel reads to know whose row stands where.
+
+A tile is a run of slots. Each item's rows take successive slots of one tile; a slot that no row takes is empty. Plans
+are made on the host in NumPy, once for every set of lengths, and kept on the device.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret_kernels.ragged import Ragged, checkable
+
+LARGEST_TILE = 256  # slots of one side, while the other's items fit half of it
+LEAST_SEGMENTS = 16  # the least side of a product in Triton
+KEPT_PLANS = 64
+EMPTY = -1
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """Items of one side in tiles of `size` slots; every table is int32.
+
+    Attributes:
+        size: slots of a tile, a power of two.
+        segments: places for items in a tile, a power of two, at least 16.
+        rows: (tiles, size), which row of the side stands in a slot, counted through all items' rows, padding included;
+            an empty slot repeats the first row of its tile, so that what it loads exists.
+        owners: (tiles, size), the place among the tile's items of the one whose row it is; −1 where empty.
+        items: (tiles, segments), the items of a tile; −1 where there is none.
+        lengths: (tiles, segments), their rows; 0 where there is none.
+    """
+
+    size: int
+    segments: int
+    rows: Tensor
+    owners: Tensor
+    items: Tensor
+    lengths: Tensor
+
+    @property
+    def tiles(self) -> int:
+        return self.rows.size(0)
+
+
+@dataclass(frozen=True)
+class ItemTable:
+    """Where each item of a side lies, (items,) int32 on the device, and the longest of them."""
+
+    first_rows: Tensor
+    lengths: Tensor
+    longest: int
+
+
+def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """First-fit decreasing: the tiles that it makes, as (how many alike, [(length, how many items of it)]).
+
+    Filling tile after tile with the longest item that still fits puts every item where first-fit decreasing does. Tiles
+    filled alike are made at once, so that the work grows with the number of different lengths, not of items.
+
+    Raises:
+        ValueError: an item has more than `size` rows.
+    """
+    kinds, counts = np.unique(lengths, return_counts=True)
+    if kinds.size and kinds[-1] > size:
+        raise ValueError(f"an item of {kinds[-1]} rows does not fit a tile of {size}")
+    left = dict(zip(kinds.tolist()[::-1], counts.tolist()[::-1], strict=True))
+    tiles: list[tuple[int, list[tuple[int, int]]]] = []
+    while left:
+        room, contents = size, []
+        for length, count in left.items():
+            uses = min(room // length, count)
+            if uses:
+                contents.append((length, uses))
+                room -= uses * length
+        alike = min(left[length] // uses for length, uses in contents)
+        tiles.append((alike, contents))
+        for length, uses in contents:
+            left[length] -= alike * uses
+            if not left[length]:
+                del left[length]
+    return tiles
+
+
+def plan_tiles(lengths: Ints, first_rows: Ints, size: int, device: torch.device) -> TilePlan:
+    """Packs items of these lengths, of which each begins at its row, into tiles on the device.
+
+    Raises:
+        ValueError: an item has more than `size` rows.
+    """
+    kinds = pack(lengths, size)
+    most = max((sum(uses for _, uses in contents) for _, contents in kinds), default=1)
+    segments = max(LEAST_SEGMENTS, 1 << (most - 1).bit_length())
+    n_tiles = sum(alike for alike, _ in kinds)
+    rows = np.zeros((n_tiles, size), np.int32)
+    owners = np.full((n_tiles, size), EMPTY, np.int32)
+    items = np.full((n_tiles, segments), EMPTY, np.int32)
+    rows_of_items = np.zeros((n_tiles, segments), np.int32)
+    order = np.argsort(-lengths, kind="stable")
+    ordered = lengths[order]
+    taken = {
+        int(length): int(start) for length, start in zip(*np.unique(-ordered, return_index=True), strict=True)
+    }  # by −length: where the next item of that length stands in `order`
+    tile = 0
+    for alike, contents in kinds:
+        slot = place = 0
+        block = slice(tile, tile + alike)
+        for length, uses in contents:
+            start = taken[-length]
+            taken[-length] = start + alike * uses
+            chosen = order[start : start + alike * uses].reshape(alike, uses)
+            items[block, place : place + uses] = chosen
+            rows_of_items[block, place : place + uses] = length
+            slots = slice(slot, slot + uses * length)
+            rows[block, slots] = (first_rows[chosen][:, :, None] + np.arange(length)).reshape(alike, -1)
+            owners[block, slots] = np.repeat(np.arange(place, place + uses), length)
+            slot += uses * length
+            place += uses
+        rows[block, slot:] = rows[block, :1]
+        tile += alike
+    return TilePlan(
+        size, segments, *(torch.from_numpy(table).to(device) for table in (rows, owners, items, rows_of_items))
+    )
+
+
+class _Kept:
+    """Plans by what they were made of, the latest used; those that a CUDA graph was captured with are kept for good."""
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[tuple[object, ...], TilePlan | ItemTable] = OrderedDict()
+        self._captured: dict[tuple[object, ...], TilePlan | ItemTable] = {}
+
+    def get(self, key: tuple[object, ...]) -> TilePlan | ItemTable | None:
+        found = self._captured.get(key) or self._latest.get(key)
+        if found is not None:
+            self.put(key, found)
+        return found
+
+    def put(self, key: tuple[object, ...], made: TilePlan | ItemTable) -> None:
+        self._latest[key] = made
+        self._latest.move_to_end(key)
+        if len(self._latest) > KEPT_PLANS:
+            self._latest.popitem(last=False)
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._captured[key] = made
+
+
+_kept = _Kept()
+
+
+def lengths_of(side: Ragged) -> Ints:
+    """Rows of every item, on the host: waits for the device where the caller keeps them there."""
+    return side.lengths.cpu().numpy()
+
+
+def tiles_of(side: Ragged, size: int) -> TilePlan:
+    """The side's plan in tiles of `size` slots, made at the first call with its lengths."""
+    key = ("tiles", size, *_key(side))
+    found = _kept.get(key)
+    if not isinstance(found, TilePlan):
+        found = plan_tiles(lengths_of(side), _first_rows(side), size, side.values.device)
+        _kept.put(key, found)
+    return found
+
+
+def items_of(side: Ragged) -> ItemTable:
+    """Where the side's items lie, made at the first call with its lengths."""
+    key = ("items", *_key(side))
+    found = _kept.get(key)
+    if not isinstance(found, ItemTable):
+        lengths = lengths_of(side)
+        device = side.values.device
+        first_rows, rows = (
+            torch.from_numpy(table.astype(np.int32)).to(device) for table in (_first_rows(side), lengths)
+        )
+        found = ItemTable(first_rows, rows, int(lengths.max(initial=1)))
+        _kept.put(key, found)
+    return found
+
+
+def _key(side: Ragged) -> tuple[object, ...]:
+    integers = side.offsets if side.offsets is not None else side.padded_lengths
+    return (
+        side.values.device,
+        len(side),
+        None if side.offsets is not None else side.values.size(1),
+        None if integers is None else integers.cpu().numpy().tobytes(),
+    )
+
+
+def _first_rows(side: Ragged) -> Ints:
+    if side.offsets is not None:
+        return side.offsets[:-1].cpu().numpy()
+    return np.arange(len(side), dtype=np.int64) * side.values.size(1)
+
+
+def triton_refusal(*sides: Ragged) -> str | None:
+    """Why items are too long to share a tile of attention; None where they are not, or lengths cannot be looked at."""
+    if not checkable() or not all(len(side) for side in sides):
+        return None
+    longest = sorted(items_of(side).longest if side.values.is_cuda else side.width for side in sides)
+    if longest[1] <= LARGEST_TILE and longest[0] <= LARGEST_TILE // 2:
+        return None
+    return (
+        f"it takes items of up to {LARGEST_TILE} rows, and {LARGEST_TILE // 2} on the other side, "
+        f"these have {longest[1]} and {longest[0]}"
+    )

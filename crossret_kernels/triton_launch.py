@@ -1,0 +1,82 @@
+"""What launching Triton kernels of pairwise scores needs: sides of a call as kernels read them, precisions, sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.tile_plan import ItemTable, TilePlan, items_of, tiles_of
+from crossret_kernels.triton_tiles import row_norms
+
+LEAST_SLOTS = 16  # of a tile: the least side of a product in Triton
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's features and where its rows lie.
+
+    Attributes:
+        features: as the caller has them, rows contiguous.
+        per_item, item_stride, row_stride: rows lie `row_stride` elements apart, groups of `per_item` `item_stride`.
+        n_rows: all of them, padding included.
+        n_items: images or captions.
+        ragged: the same side, for plans.
+    """
+
+    features: Tensor
+    per_item: int
+    item_stride: int
+    row_stride: int
+    n_rows: int
+    n_items: int
+    ragged: Ragged
+
+    @classmethod
+    def of(cls, values: Tensor, offsets: Tensor | None, lengths: Tensor | None) -> Side:
+        if values.stride(-1) != 1 or min(values.stride()) < 0:
+            values = values.contiguous()
+        ragged = Ragged(values, offsets, lengths)
+        if offsets is not None:
+            return cls(values, 1, values.stride(0), values.stride(0), values.size(0), len(ragged), ragged)
+        n, longest, _ = values.shape
+        return cls(values, max(longest, 1), values.stride(0), values.stride(1), n * longest, n, ragged)
+
+    @property
+    def dim(self) -> int:
+        return self.features.size(-1)
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        return self.per_item, self.item_stride, self.row_stride
+
+    def tiles(self, size: int) -> TilePlan:
+        return tiles_of(self.ragged, size)
+
+    @property
+    def table(self) -> ItemTable:
+        return items_of(self.ragged)
+
+    def norms(self) -> Tensor:
+        """‖x‖ of every row, (n_rows,) float32."""
+        norms = torch.empty(self.n_rows, dtype=torch.float32, device=self.features.device)
+        rows, k = 16, 256
+        if self.n_rows:
+            row_norms[(-(-self.n_rows // rows),)](
+                self.features, norms, self.n_rows, *self.strides, self.dim, ROWS=rows, K=k
+            )
+        return norms
+
+
+def precisions(dtype: torch.dtype) -> tuple[str, str]:
+    """Of products of features, and of the products that come after them."""
+    if dtype != torch.float32:
+        return "tf32", "tf32"
+    return ("tf32", "tf32") if torch.backends.cuda.matmul.allow_tf32 else ("ieee", "tf32x3")
+
+
+def slots_for(longest: int, usual: int) -> int:
+    """Slots of a tile that holds the longest item: the usual number, or more where that is too few."""
+    return max(usual, LEAST_SLOTS, 1 << (longest - 1).bit_length())

@@ -1,0 +1,158 @@
+"""What Triton kernels over tiles of whole items share: who stands in a tile, its product, sums and maxima by item.
+
+A tile's rows are slots of one side, its columns slots of the other; `tile_plan` says whose. Sums over an item's slots
+are products with the 0/1 matrix that tells which slot is whose, so that items of any lengths share a tile and none is
+padded. What is summed so must be finite: 0 × NaN would reach the tile's other items.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def item_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE: tl.constexpr, WHOLE: tl.constexpr):
+    """(rows (SIZE,) int64, owners (SIZE,) int32) of a tile of the plan; where WHOLE, of one item, named by `tile`."""
+    slot = tl.arange(0, SIZE)
+    if WHOLE:
+        first = tl.load(first_rows + tile)
+        length = tl.load(lengths + tile)
+        rows = first + tl.where(slot < length, slot, 0)
+        owners = tl.where(slot < length, 0, -1)
+    else:
+        rows = tl.load(rows_table + tile * SIZE + slot)
+        owners = tl.load(owners_table + tile * SIZE + slot)
+    return rows.to(tl.int64), owners
+
+
+@triton.jit
+def tile_items(items_table, counts_table, lengths, tile, SEGMENTS: tl.constexpr, WHOLE: tl.constexpr):
+    """(items (SEGMENTS,) int64, −1 where there is none, and their lengths) of a tile."""
+    place = tl.arange(0, SEGMENTS)
+    if WHOLE:
+        items = tl.where(place == 0, tile, -1)
+        counts = tl.where(place == 0, tl.load(lengths + tile), 0)
+    else:
+        items = tl.load(items_table + tile * SEGMENTS + place)
+        counts = tl.load(counts_table + tile * SEGMENTS + place)
+    return items.to(tl.int64), counts
+
+
+@triton.jit
+def membership(owners, SEGMENTS: tl.constexpr):
+    """(slots, SEGMENTS): 1 where the slot belongs to the item, 0 elsewhere and in empty slots."""
+    return (owners[:, None] == tl.arange(0, SEGMENTS)[None, :]).to(tl.float32)
+
+
+@triton.jit
+def row_offsets(rows, per_item, item_stride, row_stride):
+    """Where rows begin among a side's elements: `per_item` of them lie `row_stride` apart, items `item_stride`."""
+    return rows // per_item * item_stride + rows % per_item * row_stride
+
+
+@triton.jit
+def product(
+    left, left_offsets, right, right_offsets, D,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(M, N) of rows of two sides, summed in float32; EVEN says that K divides D."""
+    k = tl.arange(0, K)
+    left_cells = left + left_offsets[:, None] + k[None, :]
+    right_cells = right + right_offsets[:, None] + k[None, :]
+    sums = tl.zeros((M, N), tl.float32)
+    for d in range(0, D, K):
+        if EVEN:
+            a = tl.load(left_cells + d)
+            b = tl.load(right_cells + d)
+        else:
+            a = tl.load(left_cells + d, mask=(d + k < D)[None, :], other=0.0)
+            b = tl.load(right_cells + d, mask=(d + k < D)[None, :], other=0.0)
+        sums = tl.dot(a, tl.trans(b), sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def sum_rows(x, members, PRECISION: tl.constexpr):
+    """Sums over each item's rows: (rows, columns) by members (rows, SEGMENTS) to (SEGMENTS, columns)."""
+    return tl.dot(tl.trans(members), x, input_precision=PRECISION)
+
+
+@triton.jit
+def sum_columns(x, members, PRECISION: tl.constexpr):
+    """Sums over each item's columns: (rows, columns) by members (columns, SEGMENTS) to (rows, SEGMENTS)."""
+    return tl.dot(x, members, input_precision=PRECISION)
+
+
+@triton.jit
+def to_rows(x, members, PRECISION: tl.constexpr):
+    """What each item has, to all of its rows: (SEGMENTS, columns) to (rows, columns), zero in empty slots."""
+    return tl.dot(members, x, input_precision=PRECISION)
+
+
+@triton.jit
+def to_columns(x, members, PRECISION: tl.constexpr):
+    """What each item has, to all of its columns: (rows, SEGMENTS) to (rows, columns), zero in empty slots."""
+    return tl.dot(x, tl.trans(members), input_precision=PRECISION)
+
+
+@triton.jit
+def row_maxima(x, owners, n_items):
+    """Of every cell the greatest of its item's rows in its column; 0 in empty slots."""
+    maxima = tl.zeros_like(x)
+    for item in range(n_items):
+        inside = (owners == item)[:, None]
+        best = tl.max(tl.where(inside, x, float("-inf")), 0)
+        maxima = tl.where(inside, best[None, :], maxima)
+    return maxima
+
+
+@triton.jit
+def column_maxima(x, owners, n_items):
+    """Of every cell the greatest of its item's columns in its row; 0 in empty slots."""
+    maxima = tl.zeros_like(x)
+    for item in range(n_items):
+        inside = (owners == item)[None, :]
+        best = tl.max(tl.where(inside, x, float("-inf")), 1)
+        maxima = tl.where(inside, best[:, None], maxima)
+    return maxima
+
+
+@triton.jit
+def bounded(x, MOST: tl.constexpr):
+    """x held within ±MOST; NaN becomes MOST or −MOST."""
+    return tl.minimum(tl.maximum(x, -MOST), MOST)
+
+
+@triton.jit
+def grouped(program, n_rows, n_columns, GROUP: tl.constexpr):
+    """(row, column) of a program in an order in which programs that run together share rows and columns of tiles."""
+    band = program // (GROUP * n_columns)
+    first = band * GROUP
+    height = tl.minimum(n_rows - first, GROUP)
+    within = program % (GROUP * n_columns)
+    return first + within % height, within // height
+
+
+@triton.jit
+def inverse(x):
+    """1 / x, and 0 where x is 0."""
+    return tl.where(x != 0, 1.0 / tl.where(x != 0, x, 1.0), 0.0)
+
+
+@triton.jit
+def row_norms(features, norms, n_rows, per_item, item_stride, row_stride, D, ROWS: tl.constexpr, K: tl.constexpr):
+    """‖x‖ of every row of a side; 0 where it is not finite: scores of such a row are NaN by its similarities."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cells = features + row_offsets(row, per_item, item_stride, row_stride)[:, None] + tl.arange(0, K)[None, :]
+    inside = (row < n_rows)[:, None]
+    largest = tl.zeros((ROWS,), tl.float32)
+    for d in range(0, D, K):
+        x = tl.load(cells + d, mask=inside & (d + tl.arange(0, K) < D)[None, :], other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
+    scale = tl.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
+    squares = tl.zeros((ROWS,), tl.float32)
+    for d in range(0, D, K):
+        x = tl.load(cells + d, mask=inside & (d + tl.arange(0, K) < D)[None, :], other=0.0).to(tl.float32)
+        x = x / scale[:, None]
+        squares += tl.sum(x * x, 1)
+    norm = scale * tl.sqrt(squares)
+    tl.store(norms + row, tl.where(norm < float("inf"), norm, 0.0), mask=row < n_rows)
