@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,23 @@ class Side:
     @property
     def table(self) -> ItemTable:
         return items_of(self.ragged)
+
+    @property
+    def longest(self) -> int:
+        """Rows of the longest item."""
+        return self.table.longest
+
+    def arguments(self, norms: Tensor, plan: TilePlan | None) -> tuple[Any, ...]:
+        """The side as kernels over pairs take it; without a plan a tile holds one item."""
+        table = self.table
+        tables = (table.lengths,) * 4 if plan is None else (plan.rows, plan.owners, plan.items, plan.lengths)
+        return (self.features, norms, *tables, table.first_rows, table.lengths, *self.strides)
+
+    def rows_arguments(self, plan: TilePlan | None) -> tuple[Any, ...]:
+        """The side as kernels over its rows alone take it."""
+        table = self.table
+        tables = (table.lengths,) * 2 if plan is None else (plan.rows, plan.owners)
+        return (self.features, *tables, table.first_rows, table.lengths, *self.strides)
 
     def norms(self) -> Tensor:
         """‖x‖ of every row, (n_rows,) float32."""

@@ -96,8 +96,8 @@ def to_columns(x, members, PRECISION: tl.constexpr):
 
 @triton.jit
 def row_maxima(x, owners, n_items):
-    """Of every cell the greatest of its item's rows in its column; 0 in empty slots."""
-    maxima = tl.zeros_like(x)
+    """Of every cell the greatest of its item's rows in its column; in empty slots the cell itself."""
+    maxima = x
     for item in range(n_items):
         inside = (owners == item)[:, None]
         best = tl.max(tl.where(inside, x, float("-inf")), 0)
@@ -107,8 +107,8 @@ def row_maxima(x, owners, n_items):
 
 @triton.jit
 def column_maxima(x, owners, n_items):
-    """Of every cell the greatest of its item's columns in its row; 0 in empty slots."""
-    maxima = tl.zeros_like(x)
+    """Of every cell the greatest of its item's columns in its row; in empty slots the cell itself."""
+    maxima = x
     for item in range(n_items):
         inside = (owners == item)[None, :]
         best = tl.max(tl.where(inside, x, float("-inf")), 1)
