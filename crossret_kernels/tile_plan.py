@@ -7,7 +7,9 @@ are made on the host in NumPy, once for every set of lengths, and kept on the de
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ KEPT_PLANS = 64
 EMPTY = -1
 
 Ints = NDArray[np.int64]
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True)
@@ -134,16 +137,16 @@ class _Kept:
     """Plans by what they were made of, the latest used; those that a CUDA graph was captured with are kept for good."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[object, ...], TilePlan | ItemTable] = OrderedDict()
-        self._captured: dict[tuple[object, ...], TilePlan | ItemTable] = {}
+        self._latest: OrderedDict[tuple[object, ...], object] = OrderedDict()
+        self._captured: dict[tuple[object, ...], object] = {}
 
-    def get(self, key: tuple[object, ...]) -> TilePlan | ItemTable | None:
+    def get(self, key: tuple[object, ...]) -> object | None:
         found = self._captured.get(key) or self._latest.get(key)
         if found is not None:
             self.put(key, found)
         return found
 
-    def put(self, key: tuple[object, ...], made: TilePlan | ItemTable) -> None:
+    def put(self, key: tuple[object, ...], made: object) -> None:
         self._latest[key] = made
         self._latest.move_to_end(key)
         if len(self._latest) > KEPT_PLANS:
@@ -160,29 +163,42 @@ def lengths_of(side: Ragged) -> Ints:
     return side.lengths.cpu().numpy()
 
 
-def tiles_of(side: Ragged, size: int) -> TilePlan:
-    """The side's plan in tiles of `size` slots, made at the first call with its lengths."""
-    key = ("tiles", size, *_key(side))
+def first_rows_of(side: Ragged) -> Ints:
+    """The row that every item begins with, counted through all items' rows, padding included; on the host."""
+    if side.offsets is not None:
+        return side.offsets[:-1].cpu().numpy()
+    return np.arange(len(side), dtype=np.int64) * side.values.size(1)
+
+
+def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
+    """What `make` makes of a side's lengths with these options, made at the first call with them."""
+    key = (kind, *options, *_key(side))
     found = _kept.get(key)
-    if not isinstance(found, TilePlan):
-        found = plan_tiles(lengths_of(side), _first_rows(side), size, side.values.device)
+    if not isinstance(found, kind):
+        found = make()
         _kept.put(key, found)
     return found
+
+
+def tiles_of(side: Ragged, size: int) -> TilePlan:
+    """The side's plan in tiles of `size` slots, made at the first call with its lengths."""
+    return kept_plan(
+        TilePlan, (size,), side, lambda: plan_tiles(lengths_of(side), first_rows_of(side), size, side.values.device)
+    )
 
 
 def items_of(side: Ragged) -> ItemTable:
     """Where the side's items lie, made at the first call with its lengths."""
-    key = ("items", *_key(side))
-    found = _kept.get(key)
-    if not isinstance(found, ItemTable):
+
+    def make() -> ItemTable:
         lengths = lengths_of(side)
         device = side.values.device
         first_rows, rows = (
-            torch.from_numpy(table.astype(np.int32)).to(device) for table in (_first_rows(side), lengths)
+            torch.from_numpy(table.astype(np.int32)).to(device) for table in (first_rows_of(side), lengths)
         )
-        found = ItemTable(first_rows, rows, int(lengths.max(initial=1)))
-        _kept.put(key, found)
-    return found
+        return ItemTable(first_rows, rows, int(lengths.max(initial=1)))
+
+    return kept_plan(ItemTable, (), side, make)
 
 
 def _key(side: Ragged) -> tuple[object, ...]:
@@ -193,12 +209,6 @@ def _key(side: Ragged) -> tuple[object, ...]:
         None if side.offsets is not None else side.values.size(1),
         None if integers is None else integers.cpu().numpy().tobytes(),
     )
-
-
-def _first_rows(side: Ragged) -> Ints:
-    if side.offsets is not None:
-        return side.offsets[:-1].cpu().numpy()
-    return np.arange(len(side), dtype=np.int64) * side.values.size(1)
 
 
 def triton_refusal(*sides: Ragged) -> str | None:

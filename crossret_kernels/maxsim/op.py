@@ -15,8 +15,17 @@ from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together
 from crossret_kernels.registration import define_indices, define_scores
 from crossret_kernels.selection import as_pairs, in_slices, shape_scores
 
-_native_scores = define_scores("maxsim_scores", "str direction, str pooling, bool normalize")
-_native_argmax = define_indices("maxsim_argmax", "str direction, bool normalize")
+_OPTIONS = "str direction, str pooling, bool normalize"
+_INDEX_OPTIONS = "str direction, bool normalize"
+_TRITON = "crossret_kernels.maxsim.triton"
+_SCORES = {
+    "cpu": define_scores("maxsim_scores", _OPTIONS),
+    "triton": define_scores("maxsim_scores_triton", _OPTIONS, _TRITON),
+}
+_INDICES = {
+    "cpu": define_indices("maxsim_argmax", _INDEX_OPTIONS),
+    "triton": define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _TRITON),
+}
 
 
 @overload
@@ -84,7 +93,7 @@ def maxsim_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
             against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
-            16 bytes each, as of `pairs` that are not int64; else backend "cpu" never holds more than 2 MiB of it.
+            16 bytes each, as of `pairs` that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
         return_argmax: whether to return which context each query takes too. It costs a second pass over the pairs.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
             else the fastest that serves the call.
@@ -110,8 +119,8 @@ def maxsim_scores(
     check_together(images, captions)
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
-    if chosen == "cpu":
-        scores = in_slices(_native_scores, images, captions, selected, (direction, pooling, normalize))
+    if chosen in _SCORES:
+        scores = in_slices(_SCORES[chosen], images, captions, selected, (direction, pooling, normalize))
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, None if selected is None else selected.listed(), options)
@@ -120,8 +129,8 @@ def maxsim_scores(
         return scores
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
-    if chosen == "cpu":
-        argmax = in_slices(_native_argmax, images, captions, selected, (direction, normalize, width), queries)
+    if chosen in _INDICES:
+        argmax = in_slices(_INDICES[chosen], images, captions, selected, (direction, normalize, width), queries)
     else:
         if width is None:
             width = max(queries.lengths.tolist(), default=0)

@@ -1,0 +1,188 @@
+"""Backend "triton" of Sum-Max: launches of its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.maxsim.row_blocks import RowBlocks, blocks_of
+from crossret_kernels.maxsim.triton_kernels import best_of_items, best_of_tiles
+from crossret_kernels.triton_launch import Side, precisions, slots_for
+
+LARGEST_TILE = 128  # queries; items of more pass through it in pieces
+LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
+PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A kernel's tile: M queries by blocks of N contexts, D in steps of K; how Triton runs it."""
+
+    m: int
+    n: int
+    k: int
+    resident: bool
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, its sides as contexts and queries.
+
+    Attributes:
+        contexts, queries: the side whose best are taken, and the one that takes them.
+        pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
+        context_column: of the contexts' items in pairs.
+        pooling: of the scores; "none" where every query's best is asked for.
+        normalize: whether similarities are cosines.
+    """
+
+    contexts: Side
+    queries: Side
+    pairs: Tensor | None
+    context_column: int
+    pooling: str
+    normalize: bool
+
+    @classmethod
+    def of(cls, arguments: tuple[Any, ...], direction: str, pooling: str, normalize: bool) -> Call:
+        """From the tensors that the operations take first."""
+        images, captions, pairs = Side.of(*arguments[:3]), Side.of(*arguments[3:6]), arguments[6]
+        sides = (images, captions) if direction == "t2i" else (captions, images)
+        return cls(*sides, None if pairs is None else pairs.contiguous(), int(direction == "i2t"), pooling, normalize)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the scores."""
+        if self.pairs is not None:
+            return (len(self.pairs),)
+        return self.in_order(self.contexts.n_items, self.queries.n_items)
+
+    def in_order(self, of_contexts: int, of_queries: int) -> tuple[int, int]:
+        """What there is of either side as (image's, caption's)."""
+        return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
+
+    @property
+    def by_items(self) -> bool:
+        """Whether each item of queries has tiles of its own."""
+        return self.pairs is not None or self.queries.table.longest > LARGEST_TILE
+
+    def tiling(self) -> Tiling:
+        dtype, dim = self.contexts.features.dtype, self.contexts.dim
+        longest = self.queries.table.longest
+        rows = longest if self.by_items else max(longest, self.queries.n_rows)
+        m = min(slots_for(rows, 16), LARGEST_TILE)
+        wide, precision = dtype == torch.float32, precisions(dtype)[0]
+        n = self.blocks().size
+        # Without tensor cores a product's operands lie in registers: steps of D are short.
+        resident = dim <= LARGEST_RESIDENT and precision != "ieee"
+        k = slots_for(dim, 16) if resident else 16 if precision == "ieee" else 32 if wide else 64
+        return Tiling(m, n, k, resident, 8 if m * n >= 128 * 64 else 4, 2 if wide and resident else 3)
+
+    def blocks(self) -> RowBlocks:
+        """The contexts', of at most as many rows as fit a processor's memory beside queries."""
+        return blocks_of(self.contexts.ragged, 64 if self.contexts.features.dtype == torch.float32 else 128)
+
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Of contexts and of queries; anything where they are not asked for."""
+        if not self.normalize:
+            return self.contexts.table.lengths, self.queries.table.lengths
+        return self.contexts.norms(), self.queries.norms()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where kernels store the best context of every query.
+
+    Attributes:
+        indices: they, of any integer dtype.
+        values: their similarities, float32; None where they are not wanted.
+        context_stride: from one item of contexts, or one listed pair, to the next.
+        firsts: (items of queries,): where an item's begin, counted from there.
+    """
+
+    indices: Tensor
+    values: Tensor | None
+    context_stride: int
+    firsts: Tensor
+
+
+def scores(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
+    call = Call.of(arguments, *arguments[7:10])
+    out = torch.empty(call.shape, dtype=torch.float32, device=call.contexts.features.device)
+    if out.numel():
+        find(call, call.norms(), out, None, 0, call.contexts.n_items)
+    return out
+
+
+def indices(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_argmax_triton`: the best contexts (n_images, n_captions, Q), or (P, Q) of pairs, int64."""
+    direction, normalize, width = arguments[7:10]
+    call = Call.of(arguments, direction, "none", normalize)
+    width = call.queries.table.longest if width is None else width
+    device = call.contexts.features.device
+    out = torch.full((*call.shape, width), -1, dtype=torch.int64, device=device)
+    if out.numel():
+        context_stride, query_stride = width, 0
+        if call.pairs is None:
+            context_stride, query_stride = call.in_order(out.stride(0), out.stride(1))
+        firsts = torch.arange(call.queries.n_items, device=device) * query_stride
+        find(call, call.norms(), None, Places(out, None, context_stride, firsts), 0, call.contexts.n_items)
+    return out
+
+
+def find(
+    call: Call, norms: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, count: int
+) -> None:
+    """Stores all scores, or the best contexts in `count` items from the first; of a listed call's pairs, all."""
+    contexts, queries, tile = call.contexts, call.queries, call.tiling()
+    unused = queries.table.lengths
+    stored = (unused, unused, 0, unused)
+    if places is not None:
+        values = unused if places.values is None else places.values
+        stored = (places.indices, values, places.context_stride, places.firsts)
+    strides = (0, 0) if out is None or out.dim() == 1 else call.in_order(out.stride(0), out.stride(1))
+    constants = {
+        "INDEX": places is not None,
+        "VALUES": places is not None and places.values is not None,
+        "POOLING": call.pooling,
+        "NORMALIZE": call.normalize,
+        "M": tile.m,
+        "N": tile.n,
+        "K": tile.k,
+        "RESIDENT": tile.resident,
+        "EVEN": contexts.dim % tile.k == 0,
+        "PRECISION": precisions(contexts.features.dtype)[0],
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }
+    sums = (unused if out is None else out, *strides)
+    if call.by_items:
+        n_runs, run_items = runs(count, queries.n_items)
+        n_programs = n_runs * queries.n_items if call.pairs is None else len(call.pairs)
+        best_of_items[(n_programs,)](
+            queries.features, norms[1], queries.table.first_rows, queries.table.lengths, *queries.strides,
+            contexts.features, norms[0], contexts.table.first_rows, contexts.table.lengths, *contexts.strides,
+            unused if call.pairs is None else call.pairs, *sums, *stored,
+            first, count, run_items, queries.n_items, contexts.dim,
+            LISTED=call.pairs is not None, CONTEXT_COLUMN=call.context_column, **constants,
+        )  # fmt: skip
+        return
+    plan, blocks = queries.tiles(tile.m), call.blocks()
+    n_runs, run_items = runs(count, plan.tiles)
+    best_of_tiles[(n_runs * plan.tiles,)](
+        queries.features, norms[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,
+        *queries.strides, contexts.features, norms[0], blocks.table, blocks.borders, *contexts.strides,
+        *sums, *stored, first, count, run_items, plan.tiles, contexts.dim, **constants, SEGMENTS=plan.segments,
+    )  # fmt: skip
+
+
+def runs(n_items: int, n_tiles: int) -> tuple[int, int]:
+    """(How many runs, the items of each) to share items of contexts out into, for each of the tiles."""
+    run_items = -(-n_items // max(1, min(n_items, -(-PROGRAMS // n_tiles))))
+    return -(-n_items // run_items), run_items
