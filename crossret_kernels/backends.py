@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
@@ -14,6 +15,8 @@ FASTEST_FIRST = ("triton", "cpu", "torch")  # what backend=None takes the first 
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
+
+Refusal: TypeAlias = Callable[[], "str | None"]
 
 # Triton reads it once, when it is imported: kernels then run on the CPU, slowly, for tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
@@ -64,18 +67,18 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
 
 
 def select_backend(
-    requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, str | None] | None = None
+    requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None = None
 ) -> str:
     """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
 
-    `refusals` says by backend why it cannot serve this very call, whatever else it serves.
+    `refusals` tell by backend why it cannot serve this very call, whatever else it serves; they are asked in need.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
-    refusals = refusals or {}
 
     def refusal(backend: str) -> str | None:
-        return unsupported_reason(backend, device, dtype) or refusals.get(backend)
+        reason = unsupported_reason(backend, device, dtype)
+        return refusals[backend]() if reason is None and refusals and backend in refusals else reason
 
     name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if name is None:

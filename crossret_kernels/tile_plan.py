@@ -16,10 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.ragged import Ragged, checkable
+from crossret_kernels.ragged import Ragged
 
-LARGEST_TILE = 256  # slots of one side, while the other's items fit half of it
-LEAST_SEGMENTS = 16  # the least side of a product in Triton
 KEPT_PLANS = 64
 EMPTY = -1
 
@@ -33,7 +31,7 @@ class TilePlan:
 
     Attributes:
         size: slots of a tile, a power of two.
-        segments: places for items in a tile, a power of two, at least 16.
+        segments: places for items in a tile, a power of two.
         rows: (tiles, size), which row of the side stands in a slot, counted through all items' rows, padding included;
             an empty slot repeats the first row of its tile, so that what it loads exists.
         owners: (tiles, size), the place among the tile's items of the one whose row it is; −1 where empty.
@@ -62,11 +60,12 @@ class ItemTable:
     longest: int
 
 
-def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
+def pack(lengths: Ints, size: int, segments: int) -> list[tuple[int, list[tuple[int, int]]]]:
     """First-fit decreasing: the tiles that it makes, as (how many alike, [(length, how many items of it)]).
 
-    Filling tile after tile with the longest item that still fits puts every item where first-fit decreasing does. Tiles
-    filled alike are made at once, so that the work grows with the number of different lengths, not of items.
+    A tile has room for `size` rows and `segments` items. Filling tile after tile with the longest item that still fits
+    puts every item where first-fit decreasing does. Tiles filled alike are made at once, so that the work grows with
+    the number of different lengths, not of items.
 
     Raises:
         ValueError: an item has more than `size` rows.
@@ -77,12 +76,13 @@ def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
     left = dict(zip(kinds.tolist()[::-1], counts.tolist()[::-1], strict=True))
     tiles: list[tuple[int, list[tuple[int, int]]]] = []
     while left:
-        room, contents = size, []
+        room, places, contents = size, segments, []
         for length, count in left.items():
-            uses = min(room // length, count)
+            uses = min(room // length, places, count)
             if uses:
                 contents.append((length, uses))
                 room -= uses * length
+                places -= uses
         alike = min(left[length] // uses for length, uses in contents)
         tiles.append((alike, contents))
         for length, uses in contents:
@@ -92,15 +92,19 @@ def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
     return tiles
 
 
-def plan_tiles(lengths: Ints, first_rows: Ints, size: int, device: torch.device) -> TilePlan:
+def fill_of(lengths: Ints, size: int, segments: int) -> float:
+    """Which part of the slots of tiles of this size the items take."""
+    tiles = sum(alike for alike, _ in pack(lengths, size, segments))
+    return float(lengths.sum()) / (tiles * size) if tiles else 1.0
+
+
+def plan_tiles(lengths: Ints, first_rows: Ints, size: int, segments: int, device: torch.device) -> TilePlan:
     """Packs items of these lengths, of which each begins at its row, into tiles on the device.
 
     Raises:
         ValueError: an item has more than `size` rows.
     """
-    kinds = pack(lengths, size)
-    most = max((sum(uses for _, uses in contents) for _, contents in kinds), default=1)
-    segments = max(LEAST_SEGMENTS, 1 << (most - 1).bit_length())
+    kinds = pack(lengths, size, segments)
     n_tiles = sum(alike for alike, _ in kinds)
     rows = np.zeros((n_tiles, size), np.int32)
     owners = np.full((n_tiles, size), EMPTY, np.int32)
@@ -180,11 +184,13 @@ def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make:
     return found
 
 
-def tiles_of(side: Ragged, size: int) -> TilePlan:
-    """The side's plan in tiles of `size` slots, made at the first call with its lengths."""
-    return kept_plan(
-        TilePlan, (size,), side, lambda: plan_tiles(lengths_of(side), first_rows_of(side), size, side.values.device)
-    )
+def tiles_of(side: Ragged, size: int, segments: int) -> TilePlan:
+    """The side's plan in tiles of `size` slots for `segments` items, made at the first call with its lengths."""
+
+    def make() -> TilePlan:
+        return plan_tiles(lengths_of(side), first_rows_of(side), size, segments, side.values.device)
+
+    return kept_plan(TilePlan, (size, segments), side, make)
 
 
 def items_of(side: Ragged) -> ItemTable:
@@ -208,17 +214,4 @@ def _key(side: Ragged) -> tuple[object, ...]:
         len(side),
         None if side.offsets is not None else side.values.size(1),
         None if integers is None else integers.cpu().numpy().tobytes(),
-    )
-
-
-def triton_refusal(*sides: Ragged) -> str | None:
-    """Why items are too long to share a tile of attention; None where they are not, or lengths cannot be looked at."""
-    if not checkable() or not all(len(side) for side in sides):
-        return None
-    longest = sorted(items_of(side).longest if side.values.is_cuda else side.width for side in sides)
-    if longest[1] <= LARGEST_TILE and longest[0] <= LARGEST_TILE // 2:
-        return None
-    return (
-        f"it takes items of up to {LARGEST_TILE} rows, and {LARGEST_TILE // 2} on the other side, "
-        f"these have {longest[1]} and {longest[0]}"
     )

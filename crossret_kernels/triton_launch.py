@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -53,10 +54,10 @@ class Side:
     def strides(self) -> tuple[int, int, int]:
         return self.per_item, self.item_stride, self.row_stride
 
-    def tiles(self, size: int) -> TilePlan:
-        return tiles_of(self.ragged, size)
+    def tiles(self, size: int, segments: int) -> TilePlan:
+        return tiles_of(self.ragged, size, segments)
 
-    @property
+    @cached_property
     def table(self) -> ItemTable:
         return items_of(self.ragged)
 
@@ -92,7 +93,7 @@ def precisions(dtype: torch.dtype) -> tuple[str, str]:
     """Of products of features, and of the products that come after them."""
     if dtype != torch.float32:
         return "tf32", "tf32"
-    return ("tf32", "tf32") if torch.backends.cuda.matmul.allow_tf32 else ("ieee", "tf32x3")
+    return ("tf32", "tf32") if torch.backends.cuda.matmul.fp32_precision == "tf32" else ("ieee", "tf32x3")
 
 
 def slots_for(longest: int, usual: int) -> int:

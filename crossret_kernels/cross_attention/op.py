@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, overload
 
 from torch import Tensor
@@ -11,10 +12,10 @@ from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
+from crossret_kernels.cross_attention.tiling import refusal
 from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, checkable
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, in_slices, shape_scores
-from crossret_kernels.tile_plan import triton_refusal
 
 _OPTIONS = (
     "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
@@ -149,7 +150,10 @@ def scan_scores(
             )
         by_torch = "the attention weights are made in PyTorch operations, by 'torch' and 'reference'"
         chosen = select_backend(
-            backend, images.values.device, images.values.dtype, dict.fromkeys(("cpu", "triton", "cuda"), by_torch)
+            backend,
+            images.values.device,
+            images.values.dtype,
+            dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch),
         )
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
         scores, weights, relevances = attend(images, captions, selected.listed(), options)
@@ -157,7 +161,7 @@ def scan_scores(
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
     chosen = select_backend(
-        backend, images.values.device, images.values.dtype, {"triton": triton_refusal(images, captions)}
+        backend, images.values.device, images.values.dtype, {"triton": partial(refusal, images, captions)}
     )
     if chosen in _KERNELS:
         numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)

@@ -10,37 +10,14 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling, tiling
 from crossret_kernels.cross_attention.triton_kernels import gram_tiles, scan_forward
-from crossret_kernels.tile_plan import LEAST_SEGMENTS, TilePlan
-from crossret_kernels.triton_launch import LEAST_SLOTS, Side, precisions, slots_for
+from crossret_kernels.tile_plan import TilePlan
+from crossret_kernels.triton_launch import Side, precisions
 
-USUAL_TILE = (128, 64)  # slots of contexts and queries, where items fit
 GRAM_BYTES = 48 * 2**20
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
 LARGEST_FREE_LSE = 40.0
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A kernel's tile: M slots of contexts by N of queries, D in steps of K; and how Triton runs it."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-    @property
-    def launch(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages}
-
-
-def tiling(longest_context: int, longest_query: int, dtype: torch.dtype, whole: bool) -> Tiling:
-    """The tile for items of these lengths; `whole` for listed pairs, which have a tile each."""
-    usual = (LEAST_SLOTS, LEAST_SLOTS) if whole else USUAL_TILE
-    m, n = slots_for(longest_context, usual[0]), slots_for(longest_query, usual[1])
-    k = 32 if dtype == torch.float32 else 64
-    return Tiling(m, n, k, 8 if m * n >= 128 * 64 else 4, 3)
 
 
 @dataclass(frozen=True)
@@ -92,8 +69,11 @@ class Call:
     def numbers(self) -> tuple[float, float, float]:
         return self.options.clip_slope, self.options.lambda_softmax, self.options.lambda_lse
 
-    def constants(self, tile: Tiling, segments: tuple[int, int]) -> dict[str, Any]:
-        """What the kernels over tiles of attention are compiled for; `segments` of contexts and queries."""
+    def tiling(self, stages: int) -> Tiling:
+        return tiling(self.contexts.ragged, self.queries.ragged, self.pairs is not None, stages)
+
+    def constants(self, tile: Tiling) -> dict[str, Any]:
+        """What the kernels over tiles of attention are compiled for."""
         options = self.options
         main, fine = precisions(self.contexts.features.dtype)
         free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
@@ -109,8 +89,8 @@ class Call:
             "M": tile.m,
             "N": tile.n,
             "K": tile.k,
-            "CONTEXT_ITEMS": segments[0],
-            "QUERY_ITEMS": segments[1],
+            "CONTEXT_ITEMS": CONTEXT_SEGMENTS,
+            "QUERY_ITEMS": QUERY_SEGMENTS,
             "EVEN": self.contexts.dim % tile.k == 0,
             "MAIN": main,
             "FINE": fine,
@@ -132,15 +112,15 @@ def scores(*arguments: Any) -> Tensor:
     out = torch.empty(call.shape, dtype=torch.float32, device=contexts.features.device)
     if not out.numel():
         return out
-    tile = tiling(contexts.longest, queries.longest, contexts.features.dtype, call.pairs is not None)
+    tile = call.tiling(stages=3)
     if call.pairs is not None:
         scan_forward[(out.numel(),)](
             *call.sides(), call.pairs, call.context_norms, out, 0, 0, 0, 0, 0, contexts.dim, *call.numbers,
-            **call.constants(tile, (LEAST_SEGMENTS, LEAST_SEGMENTS)),
+            **call.constants(tile),
         )  # fmt: skip
         return out
-    context_plan, query_plan = contexts.tiles(tile.m), queries.tiles(tile.n)
-    constants = call.constants(tile, (context_plan.segments, query_plan.segments))
+    context_plan, query_plan = contexts.tiles(tile.m, CONTEXT_SEGMENTS), queries.tiles(tile.n, QUERY_SEGMENTS)
+    constants = call.constants(tile)
     for tiles, grams in gram_runs(call, context_plan, tile, range(context_plan.tiles), GRAM_BYTES // (4 * tile.m**2)):
         scan_forward[(len(tiles) * query_plan.tiles,)](
             *call.sides(context_plan, query_plan), call.context_norms, grams, out, *call.score_strides,

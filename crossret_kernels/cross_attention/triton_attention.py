@@ -24,6 +24,7 @@ EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root
 MOST = tl.constexpr(1e15)
 # Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
 CANCELLED = tl.constexpr(0.25)
+MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
 TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 
 
@@ -85,42 +86,51 @@ def attention_weights(
 
 
 @triton.jit
-def attended_squares(
-    p, squares, cancelled, contexts, context_offsets, context_owners, n_context_items, D,
+def attended_vectors(
+    p, products, squares, cancelled, contexts, context_offsets, context_owners, n_context_items,
+    queries, query_offsets, D,
     N: tl.constexpr, K: tl.constexpr, SEGMENTS: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
-    """‖Σ p c‖² from the contexts themselves where it was `cancelled`, (SEGMENTS, N)."""
+    """q·a and ‖a‖² from the vectors a = Σ p c themselves where they were `cancelled`, (SEGMENTS, N)."""
     k = tl.arange(0, K)
-    cells = contexts + context_offsets[:, None] + k[None, :]
+    context_cells = contexts + context_offsets[:, None] + k[None, :]
+    query_cells = queries + query_offsets[:, None] + k[None, :]
     for item in range(n_context_items):
         own = tl.trans(tl.where((context_owners == item)[:, None], p, 0.0))
-        lengths = tl.zeros((N,), tl.float32)
+        product = tl.zeros((N,), tl.float32)
+        square = tl.zeros((N,), tl.float32)
         for d in range(0, D, K):
-            c = tl.load(cells + d, mask=(d + k < D)[None, :], other=0.0).to(tl.float32)
+            inside = (d + k < D)[None, :]
+            c = tl.load(context_cells + d, mask=inside, other=0.0).to(tl.float32)
             attended = tl.dot(own, c, input_precision=FINE)
-            lengths += tl.sum(attended * attended, 1)
+            q = tl.load(query_cells + d, mask=inside, other=0.0).to(tl.float32)
+            product += tl.sum(attended * q, 1)
+            square += tl.sum(attended * attended, 1)
         here = (tl.arange(0, SEGMENTS) == item)[:, None] & cancelled
-        squares = tl.where(here, lengths[None, :], squares)
-    return squares
+        products = tl.where(here, product[None, :], products)
+        squares = tl.where(here, square[None, :], squares)
+    return products, squares
 
 
 @triton.jit
 def attended_lengths(
-    p, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
-    n_context_items, D,
+    p, products, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
+    n_context_items, queries, query_offsets, query_scales, D,
     N: tl.constexpr, K: tl.constexpr, SEGMENTS: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
-    """(G p (M, N), ‖Σ p c‖² of every item and query (SEGMENTS, N))."""
+    """G p (M, N); of every item and query (SEGMENTS, N) q·a, which is Σ p s where that keeps its digits, and ‖a‖²."""
     gram_weights = tl.dot(grams, p, input_precision=FINE)
     squares = sum_rows(p * gram_weights, context_members, FINE)
     lengths = p * (context_norms * context_scales)[:, None]
     cancelled = squares < CANCELLED * sum_rows(lengths * lengths, context_members, FINE)
     if tl.max(cancelled.to(tl.int32)) > 0:
-        squares = attended_squares(
-            p * context_scales[:, None], squares, cancelled, contexts, context_offsets, context_owners,
-            n_context_items, D, N, K, SEGMENTS, FINE,
+        # Products of the scaled query, as those of the similarities are.
+        products, squares = attended_vectors(
+            p * context_scales[:, None], products * inverse(query_scales)[None, :], squares, cancelled, contexts,
+            context_offsets, context_owners, n_context_items, queries, query_offsets, D, N, K, SEGMENTS, FINE,
         )  # fmt: skip
-    return gram_weights, squares
+        products = products * query_scales[None, :]
+    return gram_weights, products, squares
 
 
 @triton.jit
@@ -197,9 +207,10 @@ def tile_similarities(
 @triton.jit
 def tile_relevances(
     s, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
-    n_context_items, query_lengths, query_members, query_owners, n_query_items, D, slope, lambda_softmax,
+    n_context_items, queries, query_offsets, query_scales, query_norms, query_members, query_owners, n_query_items,
+    D, slope, lambda_softmax,
     CLIPS: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr,
-    N: tl.constexpr, K: tl.constexpr, CONTEXT_ITEMS: tl.constexpr, FINE: tl.constexpr,
+    N: tl.constexpr, CONTEXT_ITEMS: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """Of a tile p and G p (M, N); of every context item and query (CONTEXT_ITEMS, N) Σp, ‖a‖², ‖q‖‖a‖ and cos(q, a)."""
     p = attention_weights(
@@ -208,12 +219,12 @@ def tile_relevances(
     )  # fmt: skip
     products = sum_rows(p * s, context_members, FINE)
     totals = sum_rows(p, context_members, FINE)
-    gram_weights, squares = attended_lengths(
-        p, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
-        n_context_items, D, N, K, CONTEXT_ITEMS, FINE,
+    gram_weights, products, squares = attended_lengths(
+        p, products, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
+        n_context_items, queries, query_offsets, query_scales, D, N, MENDED, CONTEXT_ITEMS, FINE,
     )  # fmt: skip
     squares = tl.maximum(squares, 0.0)
-    lengths = query_lengths[None, :] * tl.sqrt(squares)
+    lengths = (query_norms * query_scales)[None, :] * tl.sqrt(squares)
     relevances = tl.where(lengths != 0, products / least_length(lengths, totals), 0.0)
     return p, gram_weights, totals, squares, lengths, relevances
 

@@ -166,8 +166,8 @@ def scan_backward(
                 tile_grams = tl.load(grams + gram_tile * M * M + square_cells)
             p, gram_weights, totals, squares, lengths, relevances = tile_relevances(
                 s, tile_grams, contexts, c_offsets, c_scales, c_norms, c_members, c_owners, n_context_items,
-                q_norms * q_scales, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
-                CLIPS, NORM, SHIFTED, N, K, CONTEXT_ITEMS, FINE,
+                queries, q_offsets, q_scales, q_norms, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
+                CLIPS, NORM, SHIFTED, N, CONTEXT_ITEMS, FINE,
             )  # fmt: skip
             fine = tl.abs(pair_gradients) < MOST
             broken = tl.where(fine, broken, 1.0)

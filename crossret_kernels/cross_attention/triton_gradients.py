@@ -10,26 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton import GRAM_BYTES, Call, Tiling, gram_runs
+from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling
+from crossret_kernels.cross_attention.triton import GRAM_BYTES, Call, gram_runs
 from crossret_kernels.cross_attention.triton_backward import feature_gradients, finish_rows, scan_backward
-from crossret_kernels.tile_plan import LEAST_SEGMENTS, TilePlan
-from crossret_kernels.triton_launch import LEAST_SLOTS, Side, precisions, slots_for
+from crossret_kernels.tile_plan import TilePlan
+from crossret_kernels.triton_launch import Side, precisions
 
-USUAL_TILE = (64, 64)  # slots of contexts and queries, where items fit
 BLOCK_BYTES = 64 * 2**20  # of the similarities' gradients
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32
 RUN_BYTES = 32 * 2**20  # of the Gram matrices' gradients, a sum for every program
 PROGRAMS = 1024  # what keeps a large device busy
 WIDTH = 128  # columns of features a program sums the gradients of
 FINISHED_ROWS = 16  # a program
-
-
-def gradient_tiling(longest_context: int, longest_query: int, dtype: torch.dtype, whole: bool) -> Tiling:
-    """The tile of `scan_backward` for items of these lengths; `whole` for listed pairs, which have a tile each."""
-    usual = (LEAST_SLOTS, LEAST_SLOTS) if whole else USUAL_TILE
-    m, n = slots_for(longest_context, usual[0]), slots_for(longest_query, usual[1])
-    k = 32 if dtype == torch.float32 else 64
-    return Tiling(m, n, k, 8 if m * n >= 128 * 64 else 4, 2)
 
 
 def image_and_caption_gradients(grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -117,8 +109,8 @@ def finish(
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queries: Tensor) -> None:
     """Both sides together where their sums fit into the memory for them, else one after the other."""
     dtype, dim = call.contexts.features.dtype, call.contexts.dim
-    tile = gradient_tiling(call.contexts.longest, call.queries.longest, dtype, False)
-    plans = call.contexts.tiles(tile.m), call.queries.tiles(tile.n)
+    tile = call.tiling(stages=2)
+    plans = call.contexts.tiles(tile.m, CONTEXT_SEGMENTS), call.queries.tiles(tile.n, QUERY_SEGMENTS)
     slots = sum(plan.rows.numel() for plan in plans)
     if dtype == torch.float32 or 4 * dim * slots <= SUM_BYTES:
         _add_of_tiles(call, grad_scores, tile, plans, of_contexts, of_queries)
@@ -151,7 +143,7 @@ def _add_of_tiles(
     programs = min(PROGRAMS, max(height, RUN_BYTES // (4 * tile.m**2)))
     each = min(width, -(-width * height // programs))
     blocks = Blocks(height * width, height * -(-width // each), tile, call.contexts.features)
-    constants = call.constants(tile, (plans[0].segments, plans[1].segments))
+    constants = call.constants(tile)
 
     # Sums of one side alone may come in runs; the other's, if any, are all kept.
     outer, inner = (queries, contexts) if queries.most < plans[1].tiles else (contexts, queries)
@@ -188,9 +180,8 @@ def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, o
     """
     pairs = call.pairs
     assert pairs is not None
-    dtype = call.contexts.features.dtype
-    tile = gradient_tiling(call.contexts.longest, call.queries.longest, dtype, True)
-    constants = call.constants(tile, (LEAST_SEGMENTS, LEAST_SEGMENTS))
+    tile = call.tiling(stages=2)
+    constants = call.constants(tile)
     most = max(1, min(BLOCK_BYTES // (4 * tile.m * tile.n), RUN_BYTES // (4 * tile.m**2), pairs.size(0)))
     blocks = Blocks(most, most, tile, call.contexts.features)
     for own_contexts, own, partners, norms, out in (

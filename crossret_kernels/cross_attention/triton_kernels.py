@@ -75,8 +75,8 @@ def scan_forward(
         tile_grams = tl.load(grams + gram_tile.to(tl.int64) * M * M + cells)
     _, _, _, _, _, relevances = tile_relevances(
         s, tile_grams, contexts, c_offsets, c_scales, c_norms, c_members, c_owners, n_context_items,
-        q_norms * q_scales, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
-        CLIPS, NORM, SHIFTED, N, K, CONTEXT_ITEMS, FINE,
+        queries, q_offsets, q_scales, q_norms, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
+        CLIPS, NORM, SHIFTED, N, CONTEXT_ITEMS, FINE,
     )  # fmt: skip
     tile_scores = pooled(
         relevances, q_members, q_owners, q_counts, n_query_items, lambda_lse, POOLING, POOL_SHIFTED, FINE

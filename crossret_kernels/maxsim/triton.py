@@ -173,7 +173,7 @@ def find(
             LISTED=call.pairs is not None, CONTEXT_COLUMN=call.context_column, **constants,
         )  # fmt: skip
         return
-    plan, blocks = queries.tiles(tile.m), call.blocks()
+    plan, blocks = queries.tiles(tile.m, tile.m), call.blocks()
     n_runs, run_items = runs(count, plan.tiles)
     best_of_tiles[(n_runs * plan.tiles,)](
         queries.features, norms[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,

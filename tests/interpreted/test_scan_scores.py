@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention import triton, triton_gradients
+from crossret_kernels.cross_attention import tiling
 from tests.kernels.strategies import Features, examples, features, scan_options
 from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
 from tests.kernels.tolerance import Expectation
@@ -19,8 +19,7 @@ from tests.kernels.tolerance import Expectation
 def small_tiles() -> Any:
     """So that a few items take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton, "USUAL_TILE", (16, 16))
-        patch.setattr(triton_gradients, "USUAL_TILE", (16, 16))
+        patch.setattr(tiling, "SMALL", 16)
         yield
 
 

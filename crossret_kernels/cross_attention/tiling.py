@@ -1,0 +1,74 @@
+"""Which tile attention takes in Triton: by the items' lengths, how well they fill it, and the chip's shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from crossret_kernels.ragged import Ragged, checkable
+from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
+
+LEAST = 16  # slots: the least side of a product in Triton
+SMALL, LARGE = 64, 128  # a tile has at most one large side, or its Gram matrix and weights leave no room
+# Places for items in a tile. Shorter items than a large tile's eight slots each, on average, leave some empty.
+CONTEXT_SEGMENTS, QUERY_SEGMENTS = 16, 32
+WELL_FILLED = 0.95  # of what large tiles are filled: then small ones are taken, of which a core runs two at once
+SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}  # by compute capability
+OTHERS_KIB = 99
+LARGE_KIB = 163  # what a tile with a large side takes at most
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """M slots of contexts by N of queries, D in steps of K; and how Triton runs it."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+    @property
+    def launch(self) -> dict[str, int]:
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+def tiling(contexts: Ragged, queries: Ragged, whole: bool, stages: int) -> Tiling:
+    """The tile for these sides; `whole` for listed pairs, which have a tile each.
+
+    Small on both sides, but where items are longer or, of contexts, fill a large one better.
+    """
+    longest = items_of(contexts).longest, items_of(queries).longest
+    least = LEAST if whole else SMALL
+    m, n = (max(least, 1 << (rows - 1).bit_length()) for rows in longest)
+    if not whole and m == n == SMALL and large_fit(contexts.values.device):
+        lengths = lengths_of(contexts)
+        m = (
+            SMALL
+            if fill_of(lengths, SMALL, CONTEXT_SEGMENTS) >= WELL_FILLED * fill_of(lengths, LARGE, CONTEXT_SEGMENTS)
+            else LARGE
+        )
+    k = 32 if contexts.values.dtype == torch.float32 else 64
+    return Tiling(m, n, k, 8 if m * n > SMALL * SMALL else 4, stages)
+
+
+def large_fit(device: torch.device) -> bool:
+    """Whether the device's cores have the shared memory for a tile with a large side."""
+    if device.type != "cuda":
+        return True
+    return SHARED_KIB.get(torch.cuda.get_device_capability(device), OTHERS_KIB) >= LARGE_KIB
+
+
+def refusal(*sides: Ragged) -> str | None:
+    """Why items are too long to share a tile; None where they are not, or their lengths cannot be looked at."""
+    if not checkable() or not all(len(side) for side in sides):
+        return None
+    shorter, longer = sorted(items_of(side).longest for side in sides)
+    most = LARGE if large_fit(sides[0].values.device) else SMALL
+    if longer <= most and shorter <= SMALL:
+        return None
+    return (
+        f"attention takes items of up to {most} rows on one side and {SMALL} on the other, "
+        f"these have up to {longer} and {shorter}"
+    )
