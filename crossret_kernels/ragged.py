@@ -167,8 +167,10 @@ def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
 
 
 def checkable() -> bool:
-    """Whether tensor values may be looked at: not while torch.compile traces."""
-    return not torch.compiler.is_compiling()
+    """Whether tensor values may be looked at: not while torch.compile traces or a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def as_int64(integers: Tensor, name: str) -> Tensor:

@@ -131,6 +131,7 @@ def scan_backward(
     square_cells = tl.arange(0, M)[:, None] * M + tl.arange(0, M)[None, :]
     gram_sums = gram_gradients + program * M * M + square_cells
     tl.store(gram_sums, tl.zeros((M, M), tl.float32))
+    tl.debug_barrier()  # they are read back by threads that may be others
     for local_query in range(first, last):
         if WHOLE:
             query_tile = tl.load(pairs + 2 * pair + 1 - CONTEXT_COLUMN)
@@ -202,6 +203,7 @@ def scan_backward(
             tl.store(query_factors + block * N + tl.arange(0, N), own)
             sums = tl.load(gram_sums)
             tl.store(gram_sums, tl.dot(of_squares * p, tl.trans(p), sums, input_precision=FINE))
+            tl.debug_barrier()
 
 
 @triton.jit

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given
 
-from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention import tiling
+from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
+from crossret_kernels.cross_attention import tiling, triton, triton_gradients
 from tests.kernels.strategies import Features, examples, features, scan_options
 from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
 from tests.kernels.tolerance import Expectation
 
+DIRECTIONS = pytest.mark.parametrize("direction", ["t2i", "i2t"])
+OPERATION = torch.ops.crossret.scan_scores_triton
+
 
 @pytest.fixture(autouse=True, scope="module")
-def small_tiles() -> Any:
+def small_tiles() -> Iterator[None]:
     """So that a few items take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling, "SMALL", 16)
+        patch.setattr(tiling, "LARGE", 64)
         yield
+
+
+def batch_of(
+    n_images: int, n_captions: int, dim: int = 24, longest: tuple[int, int] = (12, 9), **more: Any
+) -> Features:
+    generator = torch.Generator().manual_seed(n_images)
+    sides = [
+        torch.randn(n, rows, dim, generator=generator, dtype=torch.float64)
+        for n, rows in zip((n_images, n_captions), longest, strict=True)
+    ]
+    lengths = [torch.randint(1, side.size(1) + 1, (side.size(0),), generator=generator) for side in sides]
+    return Features(sides[0], sides[1], lengths[0], lengths[1], more.get("pairs"))
 
 
 @examples(60)
@@ -36,3 +53,222 @@ def test_float16(batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(torch.float16).to(torch.float64)
     assume(well_posed(batch, options))
     Expectation.of(scan_scores, batch, torch.float16, **options).check("triton")
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_workspaces_of_one_tile(
+    direction: str, dtype: torch.dtype, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run, rectangle and chunk is then as small as it can be; both sides' sums go one after the other."""
+    batch = batch_of(5, 7)
+    expected = Expectation.of(scan_scores, batch, dtype, direction=direction, normalize=normalize)
+    for module, name in (
+        (triton, "GRAM_BYTES"),
+        (triton_gradients, "GRAM_BYTES"),
+        (triton_gradients, "BLOCK_BYTES"),
+        (triton_gradients, "SUM_BYTES"),
+        (triton_gradients, "RUN_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, 1)
+    expected.check("triton")
+    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 4 * 16 * 64 * 2)  # two blocks at a time
+    expected.check("triton")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_listed_pairs_in_chunks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some items all pairs are listed, of one none, one pair twice; an item's lie in two chunks."""
+    pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [0, 0], [2, 3], [0, 2], [2, 3]])
+    batch = batch_of(4, 4, pairs=pairs)
+    expected = Expectation.of(scan_scores, batch, dtype, normalize=True)
+    expected.check("triton")
+    monkeypatch.setattr(triton_gradients, "RUN_BYTES", 2 * 4 * 16 * 16)
+    if dtype == torch.float32:  # in half precision an item's sum is rounded between chunks
+        expected.check("triton")
+
+
+@DIRECTIONS
+def test_only_one_side_needs_a_gradient(direction: str) -> None:
+    batch = batch_of(3, 5).to(torch.float32)
+    whole = [side.clone().requires_grad_() for side in (batch.regions, batch.words)]
+    scan_scores(*whole, *batch.lengths, direction=direction, backend="triton").sum().backward()
+    for needed in (0, 1):
+        sides = [batch.regions.clone(), batch.words.clone()]
+        sides[needed].requires_grad_()
+        scan_scores(*sides, *batch.lengths, direction=direction, backend="triton").sum().backward()
+        assert torch.equal(sides[needed].grad, whole[needed].grad)
+        assert sides[1 - needed].grad is None
+
+
+@DIRECTIONS
+def test_layouts_and_views_score_alike(direction: str) -> None:
+    batch = batch_of(4, 6).to(torch.float32)
+    expected = scan_scores(*batch.arguments(), direction=direction, backend="triton")
+    for layout in ("packed", "list"):
+        scores = scan_scores(*batch.arguments(layout), direction=direction, backend="triton")
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
+    wide = torch.full((4, 20, 40), torch.nan)
+    wide[:, 3:15, 5:29] = batch.regions
+    words = batch.words.transpose(1, 2).contiguous().transpose(1, 2)  # rows are not contiguous
+    views = wide[:, 3:15, 5:29], words
+    scores = scan_scores(*views, *batch.lengths, direction=direction, backend="triton")
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
+    candidates = torch.tensor([[2, 0], [1, 1], [3, 2], [0, 3], [0, 1], [2, 2]])[: 6 if direction == "t2i" else 4]
+    chosen = scan_scores(*batch.arguments(), candidates=candidates, direction=direction, backend="triton")
+    of_queries = expected.T if direction == "t2i" else expected
+    torch.testing.assert_close(chosen, of_queries.gather(1, candidates), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e25])
+@pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm", "no_norm"])
+@DIRECTIONS
+def test_what_is_not_finite_stays_in_its_item(direction: str, norm: str, value: float) -> None:
+    """In scores and, where its pairs have none, in gradients: it shares tiles with other items."""
+    batch = batch_of(4, 5, longest=(5, 4)).to(torch.float32)
+    options = {"direction": direction, "raw_feature_norm": norm, "pooling": "lse", "backend": "triton"}
+    sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
+    sides[0].data[1, 0, 3] = value
+    scores = scan_scores(*sides, *batch.lengths, **options)
+    others = torch.tensor([0, 2, 3])
+    clean = scan_scores(batch.regions, batch.words, *batch.lengths, **options)
+    assert scores[1].isnan().all()
+    assert torch.equal(scores[others], clean[others])
+    scores[others].sum().backward()
+    spoilt = [side.grad for side in sides]
+    clean_sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
+    scan_scores(*clean_sides, *batch.lengths, **options)[others].sum().backward()
+    torch.testing.assert_close(spoilt[0][others], clean_sides[0].grad[others], rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_stays_with_its_pair() -> None:
+    batch = batch_of(3, 4, longest=(5, 4)).to(torch.float32)
+    sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+    scores = scan_scores(*sides, *batch.lengths, backend="triton")
+    grad = torch.ones_like(scores)
+    grad[0, 2] = torch.nan
+    of_regions, of_words = torch.autograd.grad(scores, sides, grad)
+    assert of_regions[0, 0].isnan().any()
+    assert of_words[2, 0].isnan().any()
+    assert of_regions[1:].isfinite().all()
+    assert of_words[[0, 1, 3]].isfinite().all()
+
+
+def test_attended_vectors_that_nearly_cancel() -> None:
+    """pᵀGp is then a small difference of large terms; the kernels must see it and take the long way."""
+    generator = torch.Generator().manual_seed(3)
+    regions = torch.randn(4, 2, 64, generator=generator, dtype=torch.float64)
+    regions[:, 1] = -regions[:, 0] * (1 + 1e-3 * torch.arange(1, 5, dtype=torch.float64)[:, None])
+    words = 1e-2 * torch.randn(5, 6, 64, generator=generator, dtype=torch.float64)
+    batch = Features(regions, words, torch.full((4,), 2), torch.full((5,), 6), None)
+    for norm, scaled in (("no_norm", False), ("clipped", True)):
+        expected = Expectation.of(
+            scan_scores, batch, torch.float32, raw_feature_norm=norm, lambda_softmax=1.0, normalize=scaled
+        )
+        expected.check("triton")
+
+
+@pytest.mark.parametrize("lambda_softmax", [9.0, 20.0, 21.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_one_opposed_word_leaves_every_weight_tiny(scale: float, lambda_softmax: float) -> None:
+    generator = torch.Generator().manual_seed(5)
+    regions = scale * torch.rand(2, 4, 8, generator=generator, dtype=torch.float64)
+    words = -torch.rand(2, 1, 8, generator=generator, dtype=torch.float64)
+    batch = Features(regions, words, torch.full((2,), 4), torch.ones(2, dtype=torch.int64), None)
+    for norm in ("l2norm", "clipped_l2norm"):
+        options = {"raw_feature_norm": norm, "lambda_softmax": lambda_softmax}
+        Expectation.of(scan_scores, batch, torch.float32, **options).check("triton")
+
+
+def test_elements_past_two_to_the_31() -> None:
+    """Rows lie 600 million elements apart in memory that is never touched in between."""
+    apart = 600_000_000
+    try:
+        values = torch.empty(4 * apart + 8, dtype=torch.float16)
+    except RuntimeError:
+        pytest.skip("the address space is limited")
+    regions = values.as_strided((5, 1, 8), (apart, apart, 1))
+    words = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)).half()
+    near = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(1)).half()
+    regions.copy_(near)
+    for direction in ("t2i", "i2t"):
+        scores = scan_scores(regions, words, direction=direction, backend="triton")
+        assert torch.equal(scores, scan_scores(near, words, direction=direction, backend="triton"))
+
+
+def test_twice_the_same_bits() -> None:
+    batch = batch_of(5, 7).to(torch.float32)
+    results = []
+    for _ in range(2):
+        sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
+        scores = scan_scores(*sides, *batch.lengths, backend="triton")
+        scores.square().sum().backward()
+        results.append((scores, sides[0].grad, sides[1].grad))
+    for once, again in zip(*results, strict=True):
+        assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize("n", [(0, 3), (3, 0), (0, 0)])
+def test_no_pairs(n: tuple[int, int]) -> None:
+    sides = [torch.randn(count, 2, 4, requires_grad=True) for count in n]
+    scores = scan_scores(*sides, backend="triton")
+    assert scores.shape == n
+    scores.sum().backward()
+    assert all(side.grad is not None and not side.grad.any() for side in sides)
+    none = torch.empty(0, 2, dtype=torch.int64)
+    assert scan_scores(torch.randn(2, 2, 4), torch.randn(2, 2, 4), pairs=none, backend="triton").shape == (0,)
+
+
+def test_items_too_long_for_a_tile_are_refused() -> None:
+    long = torch.randn(2, 65, 4)
+    with pytest.raises(
+        UnsupportedByBackend, match="up to 64 rows on one side and 16 on the other, these have up to 65"
+    ):
+        scan_scores(long, torch.randn(2, 3, 4), backend="triton")
+    with pytest.raises(UnsupportedByBackend, match="these have up to 20 and 17"):
+        scan_scores(torch.randn(2, 20, 4), torch.randn(2, 17, 4), backend="triton")
+    lengths = torch.tensor([64, 1])
+    assert scan_scores(long, torch.randn(2, 3, 4), lengths, backend="triton").isfinite().all()
+
+
+def test_best_images_of_every_caption() -> None:
+    batch = batch_of(9, 4).to(torch.float32)
+    values, indices = scan_topk(*batch.arguments(), k=3, backend="triton")
+    scores = scan_scores(*batch.arguments(), backend="triton").T
+    best = scores.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(indices, best.indices[:, :3])
+    torch.testing.assert_close(values, best.values[:, :3], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pairs", [None, torch.tensor([[0, 1], [2, 0]])], ids=["all", "listed"])
+def test_registration(pairs: torch.Tensor | None) -> None:
+    batch = batch_of(3, 2, dim=8, longest=(4, 3)).to(torch.float32)
+    sides = (
+        batch.regions.requires_grad_(),
+        None,
+        batch.region_lengths,
+        batch.words.requires_grad_(),
+        None,
+        batch.word_lengths,
+    )
+    options = ("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True)
+    torch.library.opcheck(OPERATION.default, (*sides, pairs, *options))
+    scores = OPERATION(*sides, pairs, *options)
+    detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]
+    backward = torch.ops.crossret.scan_scores_triton_backward.default
+    torch.library.opcheck(backward, (torch.ones_like(scores), *detached, pairs, *options, True, False))
+
+
+def test_inside_torch_compile() -> None:
+    batch = batch_of(3, 2, dim=8, longest=(4, 3)).to(torch.float32)
+    score = torch.compile(lambda v, e: scan_scores(v, e, backend="triton") * 2, fullgraph=True, backend="aot_eager")
+    sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+    scores = score(*sides)
+    expected = scan_scores(*sides, backend="triton") * 2
+    assert torch.equal(scores, expected)
+    for ours, true in zip(
+        torch.autograd.grad(scores.sum(), sides), torch.autograd.grad(expected.sum(), sides), strict=True
+    ):
+        assert torch.equal(ours, true)
