@@ -20,8 +20,11 @@ setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, 
 demo: setup  ## render scenes, train SCAN on them, evaluate it, draw its attention into demo-output/
 	$(BIN)/crossret demo --output demo-output
 
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10
+
 test: lint  ## check the sources, then run the test suite
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10
+	$(PYTEST)
+	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
 
 # A tree of its own, with the library built with sanitizers in it. Their runtimes come first in the process, and the C++
 # library with them: they must see its exceptions. Tests of memory measure and break that of the plain library.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -10,7 +11,10 @@ import torch
 from crossret_kernels.backends import (
     BACKENDS,
     ENVIRONMENT_VARIABLE,
+    INTERPRETED,
+    LEAST_CAPABILITY,
     NATIVE_MISSING,
+    TRITON_MISSING,
     UnsupportedByBackend,
     select_backend,
     unsupported_reason,
@@ -24,6 +28,7 @@ def describe() -> str:
         lines.append(f"native CPU kernels: {torch.ops.crossret.cpu_isas()}; {_selected_isa()} (CROSSRET_CPU_ISA)")
     else:
         lines.append(f"native CPU kernels: none, {NATIVE_MISSING}")
+    lines.append(_triton())
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     for device in devices:
         for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
@@ -33,6 +38,14 @@ def describe() -> str:
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     lines.append(f"{ENVIRONMENT_VARIABLE}: {wanted or 'not set'}")
     return "\n".join(lines)
+
+
+def _triton() -> str:
+    if TRITON_MISSING is not None:
+        return TRITON_MISSING
+    least = ".".join(str(number) for number in LEAST_CAPABILITY)
+    where = f"for CUDA devices of compute capability {least} or newer"
+    return f"Triton {version('triton')}: kernels {'interpreted on the CPU' if INTERPRETED else where}"
 
 
 def _selected_isa() -> str:

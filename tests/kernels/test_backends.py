@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import crossret_kernels
-from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
+from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
 from crossret_kernels.backends import select_backend
 from tests.kernels.subprocesses import run_python
 
@@ -37,7 +38,8 @@ def unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cpu", torch.bfloat16, "cpu"),
         ("cpu", torch.float16, "cpu"),
         ("cpu", torch.float64, "torch"),
-        ("cuda", torch.float32, "torch"),
+        ("cuda", torch.float32, "triton" if torch.cuda.is_available() else "torch"),
+        ("cuda", torch.float64, "torch"),
     ],
 )
 def test_the_fastest_that_can_serves(device: str, dtype: torch.dtype, expected: str) -> None:
@@ -95,7 +97,7 @@ def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.Monk
     ("backend", "dtype", "reason"),
     [
         ("cpu", torch.float64, "it takes float32, bfloat16 and float16 features, not torch.float64"),
-        ("triton", torch.float32, "these kernels are not built in this version"),
+        ("triton", torch.float32, "it runs on CUDA devices but the features are on cpu"),
         ("cuda", torch.float32, "these kernels are not built in this version"),
     ],
 )
@@ -107,6 +109,33 @@ def test_refusals_say_why(function: Callable[..., Tensor], backend: str, dtype: 
 def test_the_native_backend_refuses_other_devices() -> None:
     with pytest.raises(UnsupportedByBackend, match="it runs on the CPU but the features are on cuda:1"):
         select_backend("cpu", torch.device("cuda", 1), torch.float32)
+
+
+def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+
+    def reason(dtype: torch.dtype = torch.float32) -> str | None:
+        return backends.unsupported_reason("triton", device, dtype)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert reason() == "this PyTorch finds no CUDA device"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert reason() is None
+    assert select_backend(None, device, torch.bfloat16) == "triton"
+    assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
+    assert reason() == "Triton is not installed (pip install triton)"
+    assert select_backend(None, device, torch.float32) == "torch"
+
+
+def test_a_call_that_its_backend_refuses_falls_back_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = {"cpu": lambda: "it is too long"}
+    assert select_backend(None, CPU, torch.float32, refusals) == "torch"
+    with pytest.raises(UnsupportedByBackend, match="backend 'cpu' cannot serve this call: it is too long"):
+        select_backend("cpu", CPU, torch.float32, refusals)
 
 
 @functions
@@ -149,7 +178,8 @@ def test_info_says_what_runs_and_why() -> None:
     for dtype, chosen in (("float32", "cpu"), ("bfloat16", "cpu"), ("float16", "cpu"), ("float64", "torch")):
         assert f"cpu torch.{dtype}: {chosen}" in lines
     assert "    not cpu: it takes float32, bfloat16 and float16 features, not torch.float64" in lines
-    assert "    not triton: these kernels are not built in this version" in lines
+    assert "    not triton: it runs on CUDA devices but the features are on cpu" in lines
+    assert lines[2] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
@@ -166,7 +196,7 @@ def test_info_shows_what_the_variables_do() -> None:
 
 SCORES_WITHOUT_NATIVE = """
 import json, torch
-from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
+from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
 from crossret_kernels.info import describe
 regions, words = torch.ones(2, 3, 4).requires_grad_(), torch.ones(3, 4, 4)
 refusals = []
