@@ -118,8 +118,8 @@ def column_maxima(x, owners, n_items):
 
 @triton.jit
 def bounded(x, MOST: tl.constexpr):
-    """x held within ±MOST; NaN becomes MOST or −MOST."""
-    return tl.minimum(tl.maximum(x, -MOST), MOST)
+    """x held within ±MOST; NaN becomes 0. What a maximum with NaN is differs between versions of Triton."""
+    return tl.where(x == x, tl.minimum(tl.maximum(x, -MOST), MOST), 0.0)
 
 
 @triton.jit
