@@ -138,7 +138,7 @@ def inverse(x):
     return tl.where(x != 0, 1.0 / tl.where(x != 0, x, 1.0), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def row_norms(features, norms, n_rows, per_item, item_stride, row_stride, D, ROWS: tl.constexpr, K: tl.constexpr):
     """‖x‖ of every row of a side; 0 where it is not finite: scores of such a row are NaN by its similarities."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

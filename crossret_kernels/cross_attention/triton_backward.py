@@ -90,7 +90,17 @@ def norm_gradients(
     return gradients * tl.where(s > 0, 1.0, slope) if CLIPS else gradients
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "score_context_stride",
+        "score_query_stride",
+        "first_context_tile",
+        "first_query_tile",
+        "n_query_tiles",
+        "tiles_each",
+        "first_pair",
+    ]
+)
 def scan_backward(
     contexts, context_norms, context_rows, context_owners, context_items, context_counts, context_firsts,
     context_lengths, context_per_item, context_item_stride, context_row_stride,
@@ -206,7 +216,9 @@ def scan_backward(
             tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["first_own_tile", "n_own_tiles", "first_partner_tile", "n_partner_tiles", "runs", "first_pair"]
+)
 def feature_gradients(
     own, own_rows, own_owners, own_firsts, own_lengths, own_per_item, own_item_stride, own_row_stride,
     partners, partner_rows, partner_owners, partner_firsts, partner_lengths, partner_per_item, partner_item_stride,
@@ -274,7 +286,7 @@ def feature_gradients(
         tl.store(places, tl.load(places, mask=mask, other=0.0).to(tl.float32) + gradients, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def finish_rows(
     features, norms, per_item, item_stride, row_stride, slot_rows, slot_owners, sums, gradients, n, D,
     NORMALIZE: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,

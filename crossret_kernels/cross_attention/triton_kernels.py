@@ -11,7 +11,7 @@ from crossret_kernels.cross_attention.triton_attention import item_grams, pooled
 from crossret_kernels.triton_tiles import grouped, inverse, item_slots, membership, row_offsets, tile_items
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_tile"])
 def gram_tiles(
     contexts, norms, rows_table, owners_table, grams, first_tile, per_item, item_stride, row_stride, D,
     NORMALIZE: tl.constexpr, M: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, MAIN: tl.constexpr,
@@ -27,7 +27,15 @@ def gram_tiles(
     tl.store(grams + local * M * M + cells, tile)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "score_context_stride",
+        "score_query_stride",
+        "first_context_tile",
+        "n_context_tiles",
+        "n_query_tiles",
+    ]
+)
 def scan_forward(
     contexts, context_norms, context_rows, context_owners, context_items, context_counts, context_firsts,
     context_lengths, context_per_item, context_item_stride, context_row_stride,
