@@ -27,13 +27,17 @@ class RowBlocks:
         table: (blocks, 4): a block's first row, counted through all items' rows, padding included; rows of its item
             from it on, of which the block has at most its size; its item; and the place of its first row in that.
         borders: (items + 1,): item k has blocks borders[k] to borders[k + 1].
-        count: blocks.
+        on_host: the borders.
     """
 
     size: int
     table: Tensor
     borders: Tensor
-    count: int
+    on_host: Ints
+
+    @property
+    def count(self) -> int:
+        return int(self.on_host[-1])
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def blocks_of(side: Ragged, largest: int) -> RowBlocks:
         lengths = lengths_of(side)
         size = block_rows(lengths, largest)
         table, borders = cut(lengths, first_rows_of(side), size)
-        return RowBlocks(size, _on_device(side, table), _on_device(side, borders), int(borders[-1]))
+        return RowBlocks(size, _on_device(side, table), _on_device(side, borders), borders)
 
     return kept_plan(RowBlocks, (largest,), side, make)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from crossret_kernels.triton_launch import Side, precisions, slots_for
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
 LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
 PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
+
+Of = TypeVar("Of")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Call:
             return (len(self.pairs),)
         return self.in_order(self.contexts.n_items, self.queries.n_items)
 
-    def in_order(self, of_contexts: int, of_queries: int) -> tuple[int, int]:
+    def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
         """What there is of either side as (image's, caption's)."""
         return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
 
@@ -134,6 +136,13 @@ def indices(*arguments: Any) -> Tensor:
         firsts = torch.arange(call.queries.n_items, device=device) * query_stride
         find(call, call.norms(), None, Places(out, None, context_stride, firsts), 0, call.contexts.n_items)
     return out
+
+
+def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::maxsim_scores_triton_backward`: gradients of regions and words, of scores' in the first argument."""
+    from crossret_kernels.maxsim.triton_gradients import image_and_caption_gradients
+
+    return image_and_caption_gradients(*arguments)
 
 
 def find(

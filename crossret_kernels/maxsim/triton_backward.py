@@ -1,0 +1,179 @@
+"""Triton kernels of Sum-Max's gradients, from the place of every query's best context.
+
+A query's gradient is a weighted sum of its best contexts, which are gathered; a context's is one of the queries that
+took it, a product with the matrix that tells which did. No two programs share a row, so that all sums have one order.
+With NORMALIZE features count by x / ‖x‖: what of the gradient points along x, which is the sum of its similarities by
+their weights, is taken out.
+"""
+
+import triton
+import triton.language as tl
+
+from crossret_kernels.triton_tiles import inverse, row_offsets
+
+
+@triton.jit
+def store_gradients(
+    out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+    NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Some columns of a block of rows' gradients, in place or, where ADD, beside what is there."""
+    slot = tl.arange(0, ROWS)
+    rows = (row + tl.minimum(slot, left - 1)).to(tl.int64)
+    inside = (slot < left)[:, None] & (column < D)[None, :]
+    if NORMALIZE:
+        scales = inverse(tl.load(norms + rows))[:, None]
+        offsets = row_offsets(rows, per_item, item_stride, row_stride)
+        x = tl.load(features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        sums = (sums - x * scales * along[:, None]) * scales
+    cells = out + rows[:, None] * D + column[None, :]
+    if ADD:
+        sums += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
+    tl.store(cells, sums, mask=inside)
+
+
+@triton.jit(do_not_specialize=["first_item", "n_items"])
+def query_gradients(
+    queries, query_norms, query_lengths, blocks, query_per_item, query_item_stride, query_row_stride,
+    contexts, context_norms, context_firsts, context_per_item, context_item_stride, context_row_stride,
+    pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
+    indices, values, index_context_stride, index_firsts, out, first_item, n_items, D,
+    LISTED: tl.constexpr, CONTEXT_COLUMN: tl.constexpr, AVERAGE: tl.constexpr, NORMALIZE: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
+
+    Pair k of those that `order` tells stands in row order[k] of all that has a row for every pair; item i's are
+    begins[i] to begins[i + 1].
+    """
+    block = blocks + 4 * tl.program_id(0)
+    row = tl.load(block)
+    left = tl.load(block + 1)
+    own = tl.load(block + 2).to(tl.int64)
+    slot = tl.arange(0, ROWS)
+    inside = slot < left
+    place = tl.load(block + 3) + slot
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    sums = tl.zeros((ROWS, WIDTH), tl.float32)
+    along = tl.zeros((ROWS,), tl.float32)
+    if LISTED:
+        begin = tl.load(begins + own)
+        end = tl.load(begins + own + 1)
+    else:
+        begin = 0
+        end = n_items
+        place += tl.load(index_firsts + own)
+    for number in range(begin, end):
+        if LISTED:
+            local = tl.load(order + number)
+            item = tl.load(pairs + 2 * local + CONTEXT_COLUMN)
+            weight = tl.load(grad_scores + local * grad_context_stride)
+        else:
+            local = tl.full((), number, tl.int64)
+            item = first_item + local
+            weight = tl.load(grad_scores + item * grad_context_stride + own * grad_query_stride)
+        cells = local * index_context_stride + place
+        best = tl.load(indices + cells, mask=inside, other=-1)
+        taken = best >= 0
+        rows = (tl.load(context_firsts + item) + tl.maximum(best, 0)).to(tl.int64)
+        offsets = row_offsets(rows, context_per_item, context_item_stride, context_row_stride)
+        x = tl.load(
+            contexts + offsets[:, None] + column[None, :], mask=taken[:, None] & (column < D)[None, :], other=0.0
+        ).to(tl.float32)
+        weights = tl.where(taken, weight, 0.0)
+        if NORMALIZE:
+            along += weights * tl.load(values + cells, mask=taken, other=0.0)
+            weights *= inverse(tl.load(context_norms + rows))
+        sums += weights[:, None] * x
+    if AVERAGE:
+        count = tl.load(query_lengths + own).to(tl.float32)
+        sums /= count
+        along /= count
+    store_gradients(
+        out, sums, along, queries, query_norms, row, left, query_per_item, query_item_stride, query_row_stride,
+        column, D, NORMALIZE, ADD, ROWS,
+    )  # fmt: skip
+
+
+@triton.jit
+def taken_queries(
+    sums, along, best, weights, cells, values, start, queries, query_norms, rows, per_item, item_stride, row_stride,
+    column, D, NORMALIZE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Adds some queries to the sums of the contexts that they take, and their similarities to `along`.
+
+    Queries that take none of these contexts are not read. SPLIT multiplies float16 features in float32: gradients of
+    scores may be beyond what float16 holds.
+    """
+    taken = (best >= start) & (best < start + ROWS)
+    offsets = row_offsets(rows, per_item, item_stride, row_stride)
+    x = tl.load(queries + offsets[:, None] + column[None, :], mask=taken[:, None] & (column < D)[None, :], other=0.0)
+    takes = best[None, :] == (start + tl.arange(0, ROWS))[:, None]
+    if NORMALIZE:
+        along += tl.sum(tl.where(takes, (weights * tl.load(values + cells, mask=taken, other=0.0))[None, :], 0.0), 1)
+        weights = weights * inverse(tl.load(query_norms + rows))
+    shares = tl.where(takes, weights[None, :], 0.0)
+    if SPLIT:
+        sums = tl.dot(shares, x.to(tl.float32), sums, input_precision=PRECISION)
+    else:
+        sums = tl.dot(shares.to(x.dtype), x, sums, input_precision=PRECISION)
+    return sums, along
+
+
+@triton.jit(do_not_specialize=["first_item", "first_block", "n_queries"])
+def context_gradients(
+    contexts, context_norms, blocks, context_per_item, context_item_stride, context_row_stride,
+    queries, query_norms, query_firsts, query_lengths, valid_rows, valid_items,
+    query_per_item, query_item_stride, query_row_stride,
+    pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
+    indices, values, index_context_stride, out, first_item, first_block, n_queries, D,
+    LISTED: tl.constexpr, CONTEXT_COLUMN: tl.constexpr, AVERAGE: tl.constexpr, NORMALIZE: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of a block of contexts: over all of the `n_queries` queries or, where LISTED, over those of the item's pairs."""
+    block = blocks + 4 * (first_block + tl.program_id(0))
+    row = tl.load(block)
+    left = tl.load(block + 1)
+    own = tl.load(block + 2).to(tl.int64)
+    start = tl.load(block + 3)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    sums = tl.zeros((ROWS, WIDTH), tl.float32)
+    along = tl.zeros((ROWS,), tl.float32)
+    if LISTED:
+        for number in range(tl.load(begins + own), tl.load(begins + own + 1)):
+            local = tl.load(order + number)
+            item = tl.load(pairs + 2 * local + 1 - CONTEXT_COLUMN)
+            count = tl.load(query_lengths + item)
+            weight = tl.load(grad_scores + local * grad_context_stride)
+            if AVERAGE:
+                weight /= count.to(tl.float32)
+            for piece in range(0, count, QUERIES):
+                place = piece + tl.arange(0, QUERIES)
+                cells = local * index_context_stride + place
+                best = tl.load(indices + cells, mask=place < count, other=-1)
+                rows = (tl.load(query_firsts + item) + tl.minimum(place, count - 1)).to(tl.int64)
+                sums, along = taken_queries(
+                    sums, along, best, tl.full((QUERIES,), weight, tl.float32), cells, values, start,
+                    queries, query_norms, rows, query_per_item, query_item_stride, query_row_stride, column, D,
+                    NORMALIZE, ROWS, SPLIT, PRECISION,
+                )  # fmt: skip
+    else:
+        for piece in range(0, n_queries, QUERIES):
+            number = piece + tl.arange(0, QUERIES)
+            inside = number < n_queries
+            cells = (own - first_item) * index_context_stride + number
+            best = tl.load(indices + cells, mask=inside, other=-1)
+            rows = tl.load(valid_rows + number, mask=inside, other=0).to(tl.int64)
+            items = tl.load(valid_items + number, mask=inside, other=0).to(tl.int64)
+            weights = tl.load(grad_scores + own * grad_context_stride + items * grad_query_stride)
+            if AVERAGE:
+                weights /= tl.load(query_lengths + items).to(tl.float32)
+            sums, along = taken_queries(
+                sums, along, best, weights, cells, values, start, queries, query_norms, rows,
+                query_per_item, query_item_stride, query_row_stride, column, D, NORMALIZE, ROWS, SPLIT, PRECISION,
+            )  # fmt: skip
+    store_gradients(
+        out, sums, along, contexts, context_norms, row, left, context_per_item, context_item_stride,
+        context_row_stride, column, D, NORMALIZE, ADD, ROWS,
+    )  # fmt: skip

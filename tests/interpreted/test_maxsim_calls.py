@@ -1,0 +1,119 @@
+"""Calls of `maxsim_scores` by backend "triton": layouts, candidates, empty batches, top-k, far addresses, opcheck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, maxsim_topk
+from tests.kernels.strategies import Features
+
+directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
+
+
+def randn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sliced": lambda side: torch.cat([side, side], 1)[:, : side.size(1)],
+    "transposed": lambda side: side.mT.contiguous().mT,
+    "one row": lambda side: side[:1, :1].expand_as(side),
+}
+
+
+@directions
+@pytest.mark.parametrize("layout", ["packed", "list", *STRIDES])
+def test_layouts(direction: str, layout: str) -> None:
+    change = STRIDES.get(layout, Tensor.clone)
+    lengths = torch.tensor([2, 25, 1, 5]), torch.tensor([18, 1, 3])
+    batch = Features(change(randn(4, 25, 16, seed=7)), change(randn(3, 18, 16, seed=8)), *lengths, None)
+    options: dict[str, Any] = {"direction": direction, "return_argmax": True}
+    arguments = batch.arguments("padded" if layout in STRIDES else layout)
+    scores, argmax = maxsim_scores(*arguments, **options, backend="triton")
+    expected, places = maxsim_scores(*batch.arguments(), **options, backend="reference")
+    torch.testing.assert_close(scores, expected)
+    assert torch.equal(argmax, places)
+
+
+@directions
+def test_candidates(direction: str) -> None:
+    regions, words = randn(4, 20, 8, seed=9), randn(3, 18, 8, seed=10)
+    candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
+    options: dict[str, Any] = {"direction": direction, "candidates": candidates, "return_argmax": True}
+    scores, argmax = maxsim_scores(regions, words, backend="triton", **options)
+    expected, places = maxsim_scores(regions, words, backend="reference", **options)
+    torch.testing.assert_close(scores, expected)
+    assert torch.equal(argmax, places)
+
+
+@directions
+def test_nothing(direction: str) -> None:
+    for n_images, n_captions in ((0, 2), (2, 0), (0, 0)):
+        regions, words = torch.randn(n_images, 3, 4).requires_grad_(), torch.randn(n_captions, 5, 4).requires_grad_()
+        scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend="triton")
+        assert argmax.shape == (n_images, n_captions, 5 if direction == "t2i" else 3)
+        scores.sum().backward()
+        for side in (regions, words):
+            assert side.grad is not None
+            assert not side.grad.any()
+    regions = torch.randn(2, 3, 4).requires_grad_()
+    scores = maxsim_scores(regions, regions, pairs=torch.zeros(0, 2, dtype=torch.int64), backend="triton")
+    scores.sum().backward()
+    assert regions.grad is not None
+    assert not regions.grad.any()
+
+
+@directions
+@pytest.mark.parametrize("query", ["caption", "image"])
+def test_topk(direction: str, query: str) -> None:
+    regions, words = torch.randint(-2, 3, (9, 5, 4)).float(), torch.randint(-2, 3, (7, 6, 4)).float()
+    options: dict[str, Any] = {"direction": direction}
+    scores = maxsim_scores(regions, words, backend="triton", **options)
+    values, indices = (scores if query == "image" else scores.T).sort(dim=1, descending=True, stable=True)
+    found = maxsim_topk(regions, words, k=4, query=query, backend="triton", **options)
+    assert torch.equal(found[0], values[:, :4])
+    assert torch.equal(found[1], indices[:, :4])
+
+
+@directions
+def test_offsets_beyond_32_bits(direction: str) -> None:
+    """Items 2³¹ elements apart, in memory of which only they are ever touched."""
+    apart = 2**31 + 32
+    memory = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=(apart + 20 * 16,)))
+    far = memory.as_strided((2, 20, 16), (apart, 16, 1))
+    near = randn(2, 20, 16, seed=11).half()
+    far.copy_(near)
+    words = randn(3, 18, 16, seed=12).half()
+    for own in (near, far):
+        own.requires_grad_()
+    sides = [(own, words) if direction == "t2i" else (words, own) for own in (near, far)]
+    results = [maxsim_scores(*side, direction=direction, backend="triton") for side in sides]
+    assert torch.equal(*results)
+    for scores in results:
+        scores.sum().backward()
+    assert near.grad is not None
+    assert far.grad is not None
+    assert torch.equal(near.grad, far.grad)
+
+
+@directions
+@pytest.mark.parametrize("pairs", [False, True], ids=["all", "pairs"])
+def test_opcheck(direction: str, pairs: bool) -> None:
+    listed = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None
+    arguments: tuple[Any, ...] = (
+        randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]),
+        randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, listed,
+    )  # fmt: skip
+    operations = torch.ops.crossret
+    torch.library.opcheck(operations.maxsim_scores_triton.default, (*arguments, direction, "avg", True))
+    torch.library.opcheck(operations.maxsim_argmax_triton.default, (*arguments, direction, True, 9))
+    grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
+    plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
+    options = (direction, "avg", True, True, pairs)
+    torch.library.opcheck(operations.maxsim_scores_triton_backward.default, (grads, *plain, *options))

@@ -1,0 +1,186 @@
+"""`maxsim_scores` by backend "triton" against the float64 oracle: forward, argmax and backward, in any tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores
+from crossret_kernels.maxsim import row_blocks, triton, triton_gradients
+from tests.kernels.strategies import Features, examples, features, maxsim_options
+from tests.kernels.test_maxsim_scores import UNTIED, exact_similarities
+from tests.kernels.tolerance import Expectation, evaluate
+
+directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
+
+
+@pytest.fixture(params=["usual tiles", "small tiles"], autouse=True, scope="module")
+def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Small ones, so that a few items take several of everything, and longer ones pass in pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "small tiles":
+            for module, name, value in (
+                (triton, "LARGEST_TILE", 16),
+                (triton, "LARGEST_RESIDENT", 16),
+                (triton, "PROGRAMS", 3),
+                (row_blocks, "BLOCK_ROWS", (16,)),
+                (triton_gradients, "WORKSPACE_BYTES", 700),
+                (triton_gradients, "PAIRS_AT_ONCE", 3),
+                (triton_gradients, "QUERIES", 16),
+                (triton_gradients, "WIDTH", 32),
+            ):
+                patch.setattr(module, name, value)
+        yield request.param
+
+
+@pytest.fixture(params=[False, True], ids=["ieee", "tf32"])
+def precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The interpreter multiplies float32 as it is, but tiles are not the same."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = request.param
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def randn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.usefixtures("precision")
+@examples(12)
+@given(batch=features(UNTIED), options=maxsim_options())
+def test_float32(batch: Features, options: dict[str, Any]) -> None:
+    Expectation.of(maxsim_scores, batch, torch.float32, **options).check("triton")
+
+
+@examples(12)
+@given(batch=features(("none", "small")), options=maxsim_options())
+def test_float16(batch: Features, options: dict[str, Any]) -> None:
+    Expectation.of(maxsim_scores, batch, torch.float16, **options).check("triton")
+
+
+@directions
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
+    longest = triton.LARGEST_TILE + 9
+    regions, words = randn(2, longest, 20, seed=1).double(), randn(3, longest + 3, 20, seed=2).double()
+    batch = Features(regions, words, torch.tensor([longest, 11]), torch.tensor([1, longest + 3, longest]), None)
+    Expectation.of(maxsim_scores, batch, dtype, direction=direction, normalize=False).check("triton")
+
+
+# --- argmax
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@examples(12)
+@given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
+def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
+    """Each query's context has its largest similarity, but for what rounding may exchange."""
+    batch = batch.to(dtype).to(torch.float64)
+    similarities, queries = exact_similarities(batch, options)
+    largest = similarities.amax(-1)
+    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
+    given_batch = batch.to(dtype)
+    scores, argmax = maxsim_scores(
+        given_batch.regions, given_batch.words, *batch.lengths,
+        pairs=batch.pairs, return_argmax=True, backend="triton", **options,
+    )  # fmt: skip
+    assert argmax.dtype == torch.int64
+    assert argmax.shape == queries.shape
+    assert (argmax[~queries] == -1).all()
+    assert (argmax[queries] >= 0).all()
+    taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
+    assert (largest - taken)[queries].max() <= 1e-5 * scale
+    pooled = taken.masked_fill(~queries, 0).sum(-1)
+    if options["pooling"] == "sum":
+        torch.testing.assert_close(scores.double(), pooled, rtol=1e-4, atol=1e-4 * scale)
+
+
+@directions
+def test_of_equal_maxima_the_first_is_the_argmax(direction: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    regions = torch.randint(-1, 2, (5, 31, 4), generator=generator).float()
+    words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
+    similarities = torch.einsum("ird,cwd->icrw", regions, words)
+    expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
+    _, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend="triton")
+    assert torch.equal(argmax, expected)
+
+
+@examples(12)
+@given(seed=st.integers(0, 2**32), options=maxsim_options(), listed=st.booleans())
+def test_of_equal_maxima_the_first_gets_the_gradient(seed: int, options: dict[str, Any], listed: bool) -> None:
+    """Small whole numbers: every similarity is exact, so ties are ties on every backend."""
+    generator = torch.Generator().manual_seed(seed)
+    regions = torch.randint(-1, 2, (3, 19, 5), generator=generator).double()
+    words = torch.randint(-1, 2, (4, 21, 5), generator=generator).double()
+    lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((19, 3), (21, 4))]
+    pairs = torch.tensor([[2, 1], [0, 0], [2, 3], [2, 1], [1, 1]]) if listed else None
+    batch = Features(regions, words, *lengths, pairs)
+    options |= {"normalize": False}
+    expected = evaluate(maxsim_scores, batch, torch.float64, backend="reference", **options)
+    actual = evaluate(maxsim_scores, batch, torch.float32, backend="triton", **options)
+    for ours, true in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
+
+
+# --- what is not finite
+
+
+@directions
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN slice:RuntimeWarning")
+@pytest.mark.parametrize(("pooling", "normalize"), [("sum", False), ("avg", True), ("max", False), ("max", True)])
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_is_not_finite_stays_in_its_item(direction: str, pooling: str, normalize: bool, listed: bool) -> None:
+    contexts, queries = randn(4, 30, 19, seed=1), randn(5, 21, 19, seed=2)
+    contexts[1, 17, 3] = contexts[1, 25, 0] = torch.nan
+    contexts[2, 4, 7] = torch.inf
+    queries[2, 5, 1] = torch.nan
+    queries[3, 6, 1] = -torch.inf
+    sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
+    options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
+    options["return_argmax"] = True
+    if listed:
+        options["pairs"] = torch.cartesian_prod(*(torch.arange(len(side)) for side in sides)).flip(0)
+    scores, argmax = maxsim_scores(*sides, backend="triton", **options)
+    expected, places = maxsim_scores(*sides, backend="reference", **options)
+    torch.testing.assert_close(scores, expected, equal_nan=True)
+    assert torch.equal(argmax, places)
+    assert torch.isfinite(scores).any()
+
+
+@directions
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_gradients_of_finite_items_stay_finite(direction: str) -> None:
+    """Where no score of theirs meets what is not finite."""
+    contexts, queries = randn(3, 20, 8, seed=3), randn(3, 18, 8, seed=4)
+    contexts[1, 3, 3] = queries[2, 17, 1] = torch.nan
+    sides = [side.requires_grad_() for side in ((contexts, queries) if direction == "t2i" else (queries, contexts))]
+    pairs = torch.tensor([[0, 0], [1, 2], [0, 1], [2, 0]])
+    pairs = pairs if direction == "t2i" else pairs.flip(1)
+    scores = maxsim_scores(*sides, direction=direction, pairs=pairs, backend="triton")
+    assert scores.isnan().tolist() == [False, True, False, False]
+    scores.sum().backward()
+    of_contexts, of_queries = (side.grad for side in (contexts, queries))
+    assert of_contexts is not None
+    assert of_queries is not None
+    assert [bool(grad.isfinite().all()) for grad in of_contexts] == [True, False, True]
+    assert [bool(grad.isfinite().all()) for grad in of_queries] == [True, True, False]
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of norms, of which those are never read either
+@examples(6)
+@given(batch=features(("none",)), options=maxsim_options())
+def test_padding_is_never_read(batch: Features, options: dict[str, Any]) -> None:
+    options |= {"backend": "triton"}
+    clean = evaluate(maxsim_scores, batch, torch.float32, **options)
+    for side, lengths in zip((batch.regions, batch.words), batch.lengths, strict=True):
+        side[torch.arange(side.size(1)) >= lengths[:, None]] = torch.nan
+    for ours, theirs in zip(evaluate(maxsim_scores, batch, torch.float32, **options), clean, strict=True):
+        assert torch.equal(ours, theirs)
