@@ -216,10 +216,11 @@ def _launch(
     """`feature_gradients` of these tiles from the blocks; of listed pairs `their_tiles` are as many as the chunk's."""
     _, m, n = blocks.similarities.shape
     main, fine = precisions(own.features.dtype)
-    feature_gradients[(len(tiles), -(-own.dim // WIDTH))](
+    width = WIDTH // 2 if main == "ieee" else WIDTH  # products of float32 in parts keep twice as much on the chip
+    feature_gradients[(len(tiles), -(-own.dim // width))](
         *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_items, begins,
         *blocks.tensors, sums, tiles.start, len(tiles), their_tiles.start, len(their_tiles), runs, first_pair, own.dim,
         OWN_CONTEXTS=own_contexts, WHOLE=own_plan is None, SLOTS=by_slots,
-        M=m if own_contexts else n, N=n if own_contexts else m, WIDTH=WIDTH, MAIN=main, FINE=fine,
+        M=m if own_contexts else n, N=n if own_contexts else m, WIDTH=width, MAIN=main, FINE=fine,
         num_warps=8 if m * WIDTH >= 128 * 64 else 4, num_stages=3,
     )  # fmt: skip
