@@ -10,7 +10,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test sanitize lint format bench bench-all bench-record clean
+.PHONY: help setup demo test sanitize lint format gpu bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ sanitize: setup  ## run the kernel tests under AddressSanitizer and UndefinedBeh
 	CXX=g++ $(BIN)/python setup.py --quiet build_py --build-lib $(SANITIZED) build_ext --sanitize --build-lib $(SANITIZED)
 	cp -r pyproject.toml tests $(SANITIZED)
 	cd $(SANITIZED) && HYPOTHESIS_PROFILE=brief LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-		$(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory'
+		$(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
 
 lint: setup  ## check style, types and formatting
 	$(BIN)/ruff check .
@@ -67,6 +67,11 @@ bench-record: setup  ## the same, kept under benchmarks/results and in the READM
 	mkdir -p .benchmarks
 	$(BENCHMARK)
 	$(REPORT) --record
+
+# Figures are measured whatever the suite shows, which says at the end whether all is well.
+gpu: setup  ## on a machine with a GPU: run its tests and benchmarks, kept under benchmarks/results and in the README
+	$(BIN)/python -m pytest -m gpu tests/gpu; tests=$$?; \
+		$(BIN)/python -m benchmarks.gpu.run && $(BIN)/python -m benchmarks.gpu.report --record && exit $$tests
 
 clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

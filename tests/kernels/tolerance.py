@@ -21,6 +21,7 @@ from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
 EPS = torch.finfo(torch.float32).eps
+CPU = torch.device("cpu")
 DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(scan_scores).parameters.items()
@@ -37,15 +38,23 @@ def cpu_isa(name: str | None) -> Iterator[None]:
         yield
 
 
-def evaluate(function: Callable[..., Tensor], batch: Features, dtype: torch.dtype, **options: Any) -> Result:
-    """Scores, and the gradients of their weighted sum, as float64."""
-    regions, words = (side.to(dtype).clone().requires_grad_() for side in (batch.regions, batch.words))
-    scores = function(regions, words, *batch.lengths, pairs=batch.pairs, **options)
-    (scores * score_weights(scores.shape).to(scores.dtype)).sum().backward()
+def evaluate(
+    function: Callable[..., Tensor],
+    batch: Features,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    **options: Any,
+) -> Result:
+    """Scores, and the gradients of their weighted sum, made on the device, as float64 on the CPU."""
+    regions, words = (side.to(device, dtype).clone().requires_grad_() for side in (batch.regions, batch.words))
+    pairs = None if batch.pairs is None else batch.pairs.to(device)
+    scores = function(regions, words, *batch.lengths, pairs=pairs, **options)
+    (scores * score_weights(scores.shape).to(scores)).sum().backward()
     assert regions.grad is not None
     assert words.grad is not None
     assert regions.grad.dtype == words.grad.dtype == dtype
-    return scores.detach().double(), regions.grad.double(), words.grad.double()
+    return scores.detach().double().cpu(), regions.grad.double().cpu(), words.grad.double().cpu()
 
 
 def score_weights(shape: torch.Size) -> Tensor:
@@ -54,13 +63,21 @@ def score_weights(shape: torch.Size) -> Tensor:
     return weights.where(torch.rand(shape, generator=torch.Generator().manual_seed(8)) > 0.3, 0)
 
 
-def eager_losses(function: Callable[..., Tensor], batch: Features, truth: Result, **options: Any) -> list[float]:
-    """What eager float32 loses: the worst of a few orders of summation over D, as one order can be lucky."""
+def eager_losses(
+    function: Callable[..., Tensor],
+    batch: Features,
+    truth: Result,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+    **options: Any,
+) -> list[float]:
+    """What eager loses at this dtype: the worst of a few orders of summation over D, as one order can be lucky."""
     worst = [0.0, 0.0, 0.0]
     for seed in range(5):
         order = torch.randperm(batch.regions.size(-1), generator=torch.Generator().manual_seed(seed))
         shuffled = Features(batch.regions[..., order], batch.words[..., order], *batch.lengths, batch.pairs)
-        scores, *grads = evaluate(function, shuffled, torch.float32, backend="reference", **options)
+        scores, *grads = evaluate(function, shuffled, dtype, device=device, backend="reference", **options)
         restored = [grad[..., order.argsort()] for grad in grads]
         for index, (ours, true) in enumerate(zip((scores, *restored), truth, strict=True)):
             worst[index] = max(worst[index], float((ours - true).abs().max()))
@@ -77,20 +94,36 @@ class Expectation:
     options: dict[str, Any]
     truth: Result
     bounds: tuple[float, ...]
+    device: torch.device = CPU
 
     @classmethod
-    def of(cls, function: Callable[..., Tensor], batch: Features, dtype: torch.dtype, **options: Any) -> Expectation:
-        """For the values that `dtype` holds; features of half precision are exact in eager float32 too."""
+    def of(
+        cls,
+        function: Callable[..., Tensor],
+        batch: Features,
+        dtype: torch.dtype,
+        *,
+        device: torch.device = CPU,
+        eager: torch.dtype = torch.float32,
+        unit: float = 16 * EPS,
+        **options: Any,
+    ) -> Expectation:
+        """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
+
+        `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
+        """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
-        losses = eager_losses(function, batch, truth, **options)
-        floors = _rounding_floors(batch, truth, dtype, options)
+        losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
+        floors = _rounding_floors(batch, truth, dtype, unit, options)
         bounds = (factor * loss + floor for factor, loss, floor in zip((2, 3, 3), losses, floors, strict=True))
-        return cls(function, batch, dtype, options, truth, tuple(bounds))
+        return cls(function, batch, dtype, options, truth, tuple(bounds), device)
 
     def check(self, backend: str, isa: str | None = None) -> None:
         with cpu_isa(isa):
-            result = evaluate(self.function, self.batch, self.dtype, backend=backend, **self.options)
+            result = evaluate(
+                self.function, self.batch, self.dtype, device=self.device, backend=backend, **self.options
+            )
         names = ("scores", "regions.grad", "words.grad")
         for name, ours, true, bound in zip(names, result, self.truth, self.bounds, strict=True):
             assert torch.isfinite(ours).all(), f"{name} of {isa or backend} are not finite"
@@ -134,7 +167,9 @@ def _ragged_sides(batch: Features) -> list[Ragged]:
     ]
 
 
-def _rounding_floors(batch: Features, truth: Result, dtype: torch.dtype, options: dict[str, Any]) -> list[float]:
+def _rounding_floors(
+    batch: Features, truth: Result, dtype: torch.dtype, unit: float, options: dict[str, Any]
+) -> list[float]:
     """A few units in the last place of what is summed up: eager may be exact by luck, or where all terms cancel.
 
     Scores are cosines or similarities. Gradients are of order 1 / ‖attended vector‖, times λ where that is taken of
@@ -149,7 +184,6 @@ def _rounding_floors(batch: Features, truth: Result, dtype: torch.dtype, options
         slope = weight / (shortest * least_attended(batch, options))
     else:
         slope = 1 / shortest if options["normalize"] else longest
-    unit = 16 * EPS
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
     # Gradients of half-precision features may be rounded to it after every addition.
     rounding = 2 * unit + (torch.finfo(dtype).eps if dtype != torch.float32 else 0.0)

@@ -1,0 +1,141 @@
+"""Calls whose kernels are compiled for GPUs that are not there: a covering few, and all combinations on request."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import crossret_kernels
+from crossret_kernels import maxsim_scores, scan_scores
+from tests.kernels.offline import ARCHITECTURES, Launch, launches_of
+from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
+
+ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # half an hour on two cores
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
+FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores}
+# Operations are known by their folders: what has no Triton yet has no cases.
+BUILT = {
+    path.parent.name: importlib.import_module(f"crossret_kernels.{path.parent.name}.triton")
+    for path in sorted(Path(crossret_kernels.__file__).parent.glob("*/triton.py"))
+}
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of an operation with `options`, by the precision of its products.
+
+    Attributes:
+        operation: its folder in crossret_kernels.
+        precision: a dtype of the features, or "tf32" for float32 features where TF32 is allowed.
+        architectures: what to compile for.
+        pairs: whether pairs are listed, which have a tile each.
+        packed: whether features are packed.
+        gradients: whether gradients are asked for too, where the operation has them.
+        regions, words: shortest and longest items.
+        dim: of the features; one that no step over it divides takes masked loads.
+    """
+
+    operation: str
+    precision: str = "bfloat16"
+    architectures: tuple[int, ...] = (90,)
+    pairs: bool = False
+    packed: bool = False
+    gradients: bool = False
+    regions: tuple[int, int] = (36, 36)
+    words: tuple[int, int] = (6, 20)
+    dim: int = 1024
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def call(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        sides, lengths = [], []
+        for count, (shortest, longest) in ((24, self.regions), (40, self.words)):
+            lengths.append(torch.randint(shortest, longest + 1, (count,), generator=generator))
+            rows = (int(lengths[-1].sum()),) if self.packed else (count, longest)
+            values = torch.zeros(*rows, self.dim, dtype=DTYPES[self.precision])
+            sides.append(values.requires_grad_(self.gradients))
+        arguments: tuple[Any, ...] = (*sides, *lengths)
+        if self.packed:
+            offsets = (torch.cat([torch.zeros(1, dtype=torch.int64), side.cumsum(0)]) for side in lengths)
+            arguments = tuple(zip(sides, offsets, strict=True))
+        pairs = torch.randint(0, 24, (17, 2), generator=generator) if self.pairs else None
+        with tf32(self.precision == "tf32"):
+            result = FUNCTIONS[self.operation](*arguments, pairs=pairs, backend="triton", **self.options)
+            scores = result[0] if isinstance(result, tuple) else result
+            if self.gradients and hasattr(BUILT[self.operation], "gradients"):
+                torch.autograd.grad(scores.sum(), sides)
+
+
+scan = partial(Case, "cross_attention")
+maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
+
+COVERING = [
+    scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
+    scan("bfloat16", packed=True, gradients=True, options={"direction": "i2t", "lambda_softmax": 4.0}),
+    scan("float16", (80, 90), options={"raw_feature_norm": "softmax", "pooling": "sum", "normalize": True}),
+    scan("tf32", (80, 90), gradients=True),
+    scan("tf32", (90, 100), dim=100, options={"raw_feature_norm": "l1norm", "pooling": "max"}),
+    scan("tf32", gradients=True, options={"direction": "i2t", "raw_feature_norm": "l2norm", "lambda_softmax": 100.0}),
+    scan("float32", gradients=True, options={"pooling": "lse", "normalize": True}),
+    scan("tf32", dim=300, options={"raw_feature_norm": "clipped", "pooling": "lse", "lambda_lse": 200.0}),
+    scan("bfloat16", pairs=True, dim=100, gradients=True, options={"raw_feature_norm": "no_norm", "pooling": "max"}),
+    scan("tf32", pairs=True, options={"direction": "i2t", "raw_feature_norm": "clipped_l1norm"}),
+    scan("bfloat16", regions=(40, 128), words=(20, 64), gradients=True),
+    scan("float16", regions=(20, 60), words=(40, 128), gradients=True),
+    maxsim("bfloat16", ARCHITECTURES, gradients=True),
+    maxsim("float16", pairs=True, options={"direction": "i2t", "pooling": "avg", "normalize": True}),
+    maxsim("float32", dim=100, gradients=True, packed=True, options={"pooling": "max"}),
+    maxsim("tf32", packed=True, options={"return_argmax": True}),
+    maxsim("bfloat16", regions=(1024, 1030), words=(8, 1030)),
+    maxsim("bfloat16", regions=(80, 80), gradients=True, pairs=True),
+]
+
+
+def every() -> Iterator[Case]:
+    """All that options make of a kernel, at one precision on one architecture; all precisions on all, by norm."""
+    switches = (False, True)
+    for norm, pooling, normalize, pairs in itertools.product(NORM_MODES, POOLINGS, switches, switches):
+        options = {"raw_feature_norm": norm, "pooling": pooling, "normalize": normalize, "lambda_lse": 6.0}
+        yield scan(pairs=pairs, gradients=True, options=options)
+    for precision, norm, direction, pairs in itertools.product(DTYPES, NORM_MODES, DIRECTIONS, switches):
+        options = {"raw_feature_norm": norm, "direction": direction}
+        yield scan(precision, ARCHITECTURES, pairs=pairs, gradients=True, options=options)
+    for precision, pooling, direction, normalize, pairs in itertools.product(
+        DTYPES, ("sum", "avg", "max"), DIRECTIONS, switches, switches
+    ):
+        options = {"pooling": pooling, "direction": direction, "normalize": normalize}
+        yield maxsim(precision, ARCHITECTURES, pairs=pairs, gradients=True, options=options)
+
+
+def compilations() -> dict[str, tuple[Launch, int]]:
+    """By a name for it: what the cases launch and the architecture, each once."""
+    found: dict[tuple[str, int], Launch] = {}
+    for case in [*COVERING, *(every() if ALL else ())]:
+        if case.operation in BUILT:
+            launches = launches_of(case.call)
+            for launch, architecture in itertools.product(launches, case.architectures):
+                found.setdefault((launch.key, architecture), launch)
+    named: dict[str, tuple[Launch, int]] = {}
+    for (_, architecture), launch in found.items():
+        dtype = str(launch.dtype).removeprefix("torch.")
+        named[f"{len(named):03}-sm_{architecture}-{launch.name}-{dtype}"] = launch, architecture
+    return named

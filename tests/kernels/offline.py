@@ -1,0 +1,130 @@
+"""Compiles the Triton kernels that a call would launch, for GPUs that are not there, and reads what came of it.
+
+A call of the host side runs on CPU tensors with launches recorded instead of made. From a launch's arguments Triton's
+own binder derives what it would compile: types, constants, which integers and addresses divide by 16.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from crossret_kernels import backends
+
+ARCHITECTURES = (80, 90, 100)
+SHARED_LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may have
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with all arguments of one launch, by name, and the grid's size."""
+
+    kernel: Any
+    arguments: dict[str, Any]
+    grid: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.fn.__name__)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What the kernel is compiled for, and how it is run."""
+        tensors_and_sizes = {parameter.name for parameter in self.kernel.params if not parameter.is_constexpr}
+        return {name: value for name, value in self.arguments.items() if name not in tensors_and_sizes}
+
+    @property
+    def precision(self) -> str | None:
+        """Of products of features, as Triton calls it; None where the kernel has none."""
+        return self.constants.get("MAIN", self.constants.get("PRECISION"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the first tensor that is given: the features."""
+        return next(value.dtype for value in self.arguments.values() if isinstance(value, torch.Tensor))
+
+    def specialised(self, architecture: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """(source, options, what tells one compilation from another), as Triton's launcher finds them."""
+        backend = make_backend(GPUTarget("cuda", architecture, WARP))
+        bind = create_function_from_signature(self.kernel.signature, self.kernel.params, backend)
+        bound, specialisation, options = bind(**self.arguments)
+        fused = {"enable_fp_fusion": True}  # the default up to Triton 3.9, which warns where it is left out
+        keywords = fused | {name: value for name, value in self.arguments.items() if name in options}
+        parsed, signature, constants, attributes = self.kernel._pack_args(
+            backend, keywords, bound, specialisation, options
+        )
+        source = ASTSource(self.kernel, signature, constants, attributes)
+        return source, parsed.__dict__, {"signature": signature, "constants": constants, "attributes": attributes}
+
+    @property
+    def key(self) -> str:
+        """Alike for launches that share a compiled kernel."""
+        _, options, parts = self.specialised(ARCHITECTURES[0])
+        return f"{self.name} {parts} {options['num_warps']} {options['num_stages']}"
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Collects launches; none is made, so that results hold whatever the memory held. "triton" serves CPU tensors."""
+    launches: list[Launch] = []
+    unsupported = backends.unsupported_reason
+
+    def record(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+        named = dict(zip(kernel.arg_names, arguments, strict=False)) | keywords
+        launches.append(Launch(kernel, named, tuple(grid(named) if callable(grid) else grid)))
+
+    def reason(backend: str, *others: Any) -> str | None:
+        return None if backend == "triton" else unsupported(backend, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITFunction, "run", record)
+        patch.setattr(backends, "unsupported_reason", reason)
+        yield launches
+
+
+def launches_of(call: Callable[[], Any]) -> list[Launch]:
+    """Those of one call that differ in what is compiled."""
+    with recorded() as launches:
+        call()
+    return list({launch.key: launch for launch in launches}.values())
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiled kernel needs: bytes of shared memory a block, registers and bytes of stack a thread."""
+
+    shared: int
+    registers: int
+    stack: int
+    ptx: str = field(repr=False)
+
+
+def compiled(launch: Launch, architecture: int, directory: Path) -> Compiled:
+    """The launch's kernel compiled anew; `directory` takes Triton's cache, which is not read."""
+    source, options, _ = launch.specialised(architecture)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(directory))
+        patch.setenv("TRITON_ALWAYS_COMPILE", "1")
+        kernel = triton.compile(source, target=GPUTarget("cuda", architecture, WARP), options=options)
+    cubin = directory / "kernel.cubin"
+    cubin.write_bytes(kernel.asm["cubin"])
+    usage = subprocess.run(
+        [CUOBJDUMP, "--dump-resource-usage", cubin], check=True, capture_output=True, text=True
+    ).stdout  # fmt: skip
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found is not None, usage
+    return Compiled(kernel.metadata.shared, int(found[1]), int(found[2]), kernel.asm["ptx"])

@@ -1,0 +1,79 @@
+"""Every Triton kernel compiles for the GPUs it is for, to matrix instructions, within the chip and its registers."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from triton.runtime.jit import JITFunction
+
+import crossret_kernels
+from crossret_kernels.backends import INTERPRETED
+from tests.kernels.compile_cases import BUILT, FUNCTIONS, compilations
+from tests.kernels.offline import SHARED_LIMITS, Launch, compiled
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
+COMPILATIONS = {} if INTERPRETED else compilations()
+# Of the products of features, by architecture. Tiles of fewer rows than a warpgroup's take what Ampere has.
+MATRIX_INSTRUCTIONS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
+WARPGROUP_ROWS = 64
+# Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones. None, where nothing is said.
+STACK_BOUNDS = {"scan_forward": (2048, 640), "scan_backward": (4608, 3200), "feature_gradients": (512, 64)}
+# IEEE products are made of multiply-adds, those after them of three TF32 products.
+IEEE_STACK_BOUNDS = {"scan_forward": (7168, 2560), "scan_backward": (7168, 5120), "feature_gradients": (2048, 64)}
+
+
+def stack_bound(launch: Launch, architecture: int) -> int:
+    bounds = IEEE_STACK_BOUNDS if launch.precision == "ieee" else STACK_BOUNDS
+    return bounds.get(launch.name, (0, 0))[architecture > 80]
+
+
+@pytest.mark.parametrize("name", COMPILATIONS)
+def test_compiles(name: str, tmp_path: Path) -> None:
+    launch, architecture = COMPILATIONS[name]
+    result = compiled(launch, architecture, tmp_path)
+    assert result.shared <= SHARED_LIMITS[architecture], f"{launch.constants}: {result}"
+    assert result.stack <= stack_bound(launch, architecture), f"{launch.constants}: {result}"
+    if launch.precision not in (None, "ieee"):
+        large = launch.constants["M"] >= WARPGROUP_ROWS
+        assert MATRIX_INSTRUCTIONS[architecture if large else 80] in result.ptx
+
+
+def kernels() -> set[str]:
+    """Those that are launched, not called by others: they ask which program they are."""
+    package = Path(crossret_kernels.__file__).parent
+    found = set()
+    for path in package.glob("**/triton*.py"):
+        module = importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+        for name, value in vars(module).items():
+            if isinstance(value, JITFunction) and value.__module__ == module.__name__ and "program_id" in value.src:
+                found.add(name)
+    return found
+
+
+def test_every_kernel_is_compiled() -> None:
+    assert set(BUILT) <= set(FUNCTIONS), "an operation without a case"
+    assert kernels() == {launch.name for launch, _ in COMPILATIONS.values()}
+
+
+def a_launch() -> Launch:
+    return next(launch for launch, _ in COMPILATIONS.values() if launch.name == "gram_tiles")
+
+
+def test_launches_are_specialised_as_triton_does() -> None:
+    launch = a_launch()
+    names = [parameter.name for parameter in launch.kernel.params]
+    changed = {"first_tile": 1, "per_item": 1, "D": 1024, "item_stride": 36 * 1000 + 1, "row_stride": 2**40}
+    arguments = launch.arguments | changed
+    source, options, parts = Launch(launch.kernel, arguments, launch.grid).specialised(90)
+    assert parts["signature"]["contexts"] == "*bf16"
+    assert parts["signature"]["D"] == parts["signature"]["item_stride"] == "i32"
+    assert parts["signature"]["row_stride"] == "i64"
+    assert parts["constants"][names.index("per_item"),] == 1
+    assert parts["signature"]["first_tile"] == "i32"  # by do_not_specialize
+    divisible = {names[place] for (place,), attributes in source.attrs.items() if attributes}
+    assert {"contexts", "D", "row_stride"} <= divisible
+    assert "item_stride" not in divisible
+    assert options["num_warps"] == arguments["num_warps"]
+    assert Launch(launch.kernel, arguments, launch.grid).key != launch.key
