@@ -1,0 +1,56 @@
+"""The device of the GPU tests, features on it, and the precisions that it multiplies in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels.backends import INTERPRETED
+
+DEVICE = torch.device("cuda")
+BACKEND = "triton"
+FUNCTIONS: tuple[Callable[..., Tensor], ...] = (scan_scores, maxsim_scores)
+TF32_UNIT = 4 * 2.0**-10
+# By the precision of products: the features' dtype, and a few units in the last place of what is multiplied.
+PRECISIONS = {
+    "float32": (torch.float32, 16 * torch.finfo(torch.float32).eps),
+    "tf32": (torch.float32, TF32_UNIT),
+    "bfloat16": (torch.bfloat16, TF32_UNIT),  # features are exact; what follows their product is in TF32
+    "float16": (torch.float16, TF32_UNIT),
+}
+
+gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="needs a GPU that Triton compiles for"),
+]
+
+
+@contextmanager
+def precision(name: str) -> Iterator[torch.dtype]:
+    """Whether float32 features may be multiplied in TF32, for the time being; gives the features' dtype."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    try:
+        yield PRECISIONS[name][0]
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Fresh features on the device."""
+    return torch.randn(*shape, generator=torch.Generator(DEVICE).manual_seed(seed), device=DEVICE).to(dtype)
+
+
+def lengths(count: int, shortest: int, longest: int, seed: int = 0) -> Tensor:
+    """Of items, on the host."""
+    return torch.randint(shortest, longest + 1, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def offsets(of_items: Tensor) -> Tensor:
+    """Of packed items, on the host."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), of_items.cumsum(0)])

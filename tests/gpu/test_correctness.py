@@ -1,0 +1,136 @@
+"""Scores and gradients of backend "triton" on a GPU, by the rule of tests.kernels.tolerance and eager on that GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels.backends import select_backend
+from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, PRECISIONS, gpu, lengths, offsets, precision, randn
+from tests.kernels.strategies import Features, examples, features, maxsim_options, scan_options
+from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
+from tests.kernels.tolerance import Expectation, score_weights
+
+pytestmark = gpu
+precisions = pytest.mark.parametrize("name", PRECISIONS)
+
+
+def check(function: Callable[..., Tensor], batch: Features, name: str, **options: Any) -> None:
+    with precision(name) as dtype:
+        expected = Expectation.of(
+            function, batch, dtype, device=DEVICE, eager=dtype, unit=PRECISIONS[name][1], **options
+        )
+        expected.check(BACKEND)
+
+
+@precisions
+@examples(100)
+@given(batch=features(IN_HALF_RANGE), options=scan_options())
+def test_scan(name: str, batch: Features, options: dict[str, Any]) -> None:
+    batch = batch.to(PRECISIONS[name][0]).to(torch.float64)
+    assume(well_posed(batch, options))
+    assume(name == "float32" or abs(options["lambda_softmax"]) <= 20)  # beyond, operands' rounding is the softmax's
+    check(scan_scores, batch, name, **options)
+
+
+@precisions
+@examples(100)
+@given(batch=features(IN_HALF_RANGE), options=maxsim_options())
+def test_maxsim(name: str, batch: Features, options: dict[str, Any]) -> None:
+    # Of nearly equal maxima another one may win, and get the gradient.
+    assume(batch.kind not in ("duplicates", "opposites", "correlated"))
+    check(maxsim_scores, batch, name, **options)
+
+
+def test_a_gpu_is_served_by_triton() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert select_backend(None, DEVICE, dtype) == BACKEND
+    assert select_backend(None, DEVICE, torch.float64) == "torch"
+
+
+def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) -> list[Tensor]:
+    """Scores and both gradients of their weighted sum, as float64."""
+    sides = [side.detach().clone().requires_grad_() for side in arguments[:2]]
+    scores = function(*sides, *arguments[2:], **options)
+    weights = score_weights(scores.shape).to(scores)
+    return [scores.detach().double(), *(g.double() for g in torch.autograd.grad((scores * weights).sum(), sides))]
+
+
+@precisions
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_batch_of_many_tiles(function: Callable[..., Tensor], direction: str, name: str) -> None:
+    """By the same rule, with the truth made on the GPU too."""
+    with precision(name) as dtype:
+        regions, words = randn(90, 36, 1024, dtype=dtype), randn(150, 20, 1024, seed=1, dtype=dtype)
+        of_items = lengths(90, 10, 36), lengths(150, 4, 20)
+        options = {"direction": direction, "normalize": True}
+        ours = results(function, regions, words, *of_items, backend=BACKEND, **options)
+        eager = results(function, regions, words, *of_items, backend="reference", **options)
+        truth = results(function, regions.double(), words.double(), *of_items, backend="torch", **options)
+    for found, theirs, true, factor in zip(ours, eager, truth, (2, 3, 3), strict=True):
+        bound = factor * float((theirs - true).abs().max()) + PRECISIONS[name][1] * float(true.abs().max())
+        assert float((found - true).abs().max()) <= bound
+
+
+@pytest.mark.parametrize("host", [True, False], ids=["lengths on the host", "lengths on the device"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_layouts_agree(function: Callable[..., Tensor], host: bool) -> None:
+    regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
+    of_items = lengths(40, 1, 36), lengths(70, 1, 20)
+    place = torch.device("cpu") if host else DEVICE
+    expected = function(regions, words, *of_items, backend=BACKEND)
+    lists = [
+        [item[:length] for item, length in zip(side, own.tolist(), strict=True)]
+        for side, own in zip((regions, words), of_items, strict=True)
+    ]
+    packed = [(torch.cat(side), offsets(own).to(place)) for side, own in zip(lists, of_items, strict=True)]
+    padded = function(regions, words, *(own.to(place) for own in of_items), backend=BACKEND)
+    for other in (padded, function(*packed, backend=BACKEND), function(*lists, backend=BACKEND)):
+        torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tensor], direction: str) -> None:
+    regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
+    options: dict[str, Any] = {"direction": direction, "backend": BACKEND, "normalize": True}
+    whole = function(regions, words, **options)
+    pairs = torch.stack([torch.randint(0, n, (3000,), device=DEVICE) for n in (40, 70)], 1)
+    listed = function(regions, words, pairs=pairs, **options)
+    torch.testing.assert_close(listed, whole[pairs[:, 0], pairs[:, 1]], rtol=1e-5, atol=1e-5)
+    n_queries, n_others = (70, 40) if direction == "t2i" else (40, 70)
+    candidates = torch.randint(0, n_others, (n_queries, 9), device=DEVICE)
+    own = torch.arange(n_queries, device=DEVICE)[:, None]
+    where = (candidates, own) if direction == "t2i" else (own, candidates)
+    chosen = function(regions, words, candidates=candidates, **options)
+    torch.testing.assert_close(chosen, whole[where], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_argmax(direction: str) -> None:
+    """Small whole numbers are exact in every precision and often equal: the first of them is the argmax."""
+    generator = torch.Generator().manual_seed(0)
+    regions = torch.randint(-1, 2, (30, 300, 16), generator=generator).to(DEVICE, torch.bfloat16)
+    words = torch.randint(-1, 2, (20, 40, 16), generator=generator).to(DEVICE, torch.bfloat16)
+    similarities = torch.einsum("ird,cwd->icrw", regions.double(), words.double()).cpu().numpy()
+    expected = torch.from_numpy(similarities.argmax(-2 if direction == "t2i" else -1))
+    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=BACKEND)
+    assert torch.equal(argmax.cpu(), expected)
+    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=BACKEND))
+
+
+@pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int]) -> None:
+    """What "triton" refuses, longer items of attention, backend=None gives to another."""
+    regions, words = randn(5, rows[0], 100), randn(6, rows[1], 100, seed=1)
+    expected = function(regions.double(), words.double(), normalize=True)
+    found = function(regions, words, normalize=True)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)

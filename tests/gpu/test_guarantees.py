@@ -1,0 +1,258 @@
+"""What backend "triton" promises besides scores: the same bits again, no waiting, bounded memory, NaN that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, triplet_loss
+from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, gpu, lengths, offsets, randn
+
+pytestmark = gpu
+functions = pytest.mark.parametrize("function", FUNCTIONS)
+directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+MOST_BYTES = 256 * 2**20  # beyond inputs, scores and gradients
+
+
+def batch(n_images: int = 60, n_captions: int = 60, dim: int = 512, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Features on the device that require gradients, lengths on the host."""
+    sides = randn(n_images, 36, dim, dtype=dtype), randn(n_captions, 20, dim, seed=1, dtype=dtype)
+    return [*(side.requires_grad_() for side in sides), lengths(n_images, 10, 36), lengths(n_captions, 4, 20)]
+
+
+def step(function: Callable[..., Tensor], arguments: list[Tensor], **options: Any) -> tuple[Tensor, ...]:
+    """Scores, and gradients in both sides of a loss that every pair has a part in."""
+    scores = function(*arguments, backend=BACKEND, **options)
+    return scores.detach(), *torch.autograd.grad(scores.square().sum(), arguments[:2])
+
+
+def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@dtypes
+@directions
+@functions
+def test_the_same_bits_again(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
+    arguments = batch(200, 300, dtype=dtype)
+    expected = step(function, arguments, direction=direction)
+    for _ in range(3):
+        assert_same(step(function, arguments, direction=direction), expected)
+    pairs = torch.stack([torch.randint(0, n, (2000,), device=DEVICE) for n in (200, 300)], 1)
+    expected = step(function, arguments, direction=direction, pairs=pairs)
+    assert_same(step(function, arguments, direction=direction, pairs=pairs), expected)
+
+
+@directions
+@functions
+def test_a_graph_of_a_call_follows_its_features(function: Callable[..., Tensor], direction: str) -> None:
+    arguments = batch()
+    step(function, arguments, direction=direction)  # compiles, plans
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step(function, arguments, direction=direction)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(function, arguments, direction=direction)
+    others = [randn(*side.shape, seed=5) for side in arguments[:2]]
+    with torch.no_grad():
+        for side, values in zip(arguments, others, strict=False):
+            side.copy_(values)
+    for _ in range(100):  # plans of other lengths push the captured ones out of what is kept of the latest
+        maxsim_scores(randn(1, 3, 4), randn(2, 5, 4), None, lengths(2, 1, 5, seed=int(torch.randint(9**9, ()))))
+    graph.replay()
+    assert_same(captured, step(function, arguments, direction=direction))
+
+
+@directions
+@functions
+def test_nothing_waits_for_the_device(function: Callable[..., Tensor], direction: str) -> None:
+    """With lengths on the host, from the second call with them on: the first brings its plan there."""
+    arguments = batch()
+    expected = step(function, arguments, direction=direction)
+    pairs = torch.tensor([[0, 1], [5, 7]], device=DEVICE)
+    listed = step(function, arguments, direction=direction, pairs=pairs)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = step(function, arguments, direction=direction)
+        found_listed = step(function, arguments, direction=direction, pairs=pairs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_same(found, expected)
+    assert_same(found_listed, listed)
+
+
+def rise(call: Callable[[], Any]) -> int:
+    """Bytes at the peak beyond what there was before and the results."""
+    call()  # compiles, plans
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    results = call()
+    peak = torch.cuda.max_memory_allocated()
+    kept = results if isinstance(results, tuple) else (results,)
+    return peak - before - sum(result.untyped_storage().nbytes() for result in kept)
+
+
+@dtypes
+@directions
+@functions
+def test_memory_of_scores(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
+    arguments = [value.detach() for value in batch(1000, 5000, dtype=dtype)]
+    assert rise(lambda: function(*arguments, direction=direction, backend=BACKEND)) <= MOST_BYTES
+
+
+@dtypes
+@directions
+@functions
+def test_memory_of_gradients(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
+    arguments = batch(512, 512, 1024, dtype)
+    scores = function(*arguments, direction=direction, backend=BACKEND)
+    weights = randn(*scores.shape, seed=3)
+    assert rise(lambda: torch.autograd.grad(scores, arguments[:2], weights, retain_graph=True)) <= MOST_BYTES
+
+
+@functions
+def test_memory_of_listed_pairs(function: Callable[..., Tensor]) -> None:
+    arguments = batch(512, 512, 256, torch.bfloat16)
+    pairs = torch.stack([torch.randint(0, 512, (500_000,), device=DEVICE) for _ in range(2)], 1)
+    scores = function(*arguments, pairs=pairs, backend=BACKEND)
+    weights = randn(*scores.shape, seed=3)
+    assert rise(lambda: function(*(value.detach() for value in arguments), pairs=pairs, backend=BACKEND)) <= MOST_BYTES
+    assert rise(lambda: torch.autograd.grad(scores, arguments[:2], weights, retain_graph=True)) <= MOST_BYTES
+
+
+@functions
+def test_autocast_scores_at_its_dtype(function: Callable[..., Tensor]) -> None:
+    arguments = batch()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        scores = function(*arguments, backend=BACKEND)
+        gradients = torch.autograd.grad(scores.square().sum(), arguments[:2])
+    halves = [*(side.detach().bfloat16().requires_grad_() for side in arguments[:2]), *arguments[2:]]
+    expected = step(function, halves)
+    assert_same((scores.detach(), *gradients), (expected[0], *(gradient.float() for gradient in expected[1:])))
+
+
+@pytest.mark.filterwarnings("ignore")  # of what torch's own compiler warns
+@functions
+def test_a_compiled_training_step(function: Callable[..., Tensor]) -> None:
+    torch.compiler.reset()
+    arguments = batch()
+
+    def loss(*values: Tensor) -> Tensor:
+        return triplet_loss(function(*values, backend=BACKEND))
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True)
+    gradients = [torch.autograd.grad(score(*arguments), arguments[:2]) for score in (compiled, loss)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), -float("inf"), 3e38])
+@directions
+@functions
+def test_what_is_not_finite_stays_in_its_item(function: Callable[..., Tensor], direction: str, spoilt: float) -> None:
+    clean = batch()
+    expected = function(*clean, direction=direction, backend=BACKEND)
+    dirty = [value.detach().clone() for value in clean]
+    dirty[0][7, 2, 100] = spoilt
+    dirty[1][11, 3, 50] = spoilt
+    found = function(*dirty, direction=direction, backend=BACKEND)
+    own = torch.zeros(60, 60, dtype=torch.bool, device=DEVICE)
+    own[7] = own[:, 11] = True
+    assert torch.equal(found[~own], expected[~own])
+    if spoilt != spoilt:
+        assert found[own].isnan().all()
+
+
+@dtypes
+def test_padding_is_never_read(dtype: torch.dtype) -> None:
+    clean = batch(dtype=dtype)
+    for function in FUNCTIONS:
+        expected = step(function, clean)
+        dirty = [value.detach().clone() for value in clean]
+        for side, of_items in zip(dirty[:2], dirty[2:], strict=True):
+            for item, length in zip(side, of_items.tolist(), strict=True):
+                item[length:] = torch.nan
+        assert_same(step(function, [*(side.requires_grad_() for side in dirty[:2]), *dirty[2:]]), expected)
+
+
+def needs_memory(gibibytes: int) -> None:
+    if torch.cuda.mem_get_info()[0] < gibibytes * 2**30:
+        pytest.skip(f"takes {gibibytes} GiB of the device's memory")
+
+
+@directions
+@functions
+def test_features_of_more_elements_than_32_bits_count(function: Callable[..., Tensor], direction: str) -> None:
+    needs_memory(24)
+    n, dim = 2**31 // (36 * 1024) + 60, 1024
+    values = randn(37, 36, dim, dtype=torch.bfloat16).repeat(-(-n // 37), 1, 1)[:n].clone()
+    assert values.numel() > 2**31
+    words = randn(3, 7, dim, seed=1, dtype=torch.bfloat16)
+    of_items = torch.full((n,), 36)
+    for features in (values, (values.view(-1, dim), offsets(of_items))):
+        scores = function(features, words, direction=direction, backend=BACKEND)
+        few = function(values[:37], words, direction=direction, backend=BACKEND)
+        torch.testing.assert_close(scores, few.repeat(-(-n // 37), 1)[:n], rtol=1e-2, atol=1e-2)
+        del scores
+    values.requires_grad_()
+    own, _ = torch.autograd.grad(
+        function(values, words.requires_grad_(), direction=direction, backend=BACKEND).sum(), (values, words)
+    )
+    few_values = values[:37].detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(
+        function(few_values, words, direction=direction, backend=BACKEND).sum(), few_values
+    )
+    last = (n - 1) % 37
+    torch.testing.assert_close(own[n - 1], expected[last], rtol=5e-2, atol=1e-3 * float(expected.abs().max()))
+
+
+@functions
+def test_more_scores_than_32_bits_count(function: Callable[..., Tensor]) -> None:
+    needs_memory(16)
+    n = 46_400
+    regions, words = randn(n, 1, 16, dtype=torch.bfloat16), randn(n, 1, 16, seed=1, dtype=torch.bfloat16)
+    scores = function(regions, words, backend=BACKEND)
+    assert scores.numel() > 2**31
+    for rows in (slice(0, 100), slice(n - 100, n)):
+        part = function(regions[rows], words[rows], backend=BACKEND)
+        torch.testing.assert_close(scores[rows, rows], part, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("score", "best"), [(scan_scores, scan_topk), (maxsim_scores, maxsim_topk)])
+@pytest.mark.parametrize("query", ["caption", "image"])
+@directions
+def test_topk_is_the_begin_of_all_scores_sorted(
+    score: Callable[..., Tensor], best: Callable[..., tuple[Tensor, Tensor]], query: str, direction: str
+) -> None:
+    """Equal scores, of images and captions given twice, come by their index."""
+    regions, words = randn(500, 12, 64).repeat(2, 1, 1), randn(300, 9, 64, seed=1).repeat(2, 1, 1)
+    options: dict[str, Any] = {"direction": direction, "backend": BACKEND}
+    whole = score(regions, words, **options)
+    rows = whole.T if query == "caption" else whole
+    values, indices = best(regions, words, k=10, query=query, **options)
+    expected, _ = rows.sort(dim=1, descending=True, stable=True)
+    torch.testing.assert_close(values, expected[:, :10], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rows.gather(1, indices), values, rtol=1e-5, atol=1e-5)
+    equal = values[:, 1:] == values[:, :-1]
+    assert (indices[:, 1:] > indices[:, :-1])[equal].all()
+    assert all(len(set(row)) == 10 for row in indices.tolist())
+
+
+def test_a_corpus_in_host_memory_is_searched_block_by_block() -> None:
+    corpus = randn(20_000, 12, 64).cpu().numpy()
+    queries = randn(40, 9, 64, seed=1)
+    values, indices = scan_topk(corpus, queries, k=5)
+    expected = scan_scores(torch.from_numpy(corpus).to(DEVICE), queries).T.sort(dim=1, descending=True).values[:, :5]
+    assert values.device.type == indices.device.type == DEVICE.type
+    torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
