@@ -19,17 +19,17 @@ RESULTS = Path("benchmarks/results")
 BEGIN, END = "<!-- benchmarks: written by make bench-record -->", "<!-- /benchmarks -->"
 
 
-def replace_between_markers(text: str, table: str, place: str) -> str:
-    """The text with the table between its two markers.
+def replace_between_markers(text: str, table: str, place: str, begin_line: str = BEGIN, end_line: str = END) -> str:
+    """The text with the table between two markers.
 
     Raises:
         ValueError: the markers are not there once each and in order; names `place`.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end) or BEGIN in rest or END in tail:
-        raise ValueError(f"{place}: needs one line {BEGIN!r} and, after it, one line {END!r}")
-    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+    head, begin, rest = text.partition(begin_line)
+    _, end, tail = rest.partition(end_line)
+    if not (begin and end) or begin_line in rest or end_line in tail:
+        raise ValueError(f"{place}: needs one line {begin_line!r} and, after it, one line {end_line!r}")
+    return f"{head}{begin}\n{table}\n{end}{tail}"
 
 
 def record(run: Path, root: Path) -> list[Path]:

@@ -1,0 +1,57 @@
+"""The README's part on GPUs, from the files under results/: python -m benchmarks.gpu.report [--record].
+
+Without --record it is printed. Figures of other kernels than today's are marked as stale; without any it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.gpu.results import GpuResults, read_gpu_results
+from benchmarks.gpu.sources import ROOT, sources_hash
+from benchmarks.gpu.tables import gpu_table
+from benchmarks.report import RESULTS, replace_between_markers
+from crossret.files import atomic_write
+
+BEGIN, END = "<!-- benchmarks on GPUs: written by make gpu -->", "<!-- /benchmarks on GPUs -->"
+PENDING = "Figures of the GPU kernels are pending: no GPU was at hand yet. `make gpu` makes them."
+
+
+def recorded(root: Path) -> list[GpuResults]:
+    """What runs on GPUs left under results/, beside those of CPUs."""
+    paths = sorted((root / RESULTS).glob("*.json"))
+    return [read_gpu_results(path) for path in paths if "sources" in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def section(root: Path) -> str:
+    """A table for every GPU, or that there is none."""
+    sources = sources_hash(root)
+    return "\n\n".join(gpu_table(results, sources) for results in recorded(root)) or PENDING
+
+
+def record(root: Path) -> Path:
+    """Writes the section into the README, between its markers."""
+    readme = root / "README.md"
+    text = replace_between_markers(readme.read_text(encoding="utf-8"), section(root), readme.name, BEGIN, END)
+    with atomic_write(readme) as file:
+        file.write(text.encode())
+    return readme
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="write it into the README")
+    arguments = parser.parse_args()
+    try:
+        print(f"wrote {record(ROOT).name}" if arguments.record else section(ROOT))
+    except (OSError, ValueError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Medians of calls on a GPU, their inputs rotated so that no call finds its own in the cache."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+ROTATED_BYTES = 256 * 2**20  # of inputs, several times the largest cache
+MOST_COPIES = 64
+SECONDS = 0.5  # of timing a benchmark
+FEWEST, MOST = 5, 300  # calls timed
+
+
+class Timer(Protocol):
+    """Times calls made one after the other."""
+
+    def __call__(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Seconds of each call."""
+        ...
+
+
+class Events:
+    """By CUDA events around every call, read when all are made: the device is never waited for in between."""
+
+    def __call__(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]
+        torch.cuda.synchronize()
+        for call, (begin, end) in zip(calls, events, strict=True):
+            begin.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) / 1e3 for begin, end in events]
+
+
+def copies(input_bytes: int) -> int:
+    """How many sets of inputs to rotate among."""
+    return min(MOST_COPIES, max(2, -(-ROTATED_BYTES // max(input_bytes, 1))))
+
+
+def median_seconds(calls: Sequence[Callable[[], object]], timer: Timer) -> tuple[float, int]:
+    """(The median of one call, how many were timed) of calls alike but for their inputs, in rotation.
+
+    Each is called once before: that compiles, and makes plans.
+    """
+    warm = timer(calls)
+    count = min(MOST, max(FEWEST, int(SECONDS / max(min(warm), 1e-9))))
+    return statistics.median(timer([calls[index % len(calls)] for index in range(count)])), count
