@@ -11,6 +11,7 @@ from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
 
 LEAST = 16  # slots: the least side of a product in Triton
 SMALL, LARGE = 64, 128  # a tile has at most one large side, or its Gram matrix and weights leave no room
+USUAL = SMALL  # of a tile of several items
 # Places for items in a tile. Shorter items than a large tile's eight slots each, on average, leave some empty.
 CONTEXT_SEGMENTS, QUERY_SEGMENTS = 16, 32
 WELL_FILLED = 0.95  # of what large tiles are filled: then small ones are taken, of which a core runs two at once
@@ -40,7 +41,7 @@ def tiling(contexts: Ragged, queries: Ragged, whole: bool, stages: int) -> Tilin
     Small on both sides, but where items are longer or, of contexts, fill a large one better.
     """
     longest = items_of(contexts).longest, items_of(queries).longest
-    least = LEAST if whole else SMALL
+    least = LEAST if whole else USUAL
     m, n = (max(least, 1 << (rows - 1).bit_length()) for rows in longest)
     if not whole and m == n == SMALL and large_fit(contexts.values.device):
         lengths = lengths_of(contexts)

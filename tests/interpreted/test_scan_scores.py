@@ -11,6 +11,7 @@ from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import tiling, triton, triton_gradients
+from crossret_kernels.ragged import as_ragged
 from tests.kernels.strategies import Features, examples, features, scan_options
 from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
 from tests.kernels.tolerance import Expectation
@@ -23,8 +24,7 @@ OPERATION = torch.ops.crossret.scan_scores_triton
 def small_tiles() -> Iterator[None]:
     """So that a few items take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "SMALL", 16)
-        patch.setattr(tiling, "LARGE", 64)
+        patch.setattr(tiling, "USUAL", 16)
         yield
 
 
@@ -222,15 +222,31 @@ def test_no_pairs(n: tuple[int, int]) -> None:
 
 
 def test_items_too_long_for_a_tile_are_refused() -> None:
-    long = torch.randn(2, 65, 4)
-    with pytest.raises(
-        UnsupportedByBackend, match="up to 64 rows on one side and 16 on the other, these have up to 65"
-    ):
+    long = torch.randn(2, 129, 4)
+    with pytest.raises(UnsupportedByBackend, match="to 128 rows on one side and 64 on the other, these have up to 129"):
         scan_scores(long, torch.randn(2, 3, 4), backend="triton")
-    with pytest.raises(UnsupportedByBackend, match="these have up to 20 and 17"):
-        scan_scores(torch.randn(2, 20, 4), torch.randn(2, 17, 4), backend="triton")
-    lengths = torch.tensor([64, 1])
+    with pytest.raises(UnsupportedByBackend, match="these have up to 80 and 65"):
+        scan_scores(torch.randn(2, 80, 4), torch.randn(2, 65, 4), backend="triton")
+    lengths = torch.tensor([128, 1])
     assert scan_scores(long, torch.randn(2, 3, 4), lengths, backend="triton").isfinite().all()
+
+
+def test_tiles_are_large_where_that_fills_them_better() -> None:
+    def slots(regions: list[int], words: list[int], whole: bool = False) -> tuple[int, int]:
+        sides = [
+            as_ragged([torch.zeros(n, 4) for n in lengths], None, name="", lengths_name="", item="")
+            for lengths in (regions, words)
+        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tiling, "USUAL", tiling.SMALL)
+            tile = tiling.tiling(*sides, whole, 3)
+        return tile.m, tile.n
+
+    captions = list(range(6, 21)) * 4
+    assert slots([36] * 9, captions) == (128, 64)
+    assert slots(captions, [36] * 9) == (64, 64)
+    assert slots(captions, [36] * 8 + [65]) == (64, 128)
+    assert slots([36] * 9, captions, whole=True) == (64, 32)
 
 
 def test_best_images_of_every_caption() -> None:
