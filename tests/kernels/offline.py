@@ -53,6 +53,11 @@ class Launch:
         return self.constants.get("MAIN", self.constants.get("PRECISION"))
 
     @property
+    def rows(self) -> int:
+        """Of a tile's products."""
+        return int(self.constants.get("M", self.constants.get("ROWS", 0)))
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the first tensor that is given: the features."""
         return next(value.dtype for value in self.arguments.values() if isinstance(value, torch.Tensor))
