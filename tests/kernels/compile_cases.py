@@ -19,7 +19,7 @@ from crossret_kernels import maxsim_scores, scan_scores
 from tests.kernels.offline import ARCHITECTURES, Launch, launches_of
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
-ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # half an hour on two cores
+ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # some two thousand, hours of work
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores}
 # Operations are known by their folders: what has no Triton yet has no cases.
