@@ -126,10 +126,19 @@ def best_of_tiles(
     starts = tl.zeros((M, N), tl.int32)
     run = first_item + program // n_tiles * run_items
     end = tl.minimum(run + run_items, first_item + n_items)
-    for block in range(tl.load(borders + tl.minimum(run, end)), tl.load(borders + end)):
-        row = tl.load(blocks + block * 4)
-        left = tl.load(blocks + block * 4 + 1)
-        start = tl.load(blocks + block * 4 + 3)
+    first_block = tl.load(borders + tl.minimum(run, end))
+    end_block = tl.load(borders + end)
+    # What stands in the table is read a block ahead, so that features can be fetched several blocks ahead.
+    row = tl.load(blocks + first_block * 4)
+    left = tl.load(blocks + first_block * 4 + 1)
+    item = tl.load(blocks + first_block * 4 + 2)
+    start = tl.load(blocks + first_block * 4 + 3)
+    for block in range(first_block, end_block):
+        entry = blocks + tl.minimum(block + 1, end_block - 1) * 4
+        next_row = tl.load(entry)
+        next_left = tl.load(entry + 1)
+        next_item = tl.load(entry + 2)
+        next_start = tl.load(entry + 3)
         s = block_similarities(
             q, queries, offsets, scales, contexts, context_norms, row, left - 1,
             context_per_item, context_item_stride, context_row_stride, D,
@@ -137,10 +146,9 @@ def best_of_tiles(
         )  # fmt: skip
         best, starts = better(s, best, starts, start, INDEX)
         if left <= N:
-            item = tl.load(blocks + block * 4 + 2).to(tl.int64)
             found, places = best_rows(best, starts, INDEX)
             if INDEX:
-                cells = (item - first_item) * index_context_stride + slots
+                cells = (item - first_item).to(tl.int64) * index_context_stride + slots
                 wanted = owners >= 0
                 if POOLING == "max":
                     wanted = first_best(found, members, M)
@@ -148,10 +156,14 @@ def best_of_tiles(
                 if VALUES:
                     tl.store(values + cells, found, mask=wanted)
             else:
-                cells = item * score_context_stride + items * score_query_stride
+                cells = item.to(tl.int64) * score_context_stride + items * score_query_stride
                 tl.store(scores + cells, pooled_tile(found, members, counts, POOLING), mask=items >= 0)
             best = tl.full((M, N), float("-inf"), tl.float32)
             starts = tl.zeros((M, N), tl.int32)
+        row = next_row
+        left = next_left
+        item = next_item
+        start = next_start
 
 
 @triton.jit(do_not_specialize=["first_item", "n_items", "run_items", "n_queries"])
