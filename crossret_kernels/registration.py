@@ -73,7 +73,12 @@ def _implement(name: str, module: str, function: str) -> None:
     """Kernels in Python: on CUDA devices and, where Triton interprets them, on the CPU."""
 
     def kernel(*arguments: Any) -> Any:
-        return getattr(importlib.import_module(module), function)(*arguments)
+        run = getattr(importlib.import_module(module), function)
+        features = next(argument for argument in arguments if isinstance(argument, Tensor))
+        if not features.is_cuda:
+            return run(*arguments)
+        with torch.cuda.device(features.device):  # Triton launches on the current device, whatever it is given
+            return run(*arguments)
 
     for key in ("CUDA", "CPU"):
         _LIBRARY.impl(name, kernel, key)

@@ -83,10 +83,23 @@ class Side:
         norms = torch.empty(self.n_rows, dtype=torch.float32, device=self.features.device)
         rows, k = 16, 256
         if self.n_rows:
-            row_norms[(-(-self.n_rows // rows),)](
-                self.features, norms, self.n_rows, *self.strides, self.dim, ROWS=rows, K=k
+            launch(
+                row_norms,
+                (-(-self.n_rows // rows),),
+                self.features,
+                norms,
+                self.n_rows,
+                *self.strides,
+                self.dim,
+                ROWS=rows,
+                K=k,
             )
         return norms
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Launches a kernel; multiplications and additions are fused, which versions of Triton disagree on by default."""
+    kernel[grid](*arguments, enable_fp_fusion=True, **constants)
 
 
 def precisions(dtype: torch.dtype) -> tuple[str, str]:

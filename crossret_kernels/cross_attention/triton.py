@@ -13,7 +13,7 @@ from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling, tiling
 from crossret_kernels.cross_attention.triton_kernels import gram_tiles, scan_forward
 from crossret_kernels.tile_plan import TilePlan
-from crossret_kernels.triton_launch import Side, precisions
+from crossret_kernels.triton_launch import Side, launch, precisions
 
 GRAM_BYTES = 48 * 2**20
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
@@ -114,7 +114,7 @@ def scores(*arguments: Any) -> Tensor:
         return out
     tile = call.tiling(stages=3)
     if call.pairs is not None:
-        scan_forward[(out.numel(),)](
+        launch(scan_forward, (out.numel(),),
             *call.sides(), call.pairs, call.context_norms, out, 0, 0, 0, 0, 0, contexts.dim, *call.numbers,
             **call.constants(tile),
         )  # fmt: skip
@@ -122,7 +122,7 @@ def scores(*arguments: Any) -> Tensor:
     context_plan, query_plan = contexts.tiles(tile.m, CONTEXT_SEGMENTS), queries.tiles(tile.n, QUERY_SEGMENTS)
     constants = call.constants(tile)
     for tiles, grams in gram_runs(call, context_plan, tile, range(context_plan.tiles), GRAM_BYTES // (4 * tile.m**2)):
-        scan_forward[(len(tiles) * query_plan.tiles,)](
+        launch(scan_forward, (len(tiles) * query_plan.tiles,),
             *call.sides(context_plan, query_plan), call.context_norms, grams, out, *call.score_strides,
             tiles.start, len(tiles), query_plan.tiles, contexts.dim, *call.numbers, **constants,
         )  # fmt: skip
@@ -137,7 +137,7 @@ def gram_runs(call: Call, plan: TilePlan, tile: Tiling, tiles: range, most: int)
     main, _ = precisions(contexts.features.dtype)
     for first in range(0, len(tiles), most):
         run = tiles[first : first + most]
-        gram_tiles[(len(run),)](
+        launch(gram_tiles, (len(run),),
             contexts.features, call.context_norms, plan.rows, plan.owners, grams, run.start, *contexts.strides,
             contexts.dim, NORMALIZE=call.options.normalize, M=tile.m, K=tile.k, EVEN=contexts.dim % tile.k == 0,
             MAIN=main, **tile.launch,

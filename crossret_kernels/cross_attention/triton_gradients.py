@@ -14,7 +14,7 @@ from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGM
 from crossret_kernels.cross_attention.triton import GRAM_BYTES, Call, gram_runs
 from crossret_kernels.cross_attention.triton_backward import feature_gradients, finish_rows, scan_backward
 from crossret_kernels.tile_plan import TilePlan
-from crossret_kernels.triton_launch import Side, precisions
+from crossret_kernels.triton_launch import Side, launch, precisions
 
 BLOCK_BYTES = 64 * 2**20  # of the similarities' gradients
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32
@@ -100,7 +100,7 @@ def finish(
 ) -> None:
     """Sums by slots of these tables, or by rows, as gradients."""
     n = side.n_rows if tables is None else tables[0].numel()
-    finish_rows[(-(-n // FINISHED_ROWS),)](
+    launch(finish_rows, (-(-n // FINISHED_ROWS),),
         side.features, norms, *side.strides, *(tables or (norms, norms)), sums, out, n, side.dim,
         NORMALIZE=normalize, SLOTS=tables is not None, ROWS=FINISHED_ROWS, K=256,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _add_of_tiles(
             for start in range(query_run.start, query_run.stop, width):
                 own_queries = range(start, min(start + width, query_run.stop))
                 runs = -(-len(own_queries) // each)
-                scan_backward[(len(own_contexts) * runs,)](
+                launch(scan_backward, (len(own_contexts) * runs,),
                     *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *call.score_strides,
                     *blocks.tensors, own_contexts.start, own_queries.start, len(own_queries), each, 0,
                     call.contexts.dim, *call.numbers, **constants,
@@ -196,7 +196,7 @@ def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, o
         partner_items = pairs[:, 1 - column].index_select(0, order)
         for first in range(0, pairs.size(0), most):
             chunk = range(min(most, pairs.size(0) - first))
-            scan_backward[(len(chunk),)](
+            launch(scan_backward, (len(chunk),),
                 *call.sides(), pairs, order, grad_scores, grad_scores, 0, 0, *blocks.tensors,
                 0, 0, 1, 1, first, call.contexts.dim, *call.numbers, **constants,
             )  # fmt: skip
@@ -217,7 +217,7 @@ def _launch(
     _, m, n = blocks.similarities.shape
     main, fine = precisions(own.features.dtype)
     width = WIDTH // 2 if main == "ieee" else WIDTH  # products of float32 in parts keep twice as much on the chip
-    feature_gradients[(len(tiles), -(-own.dim // width))](
+    launch(feature_gradients, (len(tiles), -(-own.dim // width)),
         *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_items, begins,
         *blocks.tensors, sums, tiles.start, len(tiles), their_tiles.start, len(their_tiles), runs, first_pair, own.dim,
         OWN_CONTEXTS=own_contexts, WHOLE=own_plan is None, SLOTS=by_slots,

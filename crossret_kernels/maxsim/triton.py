@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.maxsim.row_blocks import RowBlocks, blocks_of
 from crossret_kernels.maxsim.triton_kernels import best_of_items, best_of_tiles
-from crossret_kernels.triton_launch import Side, precisions, slots_for
+from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
 LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
@@ -174,7 +174,7 @@ def find(
     if call.by_items:
         n_runs, run_items = runs(count, queries.n_items)
         n_programs = n_runs * queries.n_items if call.pairs is None else len(call.pairs)
-        best_of_items[(n_programs,)](
+        launch(best_of_items, (n_programs,),
             queries.features, norms[1], queries.table.first_rows, queries.table.lengths, *queries.strides,
             contexts.features, norms[0], contexts.table.first_rows, contexts.table.lengths, *contexts.strides,
             unused if call.pairs is None else call.pairs, *sums, *stored,
@@ -184,7 +184,7 @@ def find(
         return
     plan, blocks = queries.tiles(tile.m, tile.m), call.blocks()
     n_runs, run_items = runs(count, plan.tiles)
-    best_of_tiles[(n_runs * plan.tiles,)](
+    launch(best_of_tiles, (n_runs * plan.tiles,),
         queries.features, norms[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,
         *queries.strides, contexts.features, norms[0], blocks.table, blocks.borders, *contexts.strides,
         *sums, *stored, first, count, run_items, plan.tiles, contexts.dim, **constants, SEGMENTS=plan.segments,

@@ -16,7 +16,7 @@ from torch import Tensor
 from crossret_kernels.maxsim.row_blocks import ValidRows, blocks_of, valid_rows_of
 from crossret_kernels.maxsim.triton import Call, Places, find
 from crossret_kernels.maxsim.triton_backward import context_gradients, query_gradients
-from crossret_kernels.triton_launch import Side, precisions, slots_for
+from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
 
 WORKSPACE_BYTES = 64 * 2**20
 PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
@@ -136,7 +136,7 @@ def _add_of_queries(part: Part, out: Tensor) -> None:
     call, queries, contexts = part.call, part.call.queries, part.call.contexts
     blocks = blocks_of(queries.ragged, ROWS)
     constants = part.constants(queries)
-    query_gradients[(blocks.count, -(-queries.dim // constants["WIDTH"]))](
+    launch(query_gradients, (blocks.count, -(-queries.dim // constants["WIDTH"])),
         queries.features, part.norms[1], queries.table.lengths, blocks.table, *queries.strides,
         contexts.features, part.norms[0], contexts.table.first_rows, *contexts.strides,
         *part.listed(1 - call.context_column), *part.grads, *part.found, part.places.firsts, out,
@@ -154,7 +154,7 @@ def _add_of_contexts(part: Part, out: Tensor) -> None:
     precision = precisions(dtype)[0]
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
     step, warps = (min(QUERIES, 16), 8) if precision == "ieee" else (QUERIES, 4)
-    context_gradients[(last - first, -(-contexts.dim // constants["WIDTH"]))](
+    launch(context_gradients, (last - first, -(-contexts.dim // constants["WIDTH"])),
         contexts.features, part.norms[0], blocks.table, *contexts.strides,
         queries.features, part.norms[1], queries.table.first_rows, queries.table.lengths, valid.rows, valid.items,
         *queries.strides, *part.listed(call.context_column), *part.grads, *part.found, out,
