@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.gpu import implementations, report, run
-from benchmarks.gpu.cases import CASES, GpuCase
+from benchmarks.gpu.cases import CASES, SAMPLED_CAPTIONS, GpuCase
 from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS, mask_of, operands
 from benchmarks.gpu.results import GpuResults, Measurement, read_gpu_results, write_gpu_results
 from benchmarks.gpu.sources import kernel_sources, sources_hash
@@ -142,16 +142,16 @@ class Clock:
 def test_inputs_rotate_beyond_the_cache() -> None:
     assert copies(1) == MOST_COPIES
     assert copies(ROTATED_BYTES * 3) == 2
-    assert all(copies(size) * size >= ROTATED_BYTES for size in (5 * 2**20, 2**25, 2**28))
+    assert all(copies(size) * size >= ROTATED_BYTES for size in (2**20, 5 * 2**20, 2**25, 2**28))
     made: list[int] = []
     seconds, rounds = median_seconds([lambda: made.append(0), lambda: made.append(1)], Clock(100.0, 300.0))
     assert rounds == 5
-    assert made == [0, 1, 0, 1, 0, 1, 0]
+    assert made == [0, 1, 0, 1, 0, 1, 0, 1, 0]  # once each, the warm-up, five timed
     assert seconds == 0.1
 
 
 def test_one_outlier_is_not_the_median() -> None:
-    seconds, _ = median_seconds([lambda: None], Clock(100.0, 100.0, 5000.0, 100.0))
+    seconds, _ = median_seconds([lambda: None], Clock(100.0, 100.0, 100.0, 100.0, 5000.0, 100.0))
     assert seconds == 0.1
 
 
@@ -165,7 +165,7 @@ def test_a_run(setting: str | None, training: bool, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(implementations, "PEERS", {"flash-maxsim": "no_such_module"})
     regions = (5, 5) if setting else (2, 5)
     case = GpuCase(setting, Case(4, 4, dim=16, regions=regions, words=(2, 6)), "float32", names, training, target=1.2)
-    made = run.run([case], CPU, Clock(200.0))
+    *_, made = run.run([case], CPU, Clock(200.0))
     assert [m.implementation for m in made.measurements] == ["torch", LOOP]
     assert ("flash-maxsim" in made.missing) == (setting is None)
     ours = made.measurements[0]
@@ -181,8 +181,53 @@ def test_wrong_scores_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = GpuCase("t2i LSE", Case(4, 4, dim=16, regions=(5, 5), words=(2, 6)), "float32", (LOOP,))
     monkeypatch.setattr(run, "copies", lambda _: 1)
     monkeypatch.setattr(run, "scan", lambda name, options: lambda inputs: torch.zeros(4, 4))
-    with pytest.raises(AssertionError, match="t2i LSE forward, 4 × 5 by 4 × 2–6, D = 16, float32: off by"):
-        run.run([case], CPU, Clock(200.0))
+    *_, made = run.run([case], CPU, Clock(200.0))
+    assert not made.measurements
+    ((name, reason),) = made.missing.items()
+    assert name == "loop, t2i LSE forward, 4 × 5 by 4 × 2–6, D = 16, float32"
+    assert reason.startswith("AssertionError: t2i LSE forward, 4 × 5 by 4 × 2–6, D = 16, float32: off by")
+
+
+def test_what_fails_costs_no_other_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a run that ends early cost those before."""
+    monkeypatch.setattr(run, "copies", lambda _: 1)
+    monkeypatch.setattr(implementations, "scan_loop", lambda *_, **__: 1 / 0)
+    small = Case(4, 4, dim=16, regions=(5, 5), words=(2, 6))
+    cases = [GpuCase(setting, small, "float32", (LOOP,)) for setting in ("t2i LSE", None)]
+    first, second = (list(made.measurements) for made in run.run(cases, CPU, Clock(200.0)))
+    assert not first
+    assert [m.operation for m in second] == ["Sum-Max forward"]
+
+
+@pytest.mark.parametrize("setting", ["t2i LSE", "i2t AVG", None])
+def test_training_steps_that_round_similarities_are_measured_too(setting: str | None) -> None:
+    """In bfloat16 they take other best contexts than float64; which hardest negative wins must not hang on that."""
+    case = GpuCase(setting, Case(16, 16, dim=128, regions=(36, 36), words=(6, 20)), "bfloat16", (), training=True)
+    inputs = implementations.on_device(case.case.inputs(), CPU, torch.bfloat16)
+    score = implementations.maxsim("reference") if setting is None else implementations.scan("reference", case.options)
+    assert 1e-4 < run.error_of(case, score, inputs, run.tolerance_of(case, COMPILED))
+    wrong: Callable[..., Any] = lambda inputs: -score(inputs)  # noqa: E731
+    with pytest.raises(AssertionError, match="off by 2"):
+        run.error_of(case, wrong, inputs, run.tolerance_of(case, COMPILED))
+
+
+def test_slow_implementations_score_the_first_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "copies", lambda _: 1)
+    monkeypatch.setattr(implementations, "FUSED", "torch")
+    case = GpuCase("i2t AVG", Case(2, SAMPLED_CAPTIONS + 9, dim=16, regions=(5, 5)), "float32", ("torch", LOOP))
+    *_, made = run.run([case], CPU, Clock(200.0))
+    ours, theirs = made.measurements
+    assert (ours.pairs, theirs.pairs) == (2 * (SAMPLED_CAPTIONS + 9), 2 * SAMPLED_CAPTIONS)
+    assert theirs.floor_seconds == pytest.approx(0.2 * theirs.flop / ours.flop)
+
+
+def test_others_are_wanted_to_be_slower(results: GpuResults) -> None:
+    slow, fast = measurement("loop", 0.3, slower=200.0), measurement("flash-maxsim", 0.002, slower=1.0)
+    made = replace(results, measurements=[measurement("triton", 0.003), slow, fast])
+    assert missed_targets(made) == [
+        "t2i LSE forward, 128 by 128, bfloat16: 100 × as fast as loop, wanted 200",
+        "t2i LSE forward, 128 by 128, bfloat16: 0.667 × as fast as flash-maxsim, wanted 1",
+    ]
 
 
 def test_the_floor_multiplies_valid_rows_alone() -> None:
@@ -199,6 +244,9 @@ def test_the_targets_are_those_of_the_table() -> None:
     assert wanted["t2i LSE forward", "bfloat16", 1000] == wanted["i2t AVG forward", "bfloat16", 1000] == 1.35
     assert wanted["t2i LSE forward", "tf32", 1000] == wanted["t2i LSE forward", "float32", 1000] == 1.4
     assert wanted["i2t AVG training step", "bfloat16", 512] == 1.6
-    assert any({LOOP, COMPILED} <= set(case.implementations) for case in CASES)
+    whole = [case for case in CASES if case.case.n_images == 1000 and case.precision == "bfloat16" and case.setting]
+    assert [(case.slower(LOOP), case.slower(COMPILED)) for case in whole] == [(200.0, 5.0)] * 2
+    assert all({LOOP, COMPILED} <= set(case.implementations) for case in whole)
+    assert all(case.slower(peer) == 1.0 for case in CASES for peer in PEERS)
     assert sum(set(PEERS) <= set(case.implementations) for case in CASES) == 5
     assert all(math.isfinite(case.case.inputs().flop) for case in CASES if case.case.n_images <= 128)

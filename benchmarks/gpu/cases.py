@@ -12,7 +12,11 @@ from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS
 from benchmarks.gpu.results import FUSED
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
+SAMPLED_CAPTIONS = 256  # of larger cases, where implementations are sampled
 STEP_PRODUCTS = 4  # scores, scores again with their gradients, one product for either side's features
+
+
+SLOWER = {LOOP: 200.0, COMPILED: 5.0}
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class GpuCase:
     def products(self) -> int:
         return STEP_PRODUCTS if self.training else 1
 
+    def slower(self, name: str) -> float | None:
+        """How many times as slow as triton this implementation is wanted to be."""
+        if name in PEERS:
+            return 1.0
+        return SLOWER.get(name) if self.case == WHOLE_TEST_SET else None
+
 
 def query_against(documents: int, rows: tuple[int, int], queries: int = 1, words: int = 32) -> Case:
     return Case(documents, queries, dim=128, regions=rows, words=(words, words))
@@ -57,7 +67,7 @@ LATE_INTERACTION = (
 )
 BOTH_WAYS = tuple(SETTINGS)
 CASES = [
-    *(GpuCase(way, WHOLE_TEST_SET, "bfloat16", (FUSED,), target=1.35) for way in BOTH_WAYS),
+    *(GpuCase(way, WHOLE_TEST_SET, "bfloat16", (FUSED, LOOP, COMPILED), target=1.35) for way in BOTH_WAYS),
     *(GpuCase(way, WHOLE_TEST_SET, name, (FUSED,), target=1.4) for name in ("tf32", "float32") for way in BOTH_WAYS),
     *(GpuCase(way, WHOLE_TEST_SET, "float16", (FUSED,)) for way in BOTH_WAYS),
     *(

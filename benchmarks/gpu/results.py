@@ -31,6 +31,7 @@ class Measurement:
     error: float  # the largest beside float64, of a sample
     peak_mebibytes: float  # beyond inputs and results
     target: float | None = None  # of the ratio to the floor
+    slower: float | None = None  # how many times as slow as triton it is wanted to be
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -49,7 +50,7 @@ class GpuResults:
         device: its name, capability and memory.
         versions: of Python, torch, CUDA and Triton.
         sources: hash of the kernels' sources (`sources.sources_hash`).
-        missing: why a peer was left out, by its name.
+        missing: why an implementation was left out, or gave no figures of a case, by its name.
         measurements: in the order of the run.
     """
 

@@ -8,7 +8,8 @@ STALE = "**stale**: the kernels have changed since"
 HEADINGS = ("ms", "÷ floor", "target", "triton ×", "error", "peak MiB")
 LEGEND = (
     "The floor is torch.matmul of the packed operands in the same run; of a training step four of them. triton ×: how "
-    "many times as fast triton is, pair for pair. Errors are the largest beside float64, of a sample."
+    "many times as fast triton is, pair for pair. Errors are beside float64, of a sample: the largest of scores; of a "
+    "training step ‖difference‖ / ‖gradients‖."
 )
 
 
@@ -30,24 +31,33 @@ def describe(results: GpuResults) -> str:
 
 
 def missed_targets(results: GpuResults) -> list[str]:
-    """A line for each ratio to the floor that is above its target."""
-    return [
-        f"{', '.join(m.group)}: {m.floor_ratio:.2f} × the floor, wanted {m.target:.2f}"
-        for m in results.measurements
-        if m.target is not None and m.floor_ratio > m.target
-    ]
+    """A line for each ratio, to the floor or of another implementation's time, that is not as wanted."""
+    lines = []
+    for group in results.groups():
+        for m in group:
+            case, times = ", ".join(m.group), times_as_slow(m, group)
+            if m.target is not None and m.floor_ratio > m.target:
+                lines.append(f"{case}: {m.floor_ratio:.2f} × the floor, wanted {m.target:.2f}")
+            if m.slower is not None and times is not None and times < m.slower:
+                lines.append(f"{case}: {times:.3g} × as fast as {m.implementation}, wanted {m.slower:.3g}")
+    return lines
+
+
+def times_as_slow(measurement: Measurement, group: list[Measurement]) -> float | None:
+    """How many times as fast triton is, pair for pair; None of triton itself and where it is not there."""
+    ours = next((other for other in group if other.implementation == FUSED), None)
+    if ours is None or measurement is ours:
+        return None
+    return (measurement.seconds / measurement.flop) / (ours.seconds / ours.flop)
 
 
 def _cells(measurement: Measurement, group: list[Measurement]) -> list[str]:
-    ours = next((other for other in group if other.implementation == FUSED), None)
-    times = ""
-    if ours is not None and measurement is not ours:
-        times = f"{(measurement.seconds / measurement.flop) / (ours.seconds / ours.flop):.1f}"
+    times = times_as_slow(measurement, group)
     return [
         f"{measurement.seconds * 1e3:.3g}",
         f"{measurement.floor_ratio:.2f}",
         "" if measurement.target is None else f"{measurement.target:.2f}",
-        times,
+        "" if times is None else f"{times:.1f}",
         f"{measurement.error:.1e}",
         f"{measurement.peak_mebibytes:.0f}",
     ]

@@ -9,9 +9,10 @@ from typing import Protocol
 import torch
 
 ROTATED_BYTES = 256 * 2**20  # of inputs, several times the largest cache
-MOST_COPIES = 64
+MOST_COPIES = 512
+WARM_SECONDS = 0.2  # a device that idled runs at a fraction of its clock
 SECONDS = 0.5  # of timing a benchmark
-FEWEST, MOST = 5, 300  # calls timed
+FEWEST, MOST = 5, 600  # calls timed
 
 
 class Timer(Protocol):
@@ -44,8 +45,14 @@ def copies(input_bytes: int) -> int:
 def median_seconds(calls: Sequence[Callable[[], object]], timer: Timer) -> tuple[float, int]:
     """(The median of one call, how many were timed) of calls alike but for their inputs, in rotation.
 
-    Each is called once before: that compiles, and makes plans.
+    Each is called once before: that compiles, and makes plans. More calls bring an idle device up to its clock.
     """
     warm = timer(calls)
-    count = min(MOST, max(FEWEST, int(SECONDS / max(min(warm), 1e-9))))
+    warm += timer([calls[index % len(calls)] for index in range(calls_in(WARM_SECONDS, warm))])
+    count = max(FEWEST, calls_in(SECONDS, warm))
     return statistics.median(timer([calls[index % len(calls)] for index in range(count)])), count
+
+
+def calls_in(seconds: float, times: Sequence[float]) -> int:
+    """How many calls like those that took these times take so long."""
+    return min(MOST, int(seconds / max(min(times), 1e-9)))
