@@ -163,8 +163,23 @@ _kept = _Kept()
 
 
 def lengths_of(side: Ragged) -> Ints:
-    """Rows of every item, on the host: waits for the device where the caller keeps them there."""
-    return side.lengths.cpu().numpy()
+    """Rows of every item, on the host: waits for the device where the caller keeps them there.
+
+    Checked here too, once for every plan: inside torch.compile nothing else looks at them, and kernels read by them.
+
+    Raises:
+        ValueError: an item is empty, or has rows that are not there.
+    """
+    lengths: Ints = side.lengths.cpu().numpy()
+    if side.offsets is not None:
+        ends = side.offsets[:: max(1, len(side))].tolist() if len(side) else [0, 0]
+        if ends != [0, side.values.size(0)]:
+            raise ValueError(f"offsets reach from {ends[0]} to {ends[-1]}, but there are {side.values.size(0)} rows")
+    most = side.values.size(-2)
+    wrong = np.flatnonzero((lengths < 1) | (lengths > most))
+    if wrong.size:
+        raise ValueError(f"item {wrong[0]} has length {lengths[wrong[0]]}, it must lie in 1..{most}")
+    return lengths
 
 
 def first_rows_of(side: Ragged) -> Ints:

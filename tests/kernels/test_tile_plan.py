@@ -116,3 +116,21 @@ def test_plans_of_a_captured_graph_stay(monkeypatch: pytest.MonkeyPatch) -> None
     for length in (2, 3, 4):
         tiles_of(ragged([length]), 16, 16)
     assert tiles_of(ragged([1]), 16, 16) is plan
+
+
+@pytest.mark.parametrize(
+    ("side", "message"),
+    [
+        (Ragged(torch.zeros(2, 4, 3), None, torch.tensor([4, 5])), "item 1 has length 5, it must lie in 1..4"),
+        (Ragged(torch.zeros(2, 4, 3), None, torch.tensor([0, 4])), "item 0 has length 0"),
+        (Ragged(torch.zeros(8, 3), torch.tensor([0, 3, 9]), None), "reach from 0 to 9, but there are 8 rows"),
+        (Ragged(torch.zeros(8, 3), torch.tensor([1, 3, 8]), None), "reach from 1 to 8"),
+        (Ragged(torch.zeros(8, 3), torch.tensor([0, 9, 8]), None), "item 0 has length 9"),
+        (Ragged(torch.zeros(8, 3), torch.tensor([0, 4, 4, 8]), None), "item 1 has length 0"),
+    ],
+)
+def test_no_plan_reaches_beyond_the_features(side: Ragged, message: str) -> None:
+    """Lengths that nothing else looked at, as inside torch.compile."""
+    for make in (items_of, lambda side: tiles_of(side, 16, 4)):
+        with pytest.raises(ValueError, match=message):
+            make(side)
