@@ -11,6 +11,9 @@ import triton.language as tl
 
 from crossret_kernels.triton_tiles import inverse, row_offsets
 
+# They change with the batch, as those of `triton_kernels.BATCH_SIZES`.
+BATCH_SIZES = ["query_per_item", "context_per_item", "grad_context_stride", "grad_query_stride", "index_context_stride"]
+
 
 @triton.jit
 def store_gradients(
@@ -32,7 +35,7 @@ def store_gradients(
     tl.store(cells, sums, mask=inside)
 
 
-@triton.jit(do_not_specialize=["first_item", "n_items"])
+@triton.jit(do_not_specialize=["first_item", "n_items"], do_not_specialize_on_alignment=BATCH_SIZES)
 def query_gradients(
     queries, query_norms, query_lengths, blocks, query_per_item, query_item_stride, query_row_stride,
     contexts, context_norms, context_firsts, context_per_item, context_item_stride, context_row_stride,
@@ -120,7 +123,7 @@ def taken_queries(
     return sums, along
 
 
-@triton.jit(do_not_specialize=["first_item", "first_block", "n_queries"])
+@triton.jit(do_not_specialize=["first_item", "first_block", "n_queries"], do_not_specialize_on_alignment=BATCH_SIZES)
 def context_gradients(
     contexts, context_norms, blocks, context_per_item, context_item_stride, context_row_stride,
     queries, query_norms, query_firsts, query_lengths, valid_rows, valid_items,

@@ -12,6 +12,10 @@ import triton.language as tl
 from crossret_kernels.triton_tiles import inverse, item_slots, product, row_offsets, tile_items
 
 BEYOND = tl.constexpr(2**30)  # no place of a context
+# They change with the batch: kernels for multiples of 16 would be compiled again now and then, and be no faster.
+BATCH_SIZES = [
+    "query_per_item", "context_per_item", "score_context_stride", "score_query_stride", "index_context_stride",
+]  # fmt: skip
 
 
 @triton.jit
@@ -93,7 +97,9 @@ def first_best(values, members, M: tl.constexpr):
     return tl.max((members & (slot[:, None] == winners[None, :])).to(tl.int32), 1) > 0
 
 
-@triton.jit(do_not_specialize=["first_item", "n_items", "run_items", "n_tiles"])
+@triton.jit(
+    do_not_specialize=["first_item", "n_items", "run_items", "n_tiles"], do_not_specialize_on_alignment=BATCH_SIZES
+)
 def best_of_tiles(
     queries, query_norms, query_rows, query_owners, query_items, query_counts, query_firsts,
     query_per_item, query_item_stride, query_row_stride,
@@ -166,7 +172,9 @@ def best_of_tiles(
         start = next_start
 
 
-@triton.jit(do_not_specialize=["first_item", "n_items", "run_items", "n_queries"])
+@triton.jit(
+    do_not_specialize=["first_item", "n_items", "run_items", "n_queries"], do_not_specialize_on_alignment=BATCH_SIZES
+)
 def best_of_items(
     queries, query_norms, query_firsts, query_lengths, query_per_item, query_item_stride, query_row_stride,
     contexts, context_norms, context_firsts, context_lengths,

@@ -6,12 +6,14 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 from triton.runtime.jit import JITFunction
 
 import crossret_kernels
+from crossret_kernels import maxsim_scores
 from crossret_kernels.backends import INTERPRETED
 from tests.kernels.compile_cases import BUILT, FUNCTIONS, compilations
-from tests.kernels.offline import SHARED_LIMITS, Launch, compiled
+from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, recorded
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 COMPILATIONS = {} if INTERPRETED else compilations()
@@ -59,6 +61,20 @@ def kernels() -> set[str]:
 def test_every_kernel_is_compiled() -> None:
     assert set(BUILT) <= set(FUNCTIONS), "an operation without a case"
     assert kernels() == {launch.name for launch, _ in COMPILATIONS.values()}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_sum_max_is_compiled_once_for_batches_of_any_size(listed: bool) -> None:
+    compiled_for = []
+    for n_images, n_captions, width in ((24, 40, 20), (32, 48, 32), (33, 49, 19)):
+        sides = [torch.zeros(n, width, 128, requires_grad=True) for n in (n_images, n_captions)]
+        lengths = [torch.full((len(side),), 17) for side in sides]
+        pairs = torch.zeros(7, 2, dtype=torch.int64) if listed else None
+        with recorded() as launches:
+            scores = maxsim_scores(*sides, *lengths, pairs=pairs, backend="triton")
+            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+        compiled_for.append({launch.key for launch in launches})
+    assert compiled_for[0] == compiled_for[1] == compiled_for[2]
 
 
 def a_launch() -> Launch:
