@@ -10,7 +10,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test sanitize lint format gpu bench bench-all bench-record clean
+.PHONY: help setup demo test sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,9 +69,18 @@ bench-record: setup  ## the same, kept under benchmarks/results and in the READM
 	$(REPORT) --record
 
 # Figures are measured whatever the suite shows, which says at the end whether all is well.
-gpu: setup  ## on a machine with a GPU: run its tests and benchmarks, kept under benchmarks/results and in the README
-	$(BIN)/python -m pytest -m gpu tests/gpu; tests=$$?; \
-		$(BIN)/python -m benchmarks.gpu.run && $(BIN)/python -m benchmarks.gpu.report --record && exit $$tests
+gpu:  ## on a machine with a GPU: run its tests and benchmarks, kept under benchmarks/results and in the README
+	$(MAKE) gpu-test; tests=$$?; $(MAKE) gpu-bench && exit $$tests
+
+# SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from.
+GPU_PYTHON = $(if $(SYSTEM),$(PYTHON),$(BIN)/python)
+GPU_SETUP = $(if $(SYSTEM),,setup)
+
+gpu-test: $(GPU_SETUP)  ## only the tests; warnings of another PyTorch are no failures
+	$(GPU_PYTHON) -m pytest -m gpu -W default --numprocesses auto --maxprocesses 16 --dist worksteal --durations 10 tests/gpu
+
+gpu-bench: $(GPU_SETUP)  ## only the benchmarks
+	$(GPU_PYTHON) -m benchmarks.gpu.run; measured=$$?; $(GPU_PYTHON) -m benchmarks.gpu.report --record && exit $$measured
 
 clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

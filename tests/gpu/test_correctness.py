@@ -7,18 +7,28 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import Phase, assume, given
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.backends import select_backend
 from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, PRECISIONS, gpu, lengths, offsets, precision, randn
-from tests.kernels.strategies import Features, examples, features, maxsim_options, scan_options
-from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
-from tests.kernels.tolerance import Expectation, score_weights
+from tests.kernels.strategies import (
+    DIRECTIONS,
+    IN_HALF_RANGE,
+    Features,
+    examples,
+    features,
+    maxsim_options,
+    scan_options,
+)
+from tests.kernels.tolerance import Expectation, score_weights, well_posed
 
 pytestmark = gpu
 precisions = pytest.mark.parametrize("name", PRECISIONS)
+directions = pytest.mark.parametrize("direction", DIRECTIONS)
+# Nearly every example compiles kernels of its own, for 10 to 40 seconds. A shrunk one would cost many of those.
+few = examples(8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 def check(function: Callable[..., Tensor], batch: Features, name: str, **options: Any) -> None:
@@ -30,9 +40,11 @@ def check(function: Callable[..., Tensor], batch: Features, name: str, **options
 
 
 @precisions
-@examples(100)
+@directions
+@few
 @given(batch=features(IN_HALF_RANGE), options=scan_options())
-def test_scan(name: str, batch: Features, options: dict[str, Any]) -> None:
+def test_scan(name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+    options |= {"direction": direction}
     batch = batch.to(PRECISIONS[name][0]).to(torch.float64)
     assume(well_posed(batch, options))
     assume(name == "float32" or abs(options["lambda_softmax"]) <= 20)  # beyond, operands' rounding is the softmax's
@@ -40,9 +52,11 @@ def test_scan(name: str, batch: Features, options: dict[str, Any]) -> None:
 
 
 @precisions
-@examples(100)
+@directions
+@few
 @given(batch=features(IN_HALF_RANGE), options=maxsim_options())
-def test_maxsim(name: str, batch: Features, options: dict[str, Any]) -> None:
+def test_maxsim(name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+    options |= {"direction": direction}
     # Of nearly equal maxima another one may win, and get the gradient.
     assume(batch.kind not in ("duplicates", "opposites", "correlated"))
     check(maxsim_scores, batch, name, **options)
@@ -63,7 +77,7 @@ def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) ->
 
 
 @precisions
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@directions
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_of_many_tiles(function: Callable[..., Tensor], direction: str, name: str) -> None:
     """By the same rule, with the truth made on the GPU too."""
@@ -96,7 +110,7 @@ def test_layouts_agree(function: Callable[..., Tensor], host: bool) -> None:
         torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@directions
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tensor], direction: str) -> None:
     regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
@@ -113,7 +127,7 @@ def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tenso
     torch.testing.assert_close(chosen, whole[where], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@directions
 def test_argmax(direction: str) -> None:
     """Small whole numbers are exact in every precision and often equal: the first of them is the argmax."""
     generator = torch.Generator().manual_seed(0)

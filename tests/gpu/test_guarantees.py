@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, triplet_loss
+from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, selection, tile_plan, triplet_loss
 from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, gpu, lengths, offsets, randn
 
 pytestmark = gpu
@@ -66,16 +66,22 @@ def test_a_graph_of_a_call_follows_its_features(function: Callable[..., Tensor],
     with torch.no_grad():
         for side, values in zip(arguments, others, strict=False):
             side.copy_(values)
-    for _ in range(100):  # plans of other lengths push the captured ones out of what is kept of the latest
-        maxsim_scores(randn(1, 3, 4), randn(2, 5, 4), None, lengths(2, 1, 5, seed=int(torch.randint(9**9, ()))))
+    for seed in range(tile_plan.KEPT_PLANS):  # plans of other lengths push the captured ones out of the latest
+        maxsim_scores(randn(1, 3, 4), randn(20, 5, 4), None, lengths(20, 1, 5, seed=seed))
     graph.replay()
     assert_same(captured, step(function, arguments, direction=direction))
 
 
 @directions
 @functions
-def test_nothing_waits_for_the_device(function: Callable[..., Tensor], direction: str) -> None:
-    """With lengths on the host, from the second call with them on: the first brings its plan there."""
+def test_nothing_waits_for_the_device(
+    function: Callable[..., Tensor], direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With lengths on the host, from the second call with them on: the first brings its plan there.
+
+    Pairs on the device are looked at before they are scored, which waits; nothing after that does.
+    """
+    monkeypatch.setattr(selection, "checkable", lambda: False)
     arguments = batch()
     expected = step(function, arguments, direction=direction)
     pairs = torch.tensor([[0, 1], [5, 7]], device=DEVICE)
@@ -184,6 +190,15 @@ def test_padding_is_never_read(dtype: torch.dtype) -> None:
             for item, length in zip(side, of_items.tolist(), strict=True):
                 item[length:] = torch.nan
         assert_same(step(function, [*(side.requires_grad_() for side in dirty[:2]), *dirty[2:]]), expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@functions
+def test_another_device_than_the_current_one(function: Callable[..., Tensor]) -> None:
+    arguments = batch()
+    others = [side.detach().to("cuda:1").requires_grad_() for side in arguments[:2]]
+    for ours, theirs in zip(step(function, [*others, *arguments[2:]]), step(function, arguments), strict=True):
+        torch.testing.assert_close(ours.to(DEVICE), theirs)
 
 
 def needs_memory(gibibytes: int) -> None:

@@ -12,9 +12,8 @@ from hypothesis import assume, given
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import tiling, triton, triton_gradients
 from crossret_kernels.ragged import as_ragged
-from tests.kernels.strategies import Features, examples, features, scan_options
-from tests.kernels.test_scan_scores import IN_HALF_RANGE, well_posed
-from tests.kernels.tolerance import Expectation
+from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, scan_options
+from tests.kernels.tolerance import Expectation, well_posed
 
 DIRECTIONS = pytest.mark.parametrize("direction", ["t2i", "i2t"])
 OPERATION = torch.ops.crossret.scan_scores_triton

@@ -9,21 +9,10 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import scan_scores
-from tests.kernels.strategies import DEGENERACIES, Features, examples, features, scan_options
-from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, least_attended
+from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, scan_options
+from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, well_posed
 
 ISAS = torch.ops.crossret.cpu_isas().split()
-# Gradients of normalised features grow as features shrink: these pass the largest float16.
-IN_HALF_RANGE = tuple(kind for kind in DEGENERACIES if kind != "below the cosine's floor")
-
-
-def well_posed(batch: Features, options: dict[str, Any]) -> bool:
-    """Whether rounding moves the result but little: no vanishing attended vector, no tie for the maximum, no logits in
-    the thousands.
-    """
-    raw = options["raw_feature_norm"] in ("no_norm", "clipped") and not options["normalize"]
-    tied = options["pooling"] == "max" and batch.kind in ("duplicates", "opposites", "zero region", "zero word")
-    return not tied and not (raw and options["lambda_softmax"] > 30) and least_attended(batch, options) > 1e-4
 
 
 @examples(150)

@@ -160,6 +160,15 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
     return float(ratios.min()) if ratios.numel() else 1.0
 
 
+def well_posed(batch: Features, options: dict[str, Any]) -> bool:
+    """Whether rounding moves the result but little: no vanishing attended vector, no tie for the maximum, no logits in
+    the thousands.
+    """
+    raw = options["raw_feature_norm"] in ("no_norm", "clipped") and not options["normalize"]
+    tied = options["pooling"] == "max" and batch.kind in ("duplicates", "opposites", "zero region", "zero word")
+    return not tied and not (raw and options["lambda_softmax"] > 30) and least_attended(batch, options) > 1e-4
+
+
 def _ragged_sides(batch: Features) -> list[Ragged]:
     return [
         as_ragged(side, lengths, name="features", lengths_name="lengths", item="item")
