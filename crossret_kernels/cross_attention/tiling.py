@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.ragged import Ragged, checkable
-from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
+from crossret_kernels.tile_plan import fill_of, items_of, kept_plan, lengths_of
 
 LEAST = 16  # slots: the least side of a product in Triton
 SMALL, LARGE = 64, 128  # a tile has at most one large side, or its Gram matrix and weights leave no room
@@ -38,20 +40,25 @@ class Tiling:
 def tiling(contexts: Ragged, queries: Ragged, whole: bool, stages: int) -> Tiling:
     """The tile for these sides; `whole` for listed pairs, which have a tile each.
 
-    Small on both sides, but where items are longer or, of contexts, fill a large one better.
+    Small on both sides, but where items are longer or, of contexts, fill a large one better. Raises
+    UnsupportedByBackend where they are too long for any.
     """
     longest = items_of(contexts).longest, items_of(queries).longest
+    reason = _too_long(longest, contexts.values.device)
+    if reason is not None:  # torch.compile lets it by
+        raise UnsupportedByBackend(f"backend 'triton' cannot serve this call: {reason}")
     least = LEAST if whole else USUAL
     m, n = (max(least, 1 << (rows - 1).bit_length()) for rows in longest)
     if not whole and m == n == SMALL and large_fit(contexts.values.device):
-        lengths = lengths_of(contexts)
-        m = (
-            SMALL
-            if fill_of(lengths, SMALL, CONTEXT_SEGMENTS) >= WELL_FILLED * fill_of(lengths, LARGE, CONTEXT_SEGMENTS)
-            else LARGE
-        )
+        m = SMALL if _fill(contexts, SMALL) >= WELL_FILLED * _fill(contexts, LARGE) else LARGE
     k = 32 if contexts.values.dtype == torch.float32 else 64
     return Tiling(m, n, k, 8 if m * n > SMALL * SMALL else 4, stages)
+
+
+def _fill(contexts: Ragged, size: int) -> float:
+    return kept_plan(
+        float, (size, CONTEXT_SEGMENTS), contexts, lambda: fill_of(lengths_of(contexts), size, CONTEXT_SEGMENTS)
+    )
 
 
 def large_fit(device: torch.device) -> bool:
@@ -62,11 +69,34 @@ def large_fit(device: torch.device) -> bool:
 
 
 def refusal(*sides: Ragged) -> str | None:
-    """Why items are too long to share a tile; None where they are not, or their lengths cannot be looked at."""
-    if not checkable() or not all(len(side) for side in sides):
+    """Why items are too long to share a tile; None where they are not, or cannot be looked at."""
+    if not all(len(side) for side in sides):
         return None
-    shorter, longer = sorted(items_of(side).longest for side in sides)
-    most = LARGE if large_fit(sides[0].values.device) else SMALL
+    longest = []
+    for side in sides:
+        rows = _most_rows(side)
+        if rows is None:
+            return None
+        longest.append(rows)
+    return _too_long(longest, sides[0].values.device)
+
+
+def _most_rows(side: Ragged) -> int | None:
+    """Rows of the longest item; while nothing is to be looked at, of what padded features have room for.
+
+    What is on the host may be looked at while a CUDA graph is captured.
+    """
+    if checkable():
+        return items_of(side).longest
+    integers = side.offsets if side.offsets is not None else side.padded_lengths
+    if integers is not None and not torch.compiler.is_compiling() and integers.device.type == "cpu":
+        return int(side.lengths.max()) if len(side) else 1
+    return side.values.size(1) if side.offsets is None else None
+
+
+def _too_long(longest: Sequence[int], device: torch.device) -> str | None:
+    shorter, longer = min(longest), max(longest)
+    most = LARGE if large_fit(device) else SMALL
     if longer <= most and shorter <= SMALL:
         return None
     return (

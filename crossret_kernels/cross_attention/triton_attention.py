@@ -22,6 +22,8 @@ EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root
 # Similarities beyond it, NaN among them, make their pairs NaN: squares and sums of what is below stay finite, so that
 # the 0/1 products that share out a tile never meet 0 × ∞.
 MOST = tl.constexpr(1e15)
+MOST_LENGTH = tl.constexpr(3.1e7)  # of contexts, likewise: their products are within MOST
+MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
 # Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
 CANCELLED = tl.constexpr(0.25)
 MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
@@ -81,13 +83,14 @@ def attention_weights(
         n = x * to_columns(factors, query_members, FINE)
     logits = lambda_softmax * n
     if SHIFTED:
+        logits = bounded(logits, MOST_LOGIT)
         logits -= row_maxima(logits, context_owners, n_context_items)
     return tl.where((context_owners >= 0)[:, None], tl.exp(logits), 0.0)
 
 
 @triton.jit
 def attended_vectors(
-    p, products, squares, cancelled, contexts, context_offsets, context_owners, n_context_items,
+    p, products, squares, cancelled, contexts, context_offsets, context_norms, context_owners, n_context_items,
     queries, query_offsets, D,
     N: tl.constexpr, K: tl.constexpr, SEGMENTS: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
@@ -95,13 +98,15 @@ def attended_vectors(
     k = tl.arange(0, K)
     context_cells = contexts + context_offsets[:, None] + k[None, :]
     query_cells = queries + query_offsets[:, None] + k[None, :]
+    # A row that is not finite has norm 0. It is not read: 0 × NaN would reach the tile's other items.
+    finite = (context_norms != 0)[:, None]
     for item in range(n_context_items):
         own = tl.trans(tl.where((context_owners == item)[:, None], p, 0.0))
         product = tl.zeros((N,), tl.float32)
         square = tl.zeros((N,), tl.float32)
         for d in range(0, D, K):
             inside = (d + k < D)[None, :]
-            c = tl.load(context_cells + d, mask=inside, other=0.0).to(tl.float32)
+            c = tl.load(context_cells + d, mask=finite & inside, other=0.0).to(tl.float32)
             attended = tl.dot(own, c, input_precision=FINE)
             q = tl.load(query_cells + d, mask=inside, other=0.0).to(tl.float32)
             product += tl.sum(attended * q, 1)
@@ -127,7 +132,8 @@ def attended_lengths(
         # Products of the scaled query, as those of the similarities are.
         products, squares = attended_vectors(
             p * context_scales[:, None], products * inverse(query_scales)[None, :], squares, cancelled, contexts,
-            context_offsets, context_owners, n_context_items, queries, query_offsets, D, N, K, SEGMENTS, FINE,
+            context_offsets, context_norms, context_owners, n_context_items, queries, query_offsets, D,
+            N, K, SEGMENTS, FINE,
         )  # fmt: skip
         products = products * query_scales[None, :]
     return gram_weights, products, squares
@@ -141,10 +147,9 @@ def pair_sums(values, query_members, FINE: tl.constexpr):
 
 @triton.jit
 def pooled_exponentials(relevances, query_owners, n_query_items, lambda_lse, SHIFTED: tl.constexpr):
-    """(exp(λ₂r − shift), shift), both (context items, N); 0 in empty slots. No shift is needed while λ₂ is small."""
-    logits = lambda_lse * relevances
-    shift = column_maxima(logits, query_owners, n_query_items) if SHIFTED else tl.zeros_like(logits)
-    return tl.where((query_owners >= 0)[None, :], tl.exp(logits - shift), 0.0), shift
+    """(exp(λ₂(r − shift)), shift), both (context items, N); 0 in empty slots. A small λ₂ needs no shift."""
+    shift = column_maxima(relevances, query_owners, n_query_items) if SHIFTED else tl.zeros_like(relevances)
+    return tl.where((query_owners >= 0)[None, :], tl.exp(lambda_lse * (relevances - shift)), 0.0), shift
 
 
 @triton.jit
@@ -167,7 +172,7 @@ def pooled(
         count = tl.maximum(query_counts, 1).to(tl.float32)[None, :]
         shifts = pair_sums(shift, query_members, FINE) / count
         sums = pair_sums(e, query_members, FINE)
-        return (tl.log(tl.where(sums > 0, sums, 1.0)) + shifts) / lambda_lse
+        return tl.log(tl.where(sums > 0, sums, 1.0)) / lambda_lse + shifts
     if POOLING == "max":
         place = tl.arange(0, query_counts.shape[0])[None, :]
         scores = tl.zeros((relevances.shape[0], query_counts.shape[0]), tl.float32)
@@ -188,7 +193,7 @@ def broken_pairs(fine, context_members, query_members, FINE: tl.constexpr):
 
 @triton.jit
 def tile_similarities(
-    contexts, context_offsets, context_scales, context_members,
+    contexts, context_offsets, context_scales, context_norms, context_members,
     queries, query_offsets, query_scales, query_members, D,
     NORMALIZE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr,
     CONTEXT_ITEMS: tl.constexpr, QUERY_ITEMS: tl.constexpr, MAIN: tl.constexpr, FINE: tl.constexpr,
@@ -197,7 +202,7 @@ def tile_similarities(
     s = product(contexts, context_offsets, queries, query_offsets, D, M, N, K, EVEN, MAIN)
     if NORMALIZE:
         s = s * context_scales[:, None] * query_scales[None, :]
-    fine = tl.abs(s) < MOST
+    fine = (tl.abs(s) < MOST) & (context_norms * context_scales < MOST_LENGTH)[:, None]
     broken = tl.zeros((CONTEXT_ITEMS, QUERY_ITEMS), tl.float32)
     if tl.min(fine.to(tl.int32)) == 0:
         broken = broken_pairs(fine, context_members, query_members, FINE)

@@ -153,7 +153,7 @@ def scan_backward(
         q_items, q_counts = tile_items(query_items, query_counts, query_lengths, query_tile, QUERY_ITEMS, WHOLE)
         known = (c_items >= 0)[:, None] & (q_items >= 0)[None, :]
         if WHOLE:
-            places = pair + tl.zeros((CONTEXT_ITEMS, QUERY_ITEMS), tl.int64)
+            places = pair * score_context_stride + tl.zeros((CONTEXT_ITEMS, QUERY_ITEMS), tl.int64)
         else:
             places = c_items[:, None] * score_context_stride + q_items[None, :] * score_query_stride
         pair_gradients = tl.load(grad_scores + places, mask=known, other=0.0).to(tl.float32)
@@ -168,7 +168,7 @@ def scan_backward(
             q_scales = inverse(q_norms) if NORMALIZE else tl.full((N,), 1.0, tl.float32)
             q_members = membership(q_owners, QUERY_ITEMS)
             s, broken = tile_similarities(
-                contexts, c_offsets, c_scales, c_members, queries, q_offsets, q_scales, q_members, D,
+                contexts, c_offsets, c_scales, c_norms, c_members, queries, q_offsets, q_scales, q_members, D,
                 NORMALIZE, M, N, K, EVEN, CONTEXT_ITEMS, QUERY_ITEMS, MAIN, FINE,
             )  # fmt: skip
             if WHOLE:
@@ -181,7 +181,7 @@ def scan_backward(
                 CLIPS, NORM, SHIFTED, N, CONTEXT_ITEMS, FINE,
             )  # fmt: skip
             fine = tl.abs(pair_gradients) < MOST
-            broken = tl.where(fine, broken, 1.0)
+            broken = tl.where(pair_gradients == 0, 0.0, tl.where(fine, broken, 1.0))
             of_relevances = relevance_gradients(
                 relevances, tl.where(fine, pair_gradients, 0.0), q_members, q_owners, q_counts, n_query_items,
                 lambda_lse, POOLING, POOL_SHIFTED, FINE,
@@ -222,7 +222,7 @@ def scan_backward(
 def feature_gradients(
     own, own_rows, own_owners, own_firsts, own_lengths, own_per_item, own_item_stride, own_row_stride,
     partners, partner_rows, partner_owners, partner_firsts, partner_lengths, partner_per_item, partner_item_stride,
-    partner_row_stride, partner_items, begins,
+    partner_row_stride, partner_norms, partner_items, begins,
     similarity_gradients, gram_gradients, query_factors, sums,
     first_own_tile, n_own_tiles, first_partner_tile, n_partner_tiles, runs, first_pair, D,
     OWN_CONTEXTS: tl.constexpr, WHOLE: tl.constexpr, SLOTS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -257,7 +257,10 @@ def feature_gradients(
                 partner = first_partner_tile + index
             their_rows, _ = item_slots(partner_rows, partner_owners, partner_firsts, partner_lengths, partner, N, WHOLE)
             offsets = row_offsets(their_rows, partner_per_item, partner_item_stride, partner_row_stride)
-            theirs = tl.load(partners + offsets[:, None] + column[None, :], mask=(column < D)[None, :], other=0.0)
+            # A row that is not finite has norm 0. It is not read: pairs without a gradient would make it 0 × NaN.
+            finite = (tl.load(partner_norms + their_rows) != 0)[:, None]
+            inside = finite & (column < D)[None, :]
+            theirs = tl.load(partners + offsets[:, None] + column[None, :], mask=inside, other=0.0)
             if OWN_CONTEXTS:
                 cells = slot[:, None] * N + partner_slot[None, :]
             else:

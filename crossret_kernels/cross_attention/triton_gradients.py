@@ -19,6 +19,7 @@ from crossret_kernels.triton_launch import Side, launch, precisions
 BLOCK_BYTES = 64 * 2**20  # of the similarities' gradients
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32
 RUN_BYTES = 32 * 2**20  # of the Gram matrices' gradients, a sum for every program
+SORTED_PAIRS = 2**20  # of a list at a time
 PROGRAMS = 1024  # what keeps a large device busy
 WIDTH = 128  # columns of features a program sums the gradients of
 FINISHED_ROWS = 16  # a program
@@ -36,7 +37,7 @@ def image_and_caption_gradients(grad_scores: Tensor, *arguments: Any) -> tuple[T
     if grad_scores.numel():
         outs = (of_images, of_captions) if call.context_column == 0 else (of_captions, of_images)
         add_gradients = _add_of_all_pairs if call.pairs is None else _add_of_listed_pairs
-        add_gradients(call, grad_scores.contiguous(), *outs)
+        add_gradients(call, grad_scores, *outs)
     return of_images, of_captions
 
 
@@ -144,6 +145,7 @@ def _add_of_tiles(
     each = min(width, -(-width * height // programs))
     blocks = Blocks(height * width, height * -(-width // each), tile, call.contexts.features)
     constants = call.constants(tile)
+    score_strides = (grad_scores.stride(call.context_column), grad_scores.stride(1 - call.context_column))
 
     # Sums of one side alone may come in runs; the other's, if any, are all kept.
     outer, inner = (queries, contexts) if queries.most < plans[1].tiles else (contexts, queries)
@@ -156,7 +158,7 @@ def _add_of_tiles(
                 own_queries = range(start, min(start + width, query_run.stop))
                 runs = -(-len(own_queries) // each)
                 launch(scan_backward, (len(own_contexts) * runs,),
-                    *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *call.score_strides,
+                    *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
                     *blocks.tensors, own_contexts.start, own_queries.start, len(own_queries), each, 0,
                     call.contexts.dim, *call.numbers, **constants,
                 )  # fmt: skip
@@ -166,7 +168,8 @@ def _add_of_tiles(
                 ):
                     if own.out.numel():
                         _launch(
-                            own.side, own.plan, partners.side, partners.plan, grad_scores, grad_scores, blocks,
+                            own.side, own.plan, partners.side, partners.plan, partners.norms, grad_scores,
+                            grad_scores, blocks,
                             own.of(tiles.start), tiles, their_tiles, runs, 0, own is contexts, own.buffered,
                         )  # fmt: skip
         outer.finish(run)
@@ -176,50 +179,60 @@ def _add_of_tiles(
 def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queries: Tensor) -> None:
     """Either side by itself: its items' pairs follow one another, so that each item's are summed at once.
 
-    Items whose pairs lie in two chunks are rounded in between.
+    Items whose pairs lie in two chunks, or two parts of the list, are rounded in between.
     """
-    pairs = call.pairs
-    assert pairs is not None
+    assert call.pairs is not None
     tile = call.tiling(stages=2)
-    constants = call.constants(tile)
-    most = max(1, min(BLOCK_BYTES // (4 * tile.m * tile.n), RUN_BYTES // (4 * tile.m**2), pairs.size(0)))
+    most = max(1, min(BLOCK_BYTES // (4 * tile.m * tile.n), RUN_BYTES // (4 * tile.m**2), call.pairs.size(0)))
     blocks = Blocks(most, most, tile, call.contexts.features)
-    for own_contexts, own, partners, norms, out in (
-        (True, call.contexts, call.queries, call.context_norms, of_contexts),
-        (False, call.queries, call.contexts, call.query_norms, of_queries),
+    for own_contexts, own, norms, out in (
+        (True, call.contexts, call.context_norms, of_contexts),
+        (False, call.queries, call.query_norms, of_queries),
     ):
         if not out.numel():
             continue
-        column = call.context_column if own_contexts else 1 - call.context_column
-        items, order = pairs[:, column].sort(stable=True)
-        begins = torch.searchsorted(items, torch.arange(own.n_items + 1, device=items.device))
-        partner_items = pairs[:, 1 - column].index_select(0, order)
-        for first in range(0, pairs.size(0), most):
-            chunk = range(min(most, pairs.size(0) - first))
-            launch(scan_backward, (len(chunk),),
-                *call.sides(), pairs, order, grad_scores, grad_scores, 0, 0, *blocks.tensors,
-                0, 0, 1, 1, first, call.contexts.dim, *call.numbers, **constants,
-            )  # fmt: skip
-            _launch(
-                own, None, partners, None, partner_items, begins, blocks, out, range(own.n_items), chunk, 1, first,
-                own_contexts, False,
-            )  # fmt: skip
+        for pairs, grads in zip(call.pairs.split(SORTED_PAIRS), grad_scores.split(SORTED_PAIRS), strict=True):
+            _add_of_part(call, pairs, grads, tile, blocks, out, own_contexts)
         if call.options.normalize:
             finish(own, norms, None, out, out, True)
 
 
+def _add_of_part(
+    call: Call, pairs: Tensor, grad_scores: Tensor, tile: Tiling, blocks: Blocks, out: Tensor, own_contexts: bool
+) -> None:
+    """One side's gradients from a part of the list, sorted by that side's items."""
+    sides = (call.contexts, call.context_norms), (call.queries, call.query_norms)
+    (own, _), (partners, partner_norms) = sides if own_contexts else sides[::-1]
+    column = call.context_column if own_contexts else 1 - call.context_column
+    items, order = pairs[:, column].sort(stable=True)
+    begins = torch.searchsorted(items, torch.arange(own.n_items + 1, device=items.device))
+    partner_items = pairs[:, 1 - column].index_select(0, order)
+    most = blocks.similarities.size(0)
+    for first in range(0, pairs.size(0), most):
+        chunk = range(min(most, pairs.size(0) - first))
+        launch(scan_backward, (len(chunk),),
+            *call.sides(), pairs, order, grad_scores, grad_scores, grad_scores.stride(0), 0, *blocks.tensors,
+            0, 0, 1, 1, first, call.contexts.dim, *call.numbers, **call.constants(tile),
+        )  # fmt: skip
+        _launch(
+            own, None, partners, None, partner_norms, partner_items, begins, blocks, out, range(own.n_items), chunk,
+            1, first, own_contexts, False,
+        )  # fmt: skip
+
+
 def _launch(
-    own: Side, own_plan: TilePlan | None, partners: Side, partner_plan: TilePlan | None, partner_items: Tensor,
-    begins: Tensor, blocks: Blocks, sums: Tensor, tiles: range, their_tiles: range, runs: int, first_pair: int,
-    own_contexts: bool, by_slots: bool,
+    own: Side, own_plan: TilePlan | None, partners: Side, partner_plan: TilePlan | None, partner_norms: Tensor,
+    partner_items: Tensor, begins: Tensor, blocks: Blocks, sums: Tensor, tiles: range, their_tiles: range, runs: int,
+    first_pair: int, own_contexts: bool, by_slots: bool,
 ) -> None:  # fmt: skip
     """`feature_gradients` of these tiles from the blocks; of listed pairs `their_tiles` are as many as the chunk's."""
     _, m, n = blocks.similarities.shape
     main, fine = precisions(own.features.dtype)
     width = WIDTH // 2 if main == "ieee" else WIDTH  # products of float32 in parts keep twice as much on the chip
     launch(feature_gradients, (len(tiles), -(-own.dim // width)),
-        *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_items, begins,
-        *blocks.tensors, sums, tiles.start, len(tiles), their_tiles.start, len(their_tiles), runs, first_pair, own.dim,
+        *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_norms,
+        partner_items, begins, *blocks.tensors, sums, tiles.start, len(tiles), their_tiles.start, len(their_tiles),
+        runs, first_pair, own.dim,
         OWN_CONTEXTS=own_contexts, WHOLE=own_plan is None, SLOTS=by_slots,
         M=m if own_contexts else n, N=n if own_contexts else m, WIDTH=width, MAIN=main, FINE=fine,
         num_warps=8 if m * WIDTH >= 128 * 64 else 4, num_stages=3,

@@ -73,7 +73,7 @@ def scan_forward(
     c_members = membership(c_owners, CONTEXT_ITEMS)
     q_members = membership(q_owners, QUERY_ITEMS)
     s, broken = tile_similarities(
-        contexts, c_offsets, c_scales, c_members, queries, q_offsets, q_scales, q_members, D,
+        contexts, c_offsets, c_scales, c_norms, c_members, queries, q_offsets, q_scales, q_members, D,
         NORMALIZE, M, N, K, EVEN, CONTEXT_ITEMS, QUERY_ITEMS, MAIN, FINE,
     )  # fmt: skip
     if WHOLE:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import tiling, triton, triton_gradients
-from crossret_kernels.ragged import as_ragged
+from crossret_kernels.ragged import Ragged, as_ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
 
@@ -140,6 +140,72 @@ def test_what_is_not_finite_stays_in_its_item(direction: str, norm: str, value: 
     clean_sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
     scan_scores(*clean_sides, *batch.lengths, **options)[others].sum().backward()
     torch.testing.assert_close(spoilt[0][others], clean_sides[0].grad[others], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(spoilt[1], clean_sides[1].grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_attended_vectors_that_cancel_beside_what_is_not_finite(value: float) -> None:
+    """The long way reads the rows of the whole tile."""
+    generator = torch.Generator().manual_seed(3)
+    regions = torch.randn(3, 2, 16, generator=generator)
+    regions[0, 1] = -(1 + 1e-3) * regions[0, 0]
+    words = 1e-2 * torch.randn(3, 3, 16, generator=generator)
+    options = {"raw_feature_norm": "no_norm", "lambda_softmax": 1.0, "backend": "triton"}
+    clean = scan_scores(regions, words, **options)
+    regions[1, 0, 3] = value
+    scores = scan_scores(regions, words, **options)
+    assert scores[1].isnan().all()
+    assert torch.equal(scores[[0, 2]], clean[[0, 2]])
+
+
+def test_contexts_whose_products_are_out_of_range_are_no_numbers() -> None:
+    """Rather than wrong ones; in their own scores."""
+    batch = batch_of(3, 4).to(torch.float32)
+    clean = scan_scores(*batch.arguments(), backend="triton")
+    batch.regions[1] *= 2e7
+    scores = scan_scores(*batch.arguments(), backend="triton")
+    assert scores[1].isnan().all()
+    assert torch.equal(scores[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
+@DIRECTIONS
+def test_huge_lambdas(direction: str) -> None:
+    """Of items of many rows: a norm along one row leaves logits that only rounding tells apart."""
+    batch = batch_of(3, 4).to(torch.float32)
+    sides = batch.regions, batch.words
+    options = {"direction": direction, "pooling": "lse", "lambda_softmax": 3.4e38, "lambda_lse": 3e38}
+    scores = scan_scores(*sides, backend="triton", **options)
+    expected = scan_scores(*sides, backend="reference", **options)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
+    batch.regions[0] *= 1e6  # whose logits, without a norm, float32 cannot hold
+    options |= {"raw_feature_norm": "no_norm", "lambda_softmax": 1e35}
+    scores = scan_scores(*sides, backend="triton", **options)
+    expected = scan_scores(*sides, backend="reference", **options)
+    torch.testing.assert_close(scores[1:], expected[1:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_gradients_of_scores_that_are_views(listed: bool) -> None:
+    """Expanded and transposed ones are read where they are."""
+    batch = batch_of(3, 4).to(torch.float32)
+    pairs = torch.tensor([[0, 1], [2, 3], [1, 1]]) if listed else None
+    sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+    scores = scan_scores(*sides, *batch.lengths, pairs=pairs, backend="triton")
+    wide = torch.randn(*scores.shape[::-1], 2)[..., 0]
+    for grad in (torch.tensor(0.5).expand_as(scores), wide.T if not listed else wide):
+        found = torch.autograd.grad(scores, sides, grad, retain_graph=True)
+        expected = torch.autograd.grad(scores, sides, grad.contiguous(), retain_graph=True)
+        for ours, true in zip(found, expected, strict=True):
+            assert torch.equal(ours, true)
+
+
+def test_a_list_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [0, 0], [2, 3], [0, 2], [2, 3]])
+    expected = Expectation.of(scan_scores, batch_of(4, 4, pairs=pairs), torch.float32, normalize=True)
+    monkeypatch.setattr(triton_gradients, "SORTED_PAIRS", 3)
+    expected.check("triton")
 
 
 def test_a_gradient_that_is_not_finite_stays_with_its_pair() -> None:
@@ -226,8 +292,23 @@ def test_items_too_long_for_a_tile_are_refused() -> None:
         scan_scores(long, torch.randn(2, 3, 4), backend="triton")
     with pytest.raises(UnsupportedByBackend, match="these have up to 80 and 65"):
         scan_scores(torch.randn(2, 80, 4), torch.randn(2, 65, 4), backend="triton")
+    operation = (long, None, None, torch.randn(2, 3, 4), None, None, None)
+    with pytest.raises(UnsupportedByBackend, match="these have up to 129"):  # as torch.compile calls it
+        OPERATION(*operation, "t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, False)
     lengths = torch.tensor([128, 1])
     assert scan_scores(long, torch.randn(2, 3, 4), lengths, backend="triton").isfinite().all()
+
+
+def test_items_too_long_are_known_without_looking_at_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a CUDA graph is captured, by lengths on the host; while torch.compile traces, by the padding."""
+    words = Ragged(torch.zeros(2, 3, 4), None, None)
+    padded = Ragged(torch.zeros(2, 129, 4), None, torch.tensor([3, 129]))
+    packed = Ragged(torch.zeros(132, 4), torch.tensor([0, 3, 132]), None)
+    short = Ragged(torch.zeros(2, 129, 4), None, torch.tensor([3, 5]))
+    monkeypatch.setattr(tiling, "checkable", lambda: False)
+    assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, False, True]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, True, False]
 
 
 def test_tiles_are_large_where_that_fills_them_better() -> None:
@@ -287,3 +368,13 @@ def test_inside_torch_compile() -> None:
         torch.autograd.grad(scores.sum(), sides), torch.autograd.grad(expected.sum(), sides), strict=True
     ):
         assert torch.equal(ours, true)
+
+
+def test_items_too_long_inside_torch_compile() -> None:
+    score = torch.compile(
+        lambda v, e: scan_scores(v, e, backend="triton"), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    words = torch.randn(2, 3, 4)
+    assert score(torch.randn(2, 12, 4), words).isfinite().all()
+    with pytest.raises(Exception, match="these have up to 129"):  # of torch.compile's own, about what was raised
+        score(torch.randn(2, 129, 4), words)
