@@ -19,7 +19,7 @@ LEAST_CAPABILITY = (8, 0)
 Refusal: TypeAlias = Callable[[], "str | None"]
 
 # Triton reads it once, when it is imported: kernels then run on the CPU, slowly, for tests.
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 class UnsupportedByBackend(RuntimeError):

@@ -19,6 +19,7 @@ from torch import Tensor
 from crossret_kernels.ragged import Ragged
 
 KEPT_PLANS = 64
+KEPT_BYTES = 64 * 2**20  # of them together, on the device; the latest stays whatever it takes
 EMPTY = -1
 
 Ints = NDArray[np.int64]
@@ -143,6 +144,7 @@ class _Kept:
     def __init__(self) -> None:
         self._latest: OrderedDict[tuple[object, ...], object] = OrderedDict()
         self._captured: dict[tuple[object, ...], object] = {}
+        self._bytes = 0  # of the latest
 
     def get(self, key: tuple[object, ...]) -> object | None:
         found = self._captured.get(key) or self._latest.get(key)
@@ -151,12 +153,17 @@ class _Kept:
         return found
 
     def put(self, key: tuple[object, ...], made: object) -> None:
+        self._bytes += _bytes_of(made) - _bytes_of(self._latest.pop(key, None))
         self._latest[key] = made
-        self._latest.move_to_end(key)
-        if len(self._latest) > KEPT_PLANS:
-            self._latest.popitem(last=False)
+        while len(self._latest) > 1 and (len(self._latest) > KEPT_PLANS or self._bytes > KEPT_BYTES):
+            _, dropped = self._latest.popitem(last=False)
+            self._bytes -= _bytes_of(dropped)
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             self._captured[key] = made
+
+
+def _bytes_of(made: object) -> int:
+    return sum(value.nbytes for value in getattr(made, "__dict__", {}).values() if isinstance(value, Tensor))
 
 
 _kept = _Kept()
@@ -227,6 +234,7 @@ def _key(side: Ragged) -> tuple[object, ...]:
     return (
         side.values.device,
         len(side),
-        None if side.offsets is not None else side.values.size(1),
+        side.offsets is None,
+        side.values.size(1 if side.offsets is None else 0),  # rows that there are
         None if integers is None else integers.cpu().numpy().tobytes(),
     )

@@ -40,6 +40,8 @@ class Side:
     def of(cls, values: Tensor, offsets: Tensor | None, lengths: Tensor | None) -> Side:
         if values.stride(-1) != 1 or min(values.stride()) < 0:
             values = values.contiguous()
+        # Plans are made on the host: what the device has is waited for once.
+        offsets, lengths = (None if integers is None else integers.cpu() for integers in (offsets, lengths))
         ragged = Ragged(values, offsets, lengths)
         if offsets is not None:
             return cls(values, 1, values.stride(0), values.stride(0), values.size(0), len(ragged), ragged)

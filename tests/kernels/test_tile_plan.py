@@ -92,6 +92,8 @@ def test_plans_are_made_once_for_every_set_of_lengths(monkeypatch: pytest.Monkey
     assert (table.first_rows.tolist(), table.lengths.tolist(), table.longest) == ([0, 8, 16], [3, 8, 1], 8)
     packed = Ragged(torch.zeros(12, 4), torch.tensor([0, 3, 11, 12]), None)
     assert items_of(packed).first_rows.tolist() == [0, 3, 11]
+    with pytest.raises(ValueError, match="11 rows"):  # the same offsets, but not the same features
+        items_of(Ragged(torch.zeros(11, 4), torch.tensor([0, 3, 11, 12]), None))
 
 
 def test_the_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +104,21 @@ def test_the_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles_of(ragged([3]), 16, 16)
     assert tiles_of(ragged([1]), 16, 16) is plans[0]
     assert tiles_of(ragged([2]), 16, 16) is not plans[1]
+
+
+def test_plans_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_plan, "_kept", tile_plan._Kept())
+    plan = tiles_of(ragged([1]), 16, 16)
+    size = sum(table.nbytes for table in (plan.rows, plan.owners, plan.items, plan.lengths))
+    monkeypatch.setattr(tile_plan, "KEPT_BYTES", 2 * size)
+    tiles_of(ragged([2]), 16, 16)
+    assert tiles_of(ragged([1]), 16, 16) is plan
+    tiles_of(ragged([3]), 16, 16)
+    assert tiles_of(ragged([1]), 16, 16) is plan
+    monkeypatch.setattr(tile_plan, "KEPT_BYTES", 1)
+    alone = tiles_of(ragged([4]), 16, 16)
+    assert tiles_of(ragged([4]), 16, 16) is alone
+    assert tiles_of(ragged([1]), 16, 16) is not plan
 
 
 def test_plans_of_a_captured_graph_stay(monkeypatch: pytest.MonkeyPatch) -> None:
