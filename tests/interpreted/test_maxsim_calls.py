@@ -81,25 +81,30 @@ def test_topk(direction: str, query: str) -> None:
     assert torch.equal(found[1], indices[:, :4])
 
 
+def far_apart(*shape: int, strides: tuple[int, ...]) -> Tensor:
+    """Features in memory of which only they are ever touched."""
+    elements = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
+    memory = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=(elements,)))
+    return memory.as_strided(shape, strides).copy_(randn(*shape, seed=11))
+
+
 @directions
-def test_offsets_beyond_32_bits(direction: str) -> None:
-    """Items 2³¹ elements apart, in memory of which only they are ever touched."""
-    apart = 2**31 + 32
-    memory = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=(apart + 20 * 16,)))
-    far = memory.as_strided((2, 20, 16), (apart, 16, 1))
-    near = randn(2, 20, 16, seed=11).half()
-    far.copy_(near)
-    words = randn(3, 18, 16, seed=12).half()
-    for own in (near, far):
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> None:
+    """Items 2³¹ elements apart, and rows that are so together."""
+    far: Any = far_apart(2, 20, 16, strides=(2**31 + 32, 16, 1))
+    if layout == "packed":
+        far = far_apart(6, 16, strides=(2**29, 1))
+    words = randn(3, 18, 16, seed=12).half().requires_grad_()
+    results: list[tuple[Tensor, ...]] = []
+    for own in (far.contiguous(), far):
         own.requires_grad_()
-    sides = [(own, words) if direction == "t2i" else (words, own) for own in (near, far)]
-    results = [maxsim_scores(*side, direction=direction, backend="triton") for side in sides]
-    assert torch.equal(*results)
-    for scores in results:
-        scores.sum().backward()
-    assert near.grad is not None
-    assert far.grad is not None
-    assert torch.equal(near.grad, far.grad)
+        features = own if layout == "padded" else (own, torch.tensor([0, 4, 6]))
+        pairs = torch.tensor([[1, 1], [0, 0]]) if listed else None
+        scores = maxsim_scores(features, words, direction=direction, pairs=pairs, normalize=True, backend="triton")
+        results.append((scores, *torch.autograd.grad(scores.sum(), (own, words))))
+    assert all(torch.equal(near, distant) for near, distant in zip(*results, strict=True))
 
 
 @directions
