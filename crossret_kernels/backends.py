@@ -11,7 +11,8 @@ from typing import TypeAlias
 import torch
 
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
-FASTEST_FIRST = ("triton", "cpu", "torch")  # what backend=None takes the first of that can serve the call
+# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device.
+FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
@@ -82,7 +83,7 @@ def select_backend(
 
     name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if name is None:
-        return next(backend for backend in _preferred() if refusal(backend) is None)
+        return next(backend for backend in FASTEST_FIRST.get(device.type, ("torch",)) if refusal(backend) is None)
     if name not in BACKENDS:
         source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
@@ -90,8 +91,3 @@ def select_backend(
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
-
-
-def _preferred() -> tuple[str, ...]:
-    """An interpreted backend is for tests that name it."""
-    return FASTEST_FIRST[1:] if INTERPRETED else FASTEST_FIRST
