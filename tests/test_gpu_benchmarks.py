@@ -206,7 +206,10 @@ def test_training_steps_that_round_similarities_are_measured_too(setting: str | 
     inputs = implementations.on_device(case.case.inputs(), CPU, torch.bfloat16)
     score = implementations.maxsim("reference") if setting is None else implementations.scan("reference", case.options)
     assert 1e-4 < run.error_of(case, score, inputs, run.tolerance_of(case, COMPILED))
-    wrong: Callable[..., Any] = lambda inputs: -score(inputs)  # noqa: E731
+
+    def wrong(inputs: Any) -> Any:
+        return -score(inputs)
+
     with pytest.raises(AssertionError, match="off by 2"):
         run.error_of(case, wrong, inputs, run.tolerance_of(case, COMPILED))
 

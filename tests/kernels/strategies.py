@@ -140,3 +140,12 @@ def maxsim_options(draw: st.DrawFn) -> dict[str, Any]:
         "pooling": draw(st.sampled_from(("sum", "avg", "max"))),
         "normalize": draw(st.booleans()),
     }
+
+
+def nearly_cancelling() -> Features:
+    """Images of two regions that nearly cancel: pᵀGp is then a small difference of large terms."""
+    generator = torch.Generator().manual_seed(3)
+    regions = torch.randn(4, 2, 64, generator=generator, dtype=torch.float64)
+    regions[:, 1] = -regions[:, 0] * (1 + 1e-3 * torch.arange(1, 5, dtype=torch.float64)[:, None])
+    words = 1e-2 * torch.randn(5, 6, 64, generator=generator, dtype=torch.float64)
+    return Features(regions, words, torch.full((4,), 2), torch.full((5,), 6), None)

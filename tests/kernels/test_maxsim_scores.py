@@ -163,15 +163,23 @@ def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor
     return similarities.masked_fill(~word_mask[..., None, :], -torch.inf), region_mask
 
 
+def check_argmax(argmax: Tensor, batch: Features, options: dict[str, Any]) -> None:
+    """Each query's context has its largest similarity, but for what rounding may exchange; −1 where none is."""
+    similarities, queries = exact_similarities(batch, options)
+    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
+    assert argmax.dtype == torch.int64
+    assert argmax.shape == queries.shape
+    assert (argmax[~queries] == -1).all()
+    assert (argmax[queries] >= 0).all()
+    taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
+    assert (similarities.amax(-1) - taken)[queries].max() <= 1e-5 * scale
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @examples(30)
 @given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
 def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
-    """Each query's context has its largest similarity, but for what rounding may exchange."""
     batch = batch.to(dtype).to(torch.float64)
-    similarities, queries = exact_similarities(batch, options)
-    largest = similarities.amax(-1)
-    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
     given_batch = batch.to(dtype)
     for backend, isa in (("torch", None), ("reference", None), *(("cpu", isa) for isa in ISAS)):
         if backend == "reference" and dtype != torch.float32:
@@ -185,12 +193,7 @@ def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) ->
                 given_batch.regions, given_batch.words, *batch.lengths, pairs=batch.pairs, backend=backend, **options
             )
         assert torch.equal(scores, plain)
-        assert argmax.dtype == torch.int64
-        assert argmax.shape == queries.shape
-        assert (argmax[~queries] == -1).all()
-        assert (argmax[queries] >= 0).all()
-        taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
-        assert (largest - taken)[queries].max() <= 1e-5 * scale
+        check_argmax(argmax, batch, options)
 
 
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import scan_scores
-from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, scan_options
+from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, well_posed
 
 ISAS = torch.ops.crossret.cpu_isas().split()
@@ -82,12 +82,8 @@ def test_gradients_of_more_pairs_than_a_chunk_holds(direction: str) -> None:
 
 
 def test_attended_vectors_that_nearly_cancel() -> None:
-    """pᵀGp is then a small difference of large terms; the kernels must see it and take the long way."""
-    generator = torch.Generator().manual_seed(3)
-    regions = torch.randn(4, 2, 64, generator=generator, dtype=torch.float64)
-    regions[:, 1] = -regions[:, 0] * (1 + 1e-3 * torch.arange(1, 5, dtype=torch.float64)[:, None])
-    words = 1e-2 * torch.randn(5, 6, 64, generator=generator, dtype=torch.float64)
-    batch = Features(regions, words, torch.full((4,), 2), torch.full((5,), 6), None)
+    """The kernels must see it and take the long way."""
+    batch = nearly_cancelling()
     expected = Expectation.of(scan_scores, batch, torch.float32, raw_feature_norm="no_norm", lambda_softmax=1.0)
     expected.check("torch")
     for isa in ISAS:
