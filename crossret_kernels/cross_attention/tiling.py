@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.kept_plans import kept_plan
 from crossret_kernels.ragged import Ragged, checkable
-from crossret_kernels.tile_plan import fill_of, items_of, kept_plan, lengths_of
+from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
 
 LEAST = 16  # slots: the least side of a product in Triton
 SMALL, LARGE = 64, 128  # a tile has at most one large side, or its Gram matrix and weights leave no room

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossret_kernels.kept_plans import kept_plan
 from crossret_kernels.ragged import Ragged
-from crossret_kernels.tile_plan import Ints, first_rows_of, kept_plan, lengths_of
+from crossret_kernels.tile_plan import Ints, first_rows_of, lengths_of
 
 BLOCK_ROWS = (16, 32, 64, 128)
 BLOCK_COST = 12  # rows whose product costs what a block costs besides

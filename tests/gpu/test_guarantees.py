@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, selection, tile_plan, triplet_loss
+from crossret_kernels import kept_plans, maxsim_scores, maxsim_topk, scan_scores, scan_topk, selection, triplet_loss
 from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, gpu, lengths, offsets, randn
 
 pytestmark = gpu
@@ -66,7 +66,7 @@ def test_a_graph_of_a_call_follows_its_features(function: Callable[..., Tensor],
     with torch.no_grad():
         for side, values in zip(arguments, others, strict=False):
             side.copy_(values)
-    for seed in range(tile_plan.KEPT_PLANS):  # plans of other lengths push the captured ones out of the latest
+    for seed in range(kept_plans.KEPT_PLANS):  # plans of other lengths push the captured ones out of the latest
         maxsim_scores(randn(1, 3, 4), randn(20, 5, 4), None, lengths(20, 1, 5, seed=seed))
     graph.replay()
     assert_same(captured, step(function, arguments, direction=direction))
