@@ -1,9 +1,11 @@
-"""Plans of a side's lengths on the device, kept from call to call."""
+"""Plans of a side's lengths on the device, kept from call to call, for all streams and threads."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -17,45 +19,87 @@ KEPT_BYTES = 64 * 2**20  # of them together, on the device; the latest stays wha
 Plan = TypeVar("Plan")
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A plan, its bytes on the device, and the streams that its memory waits for, none on a CPU."""
+
+    plan: object
+    nbytes: int
+    streams: set[torch.cuda.Stream]
+
+
 class _Kept:
-    """Plans by what they were made of, the latest used; those that a CUDA graph was captured with are kept for good."""
+    """Plans by what they were made of, the latest used; those that a CUDA graph was captured with are kept for good.
+
+    Threads and streams share them. A plan is kept when its tables are on the device, so that any stream may read them;
+    once it is dropped, no other tensor gets their memory before all streams that read them have done what they had
+    queued by then.
+    """
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[object, ...], object] = OrderedDict()
+        self._lock = Lock()
+        self._latest: OrderedDict[tuple[object, ...], _Entry] = OrderedDict()
         self._captured: dict[tuple[object, ...], object] = {}
         self._bytes = 0  # of the latest
 
-    def get(self, key: tuple[object, ...]) -> object | None:
-        found = self._captured.get(key) or self._latest.get(key)
-        if found is not None:
-            self.put(key, found)
-        return found
+    def get(self, key: tuple[object, ...], stream: torch.cuda.Stream | None) -> object | None:
+        """The plan for kernels on this stream, if there is one."""
+        with self._lock:
+            if key in self._captured:
+                return self._captured[key]
+            entry = self._latest.get(key)
+            if entry is None:
+                return None
+            self._latest.move_to_end(key)
+            if stream is not None and torch.cuda.is_current_stream_capturing():
+                self._captured[key] = self._pop(key).plan
+            elif stream is not None and stream not in entry.streams:
+                entry.streams.add(stream)
+                for table in _tables(entry.plan):
+                    table.record_stream(stream)
+            return entry.plan
 
-    def put(self, key: tuple[object, ...], made: object) -> None:
-        self._bytes += _bytes_of(made) - _bytes_of(self._latest.pop(key, None))
-        self._latest[key] = made
-        while len(self._latest) > 1 and (len(self._latest) > KEPT_PLANS or self._bytes > KEPT_BYTES):
-            _, dropped = self._latest.popitem(last=False)
-            self._bytes -= _bytes_of(dropped)
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            self._captured[key] = made
+    def put(self, key: tuple[object, ...], plan: object, stream: torch.cuda.Stream | None) -> None:
+        """Keeps a plan that was made on this stream, in place of what another thread may have made meanwhile."""
+        entry = _Entry(plan, sum(table.nbytes for table in _tables(plan)), set() if stream is None else {stream})
+        with self._lock:
+            if key in self._latest:
+                self._pop(key)
+            self._latest[key] = entry
+            self._bytes += entry.nbytes
+            while len(self._latest) > 1 and (len(self._latest) > KEPT_PLANS or self._bytes > KEPT_BYTES):
+                self._pop(next(iter(self._latest)))
+
+    def _pop(self, key: tuple[object, ...]) -> _Entry:
+        entry = self._latest.pop(key)
+        self._bytes -= entry.nbytes
+        return entry
 
 
-def _bytes_of(made: object) -> int:
-    return sum(value.nbytes for value in getattr(made, "__dict__", {}).values() if isinstance(value, Tensor))
+def _tables(plan: object) -> list[Tensor]:
+    return [value for value in getattr(plan, "__dict__", {}).values() if isinstance(value, Tensor)]
 
 
 _kept = _Kept()
 
 
 def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
-    """What `make` makes of a side's lengths with these options, made at the first call with them."""
+    """What `make` makes of a side's lengths with these options, made at the first call with them.
+
+    Its tables are to be on the device when `make` returns: what copies them there waits until they are.
+    """
     key = (kind, *options, *_key(side))
-    found = _kept.get(key)
+    stream = _stream(side.values.device)
+    found = _kept.get(key, stream)
     if not isinstance(found, kind):
         found = make()
-        _kept.put(key, found)
+        _kept.put(key, found, stream)
     return found
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    """What kernels are launched on."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _key(side: Ragged) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ functions = pytest.mark.parametrize("function", FUNCTIONS)
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 MOST_BYTES = 256 * 2**20  # beyond inputs, scores and gradients
+SLEEP = 10**9  # cycles of the device, half a second
 
 
 def batch(n_images: int = 60, n_captions: int = 60, dim: int = 512, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -70,6 +71,34 @@ def test_a_graph_of_a_call_follows_its_features(function: Callable[..., Tensor],
         maxsim_scores(randn(1, 3, 4), randn(20, 5, 4), None, lengths(20, 1, 5, seed=seed))
     graph.replay()
     assert_same(captured, step(function, arguments, direction=direction))
+
+
+@functions
+def test_streams_share_plans(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may read what another's call planned: at once, and to the end what is dropped meanwhile."""
+    arguments = batch()
+    expected = step(function, arguments)
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(second):
+        step(function, arguments)  # later calls on it find memory: taking it from the device may wait
+    kept = kept_plans._Kept()
+    monkeypatch.setattr(kept_plans, "_kept", kept)
+    with torch.cuda.stream(first):
+        torch.cuda._sleep(SLEEP)
+        step(function, arguments)
+    with torch.cuda.stream(second):
+        at_once = step(function, arguments)
+        torch.cuda._sleep(SLEEP)
+        late = step(function, arguments)
+    kept._latest.clear()
+    with torch.cuda.stream(first):  # the plans' memory is of this stream's
+        others = [torch.zeros(128, dtype=torch.int32, device=DEVICE) for _ in range(8192)]
+        first.synchronize()
+    assert others and not second.query(), "nothing was read late"
+    torch.cuda.synchronize()
+    assert_same(at_once, expected)
+    assert_same(late, expected)
 
 
 @directions

@@ -1,7 +1,12 @@
-"""Kept plans: made once for every set of lengths, bounded in number and memory, those of a captured graph for good."""
+"""Kept plans: made once for every set of lengths, bounded in memory, safe to share among streams and threads."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 import torch
 
@@ -54,15 +59,75 @@ def test_plans_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tiles_of(ragged([1]), 16, 16) is not plan
 
 
-def test_plans_of_a_captured_graph_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+class Streams:
+    """A pretended device: the stream that calls are made on, whether it is captured, and who is said to read what."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current = "first"
+        self.captured = False
+        self.readers: list[tuple[int, str]] = []
+        monkeypatch.setattr(kept_plans, "_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captured)
+        monkeypatch.setattr(
+            torch.Tensor, "record_stream", lambda table, stream: self.readers.append((table.data_ptr(), stream))
+        )
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     monkeypatch.setattr(kept_plans, "_kept", kept_plans._Kept())
+    return Streams(monkeypatch)
+
+
+def test_plans_of_a_captured_graph_stay(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_plans, "KEPT_PLANS", 1)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     plan = tiles_of(ragged([1]), 16, 16)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    streams.current, streams.captured = "capturing", True
     tiles_of(ragged([1]), 16, 16)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    streams.captured = False
     for length in (2, 3, 4):
         tiles_of(ragged([length]), 16, 16)
     assert tiles_of(ragged([1]), 16, 16) is plan
+    assert not streams.readers  # of memory that is never given back
+
+
+def test_memory_of_a_plan_waits_for_every_other_stream_that_reads_it(streams: Streams) -> None:
+    plan = tiles_of(ragged([1]), 16, 16)
+    tiles_of(ragged([1]), 16, 16)
+    assert not streams.readers
+    for streams.current in ("second", "third", "second", "first"):
+        assert tiles_of(ragged([1]), 16, 16) is plan
+    tables = [table.data_ptr() for table in (plan.rows, plan.owners, plan.items, plan.lengths)]
+    assert sorted(streams.readers) == sorted((table, name) for table in tables for name in ("second", "third"))
+
+
+@dataclass
+class Table:
+    """A plan of nothing else."""
+
+    table: torch.Tensor
+
+
+class Interrupting:
+    """An option at which threads take turns: between looking a plan up and what follows, too."""
+
+    def __hash__(self) -> int:
+        time.sleep(0)
+        return 0
+
+
+def test_threads_share_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = kept_plans._Kept()
+    monkeypatch.setattr(kept_plans, "_kept", kept)
+    monkeypatch.setattr(kept_plans, "KEPT_PLANS", 3)
+    sides, option = [ragged([length]) for length in range(1, 6)], Interrupting()
+
+    def calls(seed: int) -> None:
+        for index in np.random.default_rng(seed).integers(len(sides), size=200):
+            plan = kept_plans.kept_plan(Table, (option,), sides[index], lambda of=index: Table(torch.tensor(of)))
+            assert plan.table == index
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, range(4)))
+    assert len(kept._latest) == 3
+    assert kept._bytes == sum(entry.nbytes for entry in kept._latest.values())
