@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.plot import plot_batch_sizes
@@ -48,19 +49,36 @@ def record(run: Path, root: Path) -> list[Path]:
     return [kept, root / picture, readme]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="pytest-benchmark's JSON, or a file of results/")
-    parser.add_argument("--record", action="store_true", help="keep the run under results/ and in the README")
+def lines_of(arguments: argparse.Namespace) -> Iterator[str]:
+    yield terminal_table(read_results(arguments.run))
+    if arguments.record:
+        yield ""
+        yield from (f"wrote {path.relative_to(ROOT)}" for path in record(arguments.run, ROOT))
+
+
+def command_line(documentation: str | None) -> argparse.ArgumentParser:
+    """That of a report, whose module says by itself what it does."""
+    parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="keep it where the project keeps its figures")
+    return parser
+
+
+def print_report(parser: argparse.ArgumentParser, lines_of: Callable[[argparse.Namespace], Iterable[str]]) -> int:
+    """Prints what the arguments ask for, a mistake as one line; gives the exit code."""
     arguments = parser.parse_args()
     try:
-        print(terminal_table(read_results(arguments.run)))
-        if arguments.record:
-            print("\n".join(["", *(f"wrote {path.relative_to(ROOT)}" for path in record(arguments.run, ROOT))]))
+        for line in lines_of(arguments):
+            print(line)
     except (OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def main() -> int:
+    parser = command_line(__doc__)
+    parser.add_argument("run", type=Path, help="pytest-benchmark's JSON, or a file of results/")
+    return print_report(parser, lines_of)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,22 @@ def test_the_readme_is_written_with_and_without_figures(results: GpuResults, pac
     (package / "crossret_kernels/triton_tiles.py").write_text("", encoding="utf-8")
     report.record(package)
     assert STALE in readme.read_text(encoding="utf-8")
+
+
+def test_the_command_line(package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report, "ROOT", package)
+    monkeypatch.setattr(sys, "argv", ["report"])
+    assert report.main() == 0
+    assert capsys.readouterr().out == f"{report.PENDING}\n"
+    readme = package / "README.md"
+    readme.write_text(f"{report.BEGIN}\n{report.END}", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["report", "--record"])
+    assert report.main() == 0
+    assert capsys.readouterr().out == "wrote README.md\n"
+    assert report.PENDING in readme.read_text(encoding="utf-8")
+    readme.unlink()
+    assert report.main() == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_readme_of_the_project_is_up_to_date() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.gpu.results import GpuResults, read_gpu_results
 from benchmarks.gpu.sources import ROOT, sources_hash
 from benchmarks.gpu.tables import gpu_table
-from benchmarks.report import RESULTS, replace_between_markers
+from benchmarks.report import RESULTS, command_line, print_report, replace_between_markers
 from crossret.files import atomic_write
 
 BEGIN, END = "<!-- benchmarks on GPUs: written by make gpu -->", "<!-- /benchmarks on GPUs -->"
@@ -41,16 +41,12 @@ def record(root: Path) -> Path:
     return readme
 
 
+def lines_of(arguments: argparse.Namespace) -> list[str]:
+    return [f"wrote {record(ROOT).name}" if arguments.record else section(ROOT)]
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", action="store_true", help="write it into the README")
-    arguments = parser.parse_args()
-    try:
-        print(f"wrote {record(ROOT).name}" if arguments.record else section(ROOT))
-    except (OSError, ValueError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return print_report(command_line(__doc__), lines_of)
 
 
 if __name__ == "__main__":
