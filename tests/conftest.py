@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -16,3 +18,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 # Workers of pytest-xdist share the cores; without this each would start a thread for every core.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // _workers))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For a module that computes on one thread, whatever its tests set."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

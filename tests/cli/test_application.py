@@ -1,0 +1,67 @@
+"""The command as a whole: help, version, what is printed where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.command import COMMANDS, ENVIRONMENT, Cli
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(crossret: Cli, command: str) -> None:
+    assert crossret(command, "--help") == 0
+    assert f"Examples:\n    crossret {command}" in crossret.out
+
+
+def test_without_a_command_there_is_help(crossret: Cli) -> None:
+    assert crossret() == 0
+    assert all(command in crossret.out for command in COMMANDS)
+
+
+def test_version(crossret: Cli) -> None:
+    assert crossret("--version") == 0
+    assert crossret.out == f"crossret {metadata.version('crossret')}\n"
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, crossret.cli; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("split", ["dm[/b]", "[red]x", ":cat:", "a\\"])
+def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, tmp_path: Path, split: str) -> None:
+    for name in ("ims.npy", "caps.txt"):
+        (tmp_path / f"{split}_{name}").parent.mkdir(exist_ok=True)
+        (tmp_path / f"{split}_{name}").write_bytes((data / f"test_{name}").read_bytes())
+    assert crossret("evaluate", trained, tmp_path, "--split", split) == 0
+    assert f"{split}: 10 images" in crossret.out
+
+
+def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "crossret.cli", "evaluate", str(trained), str(data), "--json", str(figures)]
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
+    assert "image ? sentence" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
+    command = [sys.executable, "-m", "crossret.cli", *(argument.format(tmp=tmp_path) for argument in arguments)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")
+
+
+def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:
+    assert crossret("render-scenes", tmp_path, "--train", "2", "--dev", "1", "--test", "1", "--workers", "1") == 0
+    assert json.loads((tmp_path / "scenes.json").read_text())["counts"] == {"train": 2, "dev": 1, "test": 1}

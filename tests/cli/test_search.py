@@ -1,0 +1,180 @@
+"""crossret search: captions, images and features against a corpus, and a corpus that is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.checkpoints import load_model
+from crossret.corpus import PrecomputedCorpus
+from crossret.data import PrecomputedDataset
+from crossret.data.batches import pad_tokens
+from crossret.evaluation import encode_dataset, score_matrix
+from crossret_kernels import scan_scores
+from tests.cli.command import Cli
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_search_finds_images_for_captions(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, from_file: bool
+) -> None:
+    texts = ["picture 3 d [b]v", "picture 9 e z"]
+    (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in texts))
+    queries = ["--captions", tmp_path / "queries.txt"] if from_file else [x for t in texts for x in ("--caption", t)]
+    found = tmp_path / "found.jsonl"
+    assert crossret("search", data, "--model", trained, *queries, "-k", "3", "--output", found) == 0
+    model, vocabulary = load_model(trained / "best")
+    images, _ = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
+    tokens, lengths = pad_tokens([vocabulary.encode(text) for text in texts])
+    with torch.inference_mode():
+        scores = model.score(images, model.encode_captions(tokens, lengths)).T
+    values, indices = scores.sort(dim=1, descending=True, stable=True)
+    entries = json_lines(found)
+    assert [(entry["query"], entry["caption"]) for entry in entries] == list(enumerate(texts))
+    lines = (data / "test_caps.txt").read_text().splitlines()
+    for row, entry in enumerate(entries):
+        assert [result["rank"] for result in entry["results"]] == [1, 2, 3]
+        assert [result["index"] for result in entry["results"]] == indices[row, :3].tolist()
+        np.testing.assert_allclose([result["score"] for result in entry["results"]], values[row, :3].tolist(), 1e-5)
+        for result in entry["results"]:
+            assert result["captions"] == lines[5 * result["index"] :][:5]
+            assert result["captions"][0] in crossret.out
+    assert texts[0] in crossret.out
+
+
+def test_search_finds_captions_for_images(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    found = tmp_path / "found.jsonl"
+    arguments = ["--image", "4", "--image", "0", "-k", "60", "--output", found]
+    assert crossret("search", data, "--model", trained / "best", *arguments) == 0
+    model, vocabulary = load_model(trained / "best")
+    images, captions = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
+    scores = score_matrix(model, images, captions)[[4, 0]]
+    lines = (data / "test_caps.txt").read_text().splitlines()
+    for row, (image, entry) in enumerate(zip([4, 0], json_lines(found), strict=True)):
+        assert entry["image"] == image
+        assert sorted(result["index"] for result in entry["results"]) == list(range(50))
+        for result in entry["results"]:
+            np.testing.assert_allclose(result["score"], scores[row, result["index"]], 1e-5)
+            assert (result["caption"], result["image"]) == (lines[result["index"]], result["index"] // 5)
+        ranked = [result["score"] for result in entry["results"]]
+        assert ranked == sorted(ranked, reverse=True)
+
+
+def test_search_shows_the_first_queries(crossret: Cli, data: Path, trained: Path) -> None:
+    assert crossret("search", data, "--model", trained, "--captions", data / "test_caps.txt", "-k", "1") == 0
+    assert "40 more queries" in crossret.out
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("queries", ["words", "regions"])
+def test_search_in_features(crossret: Cli, tmp_path: Path, packed: bool, queries: str) -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.array([3, 1, 4, 2, 4, 1])
+    corpus = rng.standard_normal((6, 4, 8), np.float32).astype(np.float16)
+    wanted = rng.standard_normal((2, 5, 8), np.float32)
+    if packed:
+        rows = np.concatenate([item[:length] for item, length in zip(corpus, lengths, strict=True)])
+        np.save(tmp_path / "values.npy", rows)
+        np.save(tmp_path / "offsets.npy", np.concatenate([[0], lengths.cumsum()]))
+    else:
+        np.save(tmp_path / "features.npy", corpus)
+        np.save(tmp_path / "lengths.npy", lengths)
+    np.save(tmp_path / "wanted.npy", wanted)
+    np.save(tmp_path / "n_wanted.npy", np.array([5, 2]))
+    found = tmp_path / "found.jsonl"
+    code = crossret(
+        *("search", tmp_path, f"--{queries}", tmp_path / "wanted.npy"),
+        *(f"--{queries[:-1]}-lengths", tmp_path / "n_wanted.npy", "-k", "4", "--output", found),
+        *("--direction", "i2t", "--pooling", "max"),
+    )
+    assert code == 0, crossret.err
+    sides = [(torch.from_numpy(corpus).float(), lengths.tolist()), (torch.from_numpy(wanted), [5, 2])]
+    (regions, n_regions), (words, n_words) = sides if queries == "words" else sides[::-1]
+    scores = scan_scores(regions, words, n_regions, n_words, direction="i2t", pooling="max")
+    values, indices = (scores.T if queries == "words" else scores).sort(dim=1, descending=True, stable=True)
+    for row, entry in enumerate(json_lines(found)):
+        assert entry["query"] == row
+        assert [result["index"] for result in entry["results"]] == indices[row, :4].tolist()
+        assert [result["score"] for result in entry["results"]] == values[row, :4].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"features": np.full((3, 2, 4), np.nan, np.float32)},
+            "query 0 has the score nan with item 0: {tmp}/features.npy: item 0 has features that are not finite",
+        ),
+        (
+            {"values": np.array([[1, 1, 1, 1], [1, 1e300, 1, 1]]), "offsets": np.array([0, 1, 2])},
+            "with item 1: {tmp}/values.npy: item 1 has features that are not finite in float32",
+        ),
+        (
+            {"features": np.ones((3, 2, 4)), "wanted": np.array([[[1.0] * 4], [[-1e300] * 4]])},
+            "{tmp}/wanted.npy: item 1 has features that are not finite in float32",
+        ),
+        (
+            {"features": np.full((3, 2, 4), 1e38), "wanted": np.full((1, 1, 4), 1e38)},
+            "item 0 of {tmp}/wanted.npy with item 0 of {tmp}/features.npy: the score is beyond float32",
+        ),
+        ({"features": np.ones((3, 2, 5), np.float32)}, "have 5"),
+        ({"features": np.ones((3, 2, 4), np.float32), "lengths": np.array([1, 2, 3])}, "lengths.npy: item 2 has"),
+        ({"features": np.ones((3, 2, 4), np.float32), "values": np.ones((3, 4), np.float32)}, "both features.npy"),
+        ({"values": np.ones((3, 4), np.float32)}, "offsets.npy: No such file"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2])}, "offsets.npy: must go from 0 to the 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([1, 3])}, "offsets.npy: must go from 0 to the 3"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 4, 3])}, "offset 1 is 4, expected 0 to the 3"),
+        (
+            {"values": np.ones((200, 4), np.float32), "offsets": np.array([0, 2**63 - 1, -2, 200])},
+            "offsets.npy: offset 1 is 9223372036854775807, expected 0 to the 200 rows",
+        ),
+        (
+            {"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2**64 - 1, 3], np.uint64)},
+            "offsets.npy: offset 1 is 18446744073709551615, expected 0 to the 3 rows",
+        ),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2, 1, 3])}, "item 1 has rows 2 to 1"),
+        ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 0, 3])}, "item 0 has rows 0 to 0"),
+    ],
+)
+def test_a_bad_corpus_of_features_is_named(
+    crossret: Cli, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    for name, array in {"wanted": np.ones((1, 1, 4), np.float32), **arrays}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    found = tmp_path / "found.jsonl"
+    arguments = ["--words", tmp_path / "wanted.npy", "--raw-feature-norm", "no_norm", "--output", found]
+    assert crossret("search", tmp_path, *arguments) == 2
+    assert message.format(tmp=tmp_path) in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert not found.exists()
+
+
+def test_an_image_whose_features_are_not_finite_is_named(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path
+) -> None:
+    regions = np.load(data / "test_ims.npy")
+    regions[4] = np.inf
+    np.save(tmp_path / "test_ims.npy", regions)
+    shutil.copy(data / "test_caps.txt", tmp_path)
+    for query in (["--caption", "a"], ["--image", "4"]):
+        assert crossret("search", tmp_path, "--model", trained, *query) == 2
+        assert f"{tmp_path}/test_ims.npy: item 4 has features that are not finite" in crossret.err
+        assert crossret.err.count("\n") == 1
+
+
+def test_features_have_no_captions_to_show(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
+    assert crossret("search", tmp_path, "--words", tmp_path / "features.npy") == 0
+    assert "score" in crossret.out and "caption" not in crossret.out.split("searched")[1]
+    assert crossret("search", data, "--model", trained, "--image", "0") == 0
+    assert "caption" in crossret.out.split("searched")[1]

@@ -1,0 +1,123 @@
+"""What a training refuses: another training's files, damaged ones, data and models that do not fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.data.vocabulary import Vocabulary
+from crossret.tensor_files import read_header, read_tensors, write_tensors
+from crossret.training import train
+from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, ToyCorpus, checkpoint_tensors, make_model, run
+
+
+def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match=r"checkpoint.safetensors: there is a training already"):
+        run(straight)
+    with pytest.raises(FileNotFoundError, match=r"checkpoint.safetensors: no such file"):
+        run(tmp_path / "nothing", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
+        ({"config": replace(CONFIG, batch_size=4)}, "was trained with batch_size = 8, not 4"),
+        ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
+        ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
+        ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
+        ({"model": make_model(pooling="max")}, "was trained with model = "),
+    ],
+)
+def test_another_training_s_checkpoint_is_refused(straight: Path, changed: dict[str, Any], message: str) -> None:
+    arguments = {"model": make_model(), "train_data": TRAIN, "dev_data": DEV, "config": CONFIG, **changed}
+    with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
+        train(**arguments, out_dir=straight, resume=True, progress=False)
+
+
+def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None:
+    contents = (straight / "checkpoint.safetensors").read_bytes()
+    for damaged in (contents[: len(contents) // 2], contents[:-1], b""):
+        (tmp_path / "checkpoint.safetensors").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint.safetensors: not a readable safetensors file"):
+            run(tmp_path, resume=True)
+    types, metadata = read_header(straight / "checkpoint.safetensors")
+    tensors = read_tensors(straight / "checkpoint.safetensors", types)
+
+    def changed(**values: Any) -> str:
+        return json.dumps({**json.loads(metadata["position"]), **values})
+
+    for key, value, message in (
+        ("format", "another", "not a training checkpoint of this version"),
+        ("position", "[]", "its position: not a JSON object, but list"),
+        ("position", "{", "its position: not JSON"),
+        ("position", "[" * 200_000, "its position: not JSON"),
+        ("run", "[" * 200_000, "its run: not JSON"),
+        ("machine", "{}", "its machine must be"),
+        ("position", changed(epoch=10**30), "its position contradicts itself: step 18 at batch 0 of epoch 10000"),
+        ("position", changed(epoch=10**30, step=6 * 10**30), "its position contradicts itself: step 60000"),
+        ("position", changed(batch=10**30), "its position contradicts itself: batch 10000"),
+        ("position", changed(batch=7, step=25), "its position contradicts itself: batch 7 of an epoch of 6"),
+        ("position", changed(batch=2), "its position contradicts itself: step 18 at batch 2 of epoch 4, 6 batches"),
+        ("position", changed(best={}), "its position contradicts itself: 'best' does not hold the figures"),
+        ("position", changed(best_epoch=0), "its position contradicts itself: epoch 0 was best of 3"),
+        ("position", changed(best_epoch=4), "its position contradicts itself: epoch 4 was best of 3"),
+        ("position", changed(sums={"kind": 1.0}), "its position contradicts itself: 'kind' is no term of the loss"),
+        ("position", changed(summed=19), "its position contradicts itself: terms of 19 steps"),
+        ("position", changed(sums={"loss": float("nan")}), "its position's sums must hold numbers"),
+        ("position", changed(epoch_loss=float("inf")), "its position contradicts itself: epoch_loss inf"),
+        ("position", changed(log_bytes=1.5), "its position's log_bytes is 1.5"),
+        ("position", "{}", "its position must have the fields epoch, batch"),
+        ("position", metadata["position"].replace('"step": 18', '"step": -1'), "its position's step is -1"),
+        (
+            "position",
+            metadata["position"].replace('"sums": {"loss": ', '"sums": {"loss": null, "other": '),
+            "its position's sums must hold numbers",
+        ),
+    ):
+        write_tensors(tmp_path / "checkpoint.safetensors", tensors, {**metadata, key: value})
+        with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
+            run(tmp_path, resume=True)
+    state = torch.zeros_like(tensors["random.cpu"])
+    write_tensors(tmp_path / "checkpoint.safetensors", {**tensors, "random.cpu": state}, metadata)
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'random.cpu' is no state of the generator"):
+        run(tmp_path, resume=True)
+    del tensors["adam.exp_avg.image.fc.bias"]
+    write_tensors(tmp_path / "checkpoint.safetensors", tensors, metadata)
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'adam.exp_avg.image.fc.bias' is missing"):
+        run(tmp_path, resume=True)
+
+
+def test_a_log_shorter_than_the_checkpoint_knows_is_refused(straight: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.safetensors").write_bytes((straight / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"log.jsonl: has 0 bytes, but the checkpoint was written after \d+"):
+        run(tmp_path, resume=True)
+
+
+def test_data_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
+    other = ToyCorpus(8)
+    other.vocabulary = Vocabulary([f"word{number}" for number in range(OBJECTS + 1)])
+    with pytest.raises(ValueError, match="dev_data: its vocabulary is not that of train_data"):
+        run(tmp_path, dev_data=other)
+    with pytest.raises(ValueError, match="the vocabulary has 17 words, but the model was made for 5"):
+        run(tmp_path, model=make_model(vocabulary_size=5))
+    with pytest.raises(ValueError, match="train_data: image_dim is 16, but the model's is 9"):
+        run(tmp_path, model=make_model(image_dim=9))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_loss_that_is_not_a_number_names_its_step(tmp_path: Path) -> None:
+    corpus = ToyCorpus(22)
+    corpus.regions[11, 2, 3] = torch.nan
+    order = np.random.default_rng([CONFIG.seed, 0]).permutation(corpus.n_captions)
+    step = 1 + min(int(np.flatnonzero(order == caption)[0]) for caption in (22, 23)) // CONFIG.batch_size
+    with pytest.raises(ValueError, match=rf"the loss is nan at step {step} \(epoch 1\)"):
+        run(tmp_path, train_data=corpus)
+    tensors = checkpoint_tensors(tmp_path)
+    assert all(tensor.isfinite().all() for name, tensor in tensors.items() if name.startswith("model."))

@@ -1,0 +1,83 @@
+"""A training learns, keeps its best model and says how it goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
+from crossret.models import Scan
+from crossret.training import TrainingConfig, load_model, train
+from tests.training.toy import CONFIG, DEV, TRAIN, ToyCorpus, everything, make_model, run
+
+
+def test_it_learns_to_match(tmp_path: Path) -> None:
+    corpus, dev, test = ToyCorpus(300), ToyCorpus(50, seed=1), ToyCorpus(50, seed=2)
+    torch.manual_seed(0)
+    model = Scan(replace(make_model().config, embed_dim=48, word_dim=24))
+    config = TrainingConfig(epochs=15, decay_epoch=12, batch_size=32, learning_rate=1e-2)
+    train(model, corpus, dev, config, tmp_path, progress=False)
+    best, _ = load_model(tmp_path / "best")
+    metrics = retrieval_metrics(score_matrix(best, *encode_dataset(best, test)), test.image_of_caption)
+    assert metrics.i2t.r1 >= 70
+    assert metrics.t2i.r1 >= 70
+
+
+def test_the_log_has_a_line_an_interval_and_a_line_an_epoch(straight: Path) -> None:
+    _, lines, _ = everything(straight)
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [(line["epoch"], line["step"]) for line in steps] == [(1, 4), (2, 8), (2, 12), (3, 16)]
+    assert [line["learning_rate"] for line in steps] == [1e-2, 1e-2, 1e-2, 1e-3]
+    assert all(line["loss"] > 0 and line["gradient_norm"] > 0 for line in steps)
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [(line["epoch"], line["step"]) for line in epochs] == [(1, 6), (2, 12), (3, 18)]
+
+
+def test_the_best_model_is_that_of_the_highest_rsum(straight: Path, tmp_path: Path) -> None:
+    # A learning rate this high forgets: the last epoch is not the best one.
+    result = run(tmp_path, replace(CONFIG, epochs=6, decay_epoch=6, learning_rate=0.3))
+    _, lines, _ = everything(tmp_path)
+    sums = [line["rsum"] for line in lines if line["kind"] == "epoch"]
+    assert result.best_rsum == max(sums)
+    assert result.best_epoch == sums.index(max(sums)) + 1 < len(sums)
+    for out_dir, best in ((tmp_path, max(sums)), (straight, run(straight, resume=True).best_rsum)):
+        model, vocabulary = load_model(out_dir / "best")
+        assert vocabulary.word2idx == TRAIN.vocabulary.word2idx
+        metrics = retrieval_metrics(score_matrix(model, *encode_dataset(model, DEV)), DEV.image_of_caption)
+        assert metrics.rsum == best
+
+
+def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms, original = [], torch.optim.Adam.step
+
+    def step(self: torch.optim.Adam) -> None:
+        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
+        norms.append(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])).item())
+        original(self)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=0.5))
+    assert norms == pytest.approx([0.5] * 6, rel=1e-3)
+
+
+def test_the_caller_s_random_numbers_are_not_touched(tmp_path: Path) -> None:
+    model = make_model()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    run(tmp_path, replace(CONFIG, epochs=1), model=model)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_progress_is_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(CONFIG, epochs=1)
+    train(make_model(), TRAIN, DEV, config, tmp_path / "shown")
+    shown = capsys.readouterr()
+    assert "epoch 1  loss" in shown.err
+    assert "rsum" in shown.err
+    assert not shown.out
+    train(make_model(), TRAIN, DEV, config, tmp_path / "silent", progress=False)
+    assert capsys.readouterr() == ("", "")
