@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import SETTINGS, WHOLE_TEST_SET, Case
-from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS
+from benchmarks.gpu.implementations import CHUNKED, COMPILED, LOOP, PEERS
 from benchmarks.gpu.results import FUSED
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
@@ -65,6 +65,7 @@ LATE_INTERACTION = (
     query_against(10_000, (300, 300)),
     query_against(1000, (1030, 1030)),  # pages
 )
+PATCHES = Case(512, 512, regions=(197, 197), words=(20, 77))  # of a vision transformer, by tokens of its text encoder
 BOTH_WAYS = tuple(SETTINGS)
 CASES = [
     *(GpuCase(way, WHOLE_TEST_SET, "bfloat16", (FUSED, LOOP, COMPILED), target=1.35) for way in BOTH_WAYS),
@@ -80,6 +81,7 @@ CASES = [
         for size in (128, 512)
         for way in BOTH_WAYS
     ),
+    *(GpuCase(way, PATCHES, name, (FUSED, CHUNKED)) for name in ("bfloat16", "float32") for way in BOTH_WAYS),
     *(GpuCase(None, case, "bfloat16", (FUSED, COMPILED, *PEERS)) for case in LATE_INTERACTION),
     GpuCase(None, query_against(32, (80, 80), 32), "bfloat16", (FUSED, COMPILED, *PEERS), training=True),
 ]

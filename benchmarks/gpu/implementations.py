@@ -18,7 +18,7 @@ from benchmarks.gpu.results import FUSED
 from benchmarks.loops import maxsim_loop, scan_loop
 from crossret_kernels import maxsim_scores, scan_scores
 
-LOOP, COMPILED = "loop", "einsum, compiled"
+LOOP, COMPILED, CHUNKED = "loop", "einsum, compiled", "torch"
 SAMPLED = (LOOP, COMPILED)  # score the first captions where all would take gigabytes or minutes; ratios are per pair
 PEERS = {"flash-maxsim": "flash_maxsim", "late-interaction-kernels": "late_interaction_kernels"}  # the module of each
 
@@ -47,7 +47,7 @@ def scan(name: str, options: dict[str, Any]) -> Score:
     if name == LOOP:
         return partial(scan_loop, **options)
     score = _compiled(scan_scores) if name == COMPILED else scan_scores
-    backend = FUSED if name == FUSED else "reference"
+    backend = name if name in (FUSED, CHUNKED) else "reference"
 
     def call(inputs: Inputs) -> Tensor:
         return score(inputs.regions, inputs.words, None, inputs.word_lengths, backend=backend, **options)

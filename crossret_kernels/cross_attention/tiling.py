@@ -95,6 +95,11 @@ def _most_rows(side: Ragged) -> int | None:
     return side.values.size(1) if side.offsets is None else None
 
 
+def too_long(*sides: Ragged) -> bool:
+    """Whether items of these sides fit no tile."""
+    return _too_long([items_of(side).longest for side in sides], sides[0].values.device) is not None
+
+
 def _too_long(longest: Sequence[int], device: torch.device) -> str | None:
     shorter, longer = min(longest), max(longest)
     most = LARGE if large_fit(device) else SMALL

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling, tiling
+from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling, tiling, too_long
 from crossret_kernels.cross_attention.triton_kernels import gram_tiles, scan_forward
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import Side, launch, precisions
@@ -72,10 +72,10 @@ class Call:
     def tiling(self, stages: int) -> Tiling:
         return tiling(self.contexts.ragged, self.queries.ragged, self.pairs is not None, stages)
 
-    def constants(self, tile: Tiling) -> dict[str, Any]:
-        """What the kernels over tiles of attention are compiled for."""
+    @property
+    def modes(self) -> dict[str, Any]:
+        """What options make of every kernel over pairs."""
         options = self.options
-        main, fine = precisions(self.contexts.features.dtype)
         free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
         return {
             "CONTEXT_COLUMN": self.context_column,
@@ -85,7 +85,14 @@ class Call:
             "NORM": options.norm,
             "SHIFTED": not free,
             "POOLING": options.pooling,
-            "POOL_SHIFTED": options.lambda_lse > LARGEST_FREE_LSE,
+        }
+
+    def constants(self, tile: Tiling) -> dict[str, Any]:
+        """What the kernels over tiles of attention are compiled for."""
+        main, fine = precisions(self.contexts.features.dtype)
+        return {
+            **self.modes,
+            "POOL_SHIFTED": self.options.lambda_lse > LARGEST_FREE_LSE,
             "M": tile.m,
             "N": tile.n,
             "K": tile.k,
@@ -111,6 +118,11 @@ def scores(*arguments: Any) -> Tensor:
     contexts, queries = call.contexts, call.queries
     out = torch.empty(call.shape, dtype=torch.float32, device=contexts.features.device)
     if not out.numel():
+        return out
+    if too_long(contexts.ragged, queries.ragged):
+        from crossret_kernels.cross_attention.triton_long import store_scores
+
+        store_scores(call, out)
         return out
     tile = call.tiling(stages=3)
     if call.pairs is not None:

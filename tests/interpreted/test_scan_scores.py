@@ -279,15 +279,16 @@ def test_no_pairs(n: tuple[int, int]) -> None:
     assert scan_scores(torch.randn(2, 2, 4), torch.randn(2, 2, 4), pairs=none, backend="triton").shape == (0,)
 
 
-def test_items_too_long_for_a_tile_are_refused() -> None:
-    long = torch.randn(2, 129, 4)
+def test_gradients_of_items_too_long_for_a_tile_are_refused() -> None:
+    long = torch.randn(2, 129, 4, requires_grad=True)
     with pytest.raises(UnsupportedByBackend, match="to 128 rows on one side and 64 on the other, these have up to 129"):
         scan_scores(long, torch.randn(2, 3, 4), backend="triton")
     with pytest.raises(UnsupportedByBackend, match="these have up to 80 and 65"):
-        scan_scores(torch.randn(2, 80, 4), torch.randn(2, 65, 4), backend="triton")
+        scan_scores(torch.randn(2, 80, 4, requires_grad=True), torch.randn(2, 65, 4), backend="triton")
     operation = (long, None, None, torch.randn(2, 3, 4), None, None, None)
-    with pytest.raises(UnsupportedByBackend, match="these have up to 129"):  # as torch.compile calls it
-        OPERATION(*operation, "t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, False)
+    scores = OPERATION(*operation, "t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, False)  # as torch.compile calls it
+    with pytest.raises(UnsupportedByBackend, match="these have up to 129"):
+        scores.sum().backward()
     lengths = torch.tensor([128, 1])
     assert scan_scores(long, torch.randn(2, 3, 4), lengths, backend="triton").isfinite().all()
 
@@ -367,7 +368,7 @@ def test_items_too_long_inside_torch_compile() -> None:
     score = torch.compile(
         lambda v, e: scan_scores(v, e, backend="triton"), fullgraph=True, dynamic=True, backend="aot_eager"
     )
-    words = torch.randn(2, 3, 4)
+    words = torch.randn(2, 3, 4, requires_grad=True)
     assert score(torch.randn(2, 12, 4), words).isfinite().all()
     with pytest.raises(Exception, match="these have up to 129"):  # of torch.compile's own, about what was raised
-        score(torch.randn(2, 129, 4), words)
+        score(torch.randn(2, 129, 4), words).sum().backward()

@@ -21,10 +21,19 @@ COMPILATIONS = {} if INTERPRETED else compilations()
 MATRIX_INSTRUCTIONS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 WARPGROUP_ROWS = 64
 # Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones.
-STACK_BOUNDS = {"scan_forward": (2048, 640), "scan_backward": (4608, 3200), "feature_gradients": (512, 64)}
+STACK_BOUNDS = {
+    "scan_forward": (2048, 640),
+    "scan_backward": (4608, 3200),
+    "feature_gradients": (512, 64),
+    "long_forward": (640, 1024),
+}
 # IEEE products are made of multiply-adds, those after them of three TF32 products.
-IEEE_STACK_BOUNDS = {"scan_forward": (7168, 2560), "scan_backward": (7168, 5120), "feature_gradients": (2048, 64)}
-
+IEEE_STACK_BOUNDS = {
+    "scan_forward": (7168, 2560),
+    "scan_backward": (7168, 5120),
+    "feature_gradients": (2048, 64),
+    "long_forward": (640, 640),
+}
 OTHERS_STACK_BOUNDS = (64, 64)
 
 
