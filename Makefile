@@ -53,7 +53,7 @@ BENCHMARK = $(BIN)/python -m pytest -q -rs benchmarks --benchmark-enable --bench
 	--benchmark-json .benchmarks/$@.json
 REPORT = $(BIN)/python -m benchmarks.report .benchmarks/$@.json
 
-bench: setup  ## run the main benchmarks: some four minutes on 2 idle cores
+bench: setup  ## run the main benchmarks: nine minutes beside other work on 2 cores, less on idle ones
 	mkdir -p .benchmarks
 	$(BENCHMARK) -m 'not full'
 	$(REPORT)
