@@ -8,11 +8,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from crossret_kernels.maxsim.row_blocks import RowBlocks, blocks_of
+from crossret_kernels.kept_plans import kept_plan
+from crossret_kernels.maxsim.item_groups import ItemGroups, groups_of
 from crossret_kernels.maxsim.triton_kernels import best_of_items, best_of_tiles
+from crossret_kernels.tile_plan import fill_of, lengths_of
 from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
+LARGER_TILE = 256  # where products take most of the time, and the largest are less than WELL_FILLED as full
+WELL_FILLED = 0.95
+CELLS = 128 * 256  # of a tile, at most: what they take of registers is half of all
+COLUMNS = 64  # of a tile of best contexts, beside the tile of similarities
 LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
 PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
 
@@ -21,10 +27,11 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Tiling:
-    """A kernel's tile: M queries by blocks of N contexts, D in steps of K; how Triton runs it."""
+    """A kernel's tile: M queries by N contexts in C columns, D in steps of K; how Triton runs it."""
 
     m: int
     n: int
+    columns: int
     k: int
     resident: bool
     warps: int
@@ -75,19 +82,34 @@ class Call:
 
     def tiling(self) -> Tiling:
         dtype, dim = self.contexts.features.dtype, self.contexts.dim
-        longest = self.queries.table.longest
-        rows = longest if self.by_items else max(longest, self.queries.n_rows)
-        m = min(slots_for(rows, 16), LARGEST_TILE)
         wide, precision = dtype == torch.float32, precisions(dtype)[0]
-        n = self.blocks().size
-        # Without tensor cores a product's operands lie in registers: steps of D are short.
-        resident = dim <= LARGEST_RESIDENT and precision != "ieee"
-        k = slots_for(dim, 16) if resident else 16 if precision == "ieee" else 32 if wide else 64
-        return Tiling(m, n, k, resident, 8 if m * n >= 128 * 64 else 4, 2 if wide and resident else 3)
+        # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
+        in_registers = precision == "ieee"
+        resident = dim <= LARGEST_RESIDENT and not in_registers
+        k = slots_for(dim, 16) if resident else 16 if in_registers else 32 if wide else 64
+        small = resident or in_registers
+        m = self._queries_of_tile(not small)
+        n = 64 if small or self.pairs is not None else min(CELLS // m, 256)
+        columns = COLUMNS // 2 if in_registers else COLUMNS
+        return Tiling(m, n, min(n, columns), k, resident, 8 if m >= 128 else 4, 2 if wide and resident else 3)
 
-    def blocks(self) -> RowBlocks:
-        """The contexts', of at most as many rows as fit a processor's memory beside queries."""
-        return blocks_of(self.contexts.ragged, 64 if self.contexts.features.dtype == torch.float32 else 128)
+    def _queries_of_tile(self, larger: bool) -> int:
+        longest, n_rows = self.queries.table.longest, self.queries.n_rows
+        usual = min(slots_for(longest if self.by_items else max(longest, n_rows), 16), LARGEST_TILE)
+        if self.by_items or not larger or n_rows <= LARGEST_TILE:
+            return usual
+        return kept_plan(int, (usual, LARGER_TILE), self.queries.ragged, self._better_filled)
+
+    def _better_filled(self) -> int:
+        lengths = lengths_of(self.queries.ragged)
+        fills = [fill_of(lengths, size, size) for size in (LARGEST_TILE, LARGER_TILE)]
+        return LARGER_TILE if fills[0] < WELL_FILLED * fills[1] else LARGEST_TILE
+
+    def groups(self, tile: Tiling, window: int, n_tiles: int) -> ItemGroups:
+        """The contexts', of so many items at a time; listed pairs have one each."""
+        if self.pairs is not None:
+            window = n_tiles = 1
+        return groups_of(self.contexts.ragged, tile.columns, tile.n // tile.columns, window, n_tiles)
 
     def norms(self) -> tuple[Tensor, Tensor]:
         """Of contexts and of queries; anything where they are not asked for."""
@@ -146,10 +168,13 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def find(
-    call: Call, norms: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, count: int
+    call: Call, norms: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, window: int
 ) -> None:
-    """Stores all scores, or the best contexts in `count` items from the first; of a listed call's pairs, all."""
+    """Stores all scores, or the best contexts in a window of items from the first; of a listed call's pairs, all."""
     contexts, queries, tile = call.contexts, call.queries, call.tiling()
+    plan = None if call.by_items else queries.tiles(tile.m, tile.m)
+    n_tiles = queries.n_items if plan is None else plan.tiles
+    groups = call.groups(tile, window, n_tiles)
     unused = queries.table.lengths
     stored = (unused, unused, 0, unused)
     if places is not None:
@@ -163,6 +188,7 @@ def find(
         "NORMALIZE": call.normalize,
         "M": tile.m,
         "N": tile.n,
+        "COLUMNS": tile.columns,
         "K": tile.k,
         "RESIDENT": tile.resident,
         "EVEN": contexts.dim % tile.k == 0,
@@ -171,27 +197,28 @@ def find(
         "num_stages": tile.stages,
     }
     sums = (unused if out is None else out, *strides)
-    if call.by_items:
-        n_runs, run_items = runs(count, queries.n_items)
-        n_programs = n_runs * queries.n_items if call.pairs is None else len(call.pairs)
+    of_contexts = (contexts.features, norms[0], groups.slots, *contexts.strides)
+    n_groups = -(-min(window, contexts.n_items - first) >> groups.bits)
+    first_group = first // window * groups.groups
+    n_runs, run_groups = runs(n_groups, n_tiles)
+    if plan is None:
+        n_programs = n_runs * n_tiles if call.pairs is None else len(call.pairs)
         launch(best_of_items, (n_programs,),
             queries.features, norms[1], queries.table.first_rows, queries.table.lengths, *queries.strides,
-            contexts.features, norms[0], contexts.table.first_rows, contexts.table.lengths, *contexts.strides,
-            unused if call.pairs is None else call.pairs, *sums, *stored,
-            first, count, run_items, queries.n_items, contexts.dim,
+            *of_contexts, unused if call.pairs is None else call.pairs, *sums, *stored,
+            first, first_group, n_groups, run_groups, groups.bits, n_tiles, contexts.dim,
             LISTED=call.pairs is not None, CONTEXT_COLUMN=call.context_column, **constants,
         )  # fmt: skip
         return
-    plan, blocks = queries.tiles(tile.m, tile.m), call.blocks()
-    n_runs, run_items = runs(count, plan.tiles)
-    launch(best_of_tiles, (n_runs * plan.tiles,),
+    launch(best_of_tiles, (n_runs * n_tiles,),
         queries.features, norms[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,
-        *queries.strides, contexts.features, norms[0], blocks.table, blocks.borders, *contexts.strides,
-        *sums, *stored, first, count, run_items, plan.tiles, contexts.dim, **constants, SEGMENTS=plan.segments,
+        *queries.strides, *of_contexts, *sums, *stored,
+        first, first_group, n_groups, run_groups, groups.bits, n_tiles, n_runs, contexts.dim,
+        **constants, SEGMENTS=plan.segments,
     )  # fmt: skip
 
 
-def runs(n_items: int, n_tiles: int) -> tuple[int, int]:
-    """(How many runs, the items of each) to share items of contexts out into, for each of the tiles."""
-    run_items = -(-n_items // max(1, min(n_items, -(-PROGRAMS // n_tiles))))
-    return -(-n_items // run_items), run_items
+def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:
+    """(How many runs, the groups of each) to share groups of contexts out into, for each of the tiles."""
+    run_groups = -(-n_groups // max(1, min(n_groups, -(-PROGRAMS // n_tiles))))
+    return -(-n_groups // run_groups), run_groups

@@ -124,7 +124,7 @@ def _parts(call: Call, grad_scores: Tensor) -> Iterator[Part]:
             find(part, norms, None, places, 0, call.contexts.n_items)
             yield Part(part, norms, grad_scores[chunk], places, 0, call.contexts.n_items, first > 0)
         else:
-            find(call, norms, None, places, first, count)
+            find(call, norms, None, places, first, most)
             yield Part(call, norms, grad_scores, places, first, count, first > 0)
 
 

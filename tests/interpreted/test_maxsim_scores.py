@@ -27,6 +27,9 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "small tiles":
             for module, name, value in (
                 (triton, "LARGEST_TILE", 16),
+                (triton, "LARGER_TILE", 32),
+                (triton, "CELLS", 16 * 32),
+                (triton, "COLUMNS", 16),
                 (triton, "LARGEST_RESIDENT", 16),
                 (triton, "PROGRAMS", 3),
                 (row_blocks, "BLOCK_ROWS", (16,)),

@@ -111,6 +111,9 @@ COVERING = [
     maxsim("tf32", packed=True, options={"return_argmax": True}),
     maxsim("bfloat16", regions=(1024, 1030), words=(8, 1030)),
     maxsim("bfloat16", regions=(80, 80), gradients=True, pairs=True),
+    maxsim("bfloat16", ARCHITECTURES, regions=(36, 36), words=(6, 20), dim=1024, gradients=True),
+    maxsim("bfloat16", (80, 90), regions=(36, 36), words=(6, 20), dim=1024, options={"direction": "i2t"}),
+    maxsim("tf32", (80, 90), regions=(36, 36), words=(6, 20), dim=1024, options={"normalize": True}),
 ]
 
 

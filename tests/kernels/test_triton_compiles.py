@@ -26,6 +26,7 @@ STACK_BOUNDS = {
     "scan_backward": (4608, 3200),
     "feature_gradients": (512, 64),
     "long_forward": (640, 1024),
+    "best_of_tiles": (384, 192),
 }
 # IEEE products are made of multiply-adds, those after them of three TF32 products.
 IEEE_STACK_BOUNDS = {
