@@ -46,7 +46,10 @@ class Side:
         if offsets is not None:
             return cls(values, 1, values.stride(0), values.stride(0), values.size(0), len(ragged), ragged)
         n, longest, _ = values.shape
-        return cls(values, max(longest, 1), values.stride(0), values.stride(1), n * longest, n, ragged)
+        item_stride, row_stride = values.stride(0), values.stride(1)
+        evenly = item_stride == longest * row_stride  # all rows alike: kernels need not divide to find them
+        per_item, item_stride = (1, row_stride) if evenly else (max(longest, 1), item_stride)
+        return cls(values, per_item, item_stride, row_stride, n * longest, n, ragged)
 
     @property
     def dim(self) -> int:

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def item_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE: tl.constexpr, WHOLE: tl.constexpr):
-    """(rows (SIZE,) int64, owners (SIZE,) int32) of a tile of the plan; where WHOLE, of one item, named by `tile`."""
+    """(rows (SIZE,), owners (SIZE,)), int32, of a tile of the plan; where WHOLE, of one item, named by `tile`."""
     slot = tl.arange(0, SIZE)
     if WHOLE:
         first = tl.load(first_rows + tile)
@@ -21,7 +21,7 @@ def item_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE: tl.con
     else:
         rows = tl.load(rows_table + tile * SIZE + slot)
         owners = tl.load(owners_table + tile * SIZE + slot)
-    return rows.to(tl.int64), owners
+    return rows, owners
 
 
 @triton.jit
@@ -45,8 +45,12 @@ def membership(owners, SEGMENTS: tl.constexpr):
 
 @triton.jit
 def row_offsets(rows, per_item, item_stride, row_stride):
-    """Where rows begin among a side's elements: `per_item` of them lie `row_stride` apart, items `item_stride`."""
-    return rows // per_item * item_stride + rows % per_item * row_stride
+    """Where rows begin among a side's elements: `per_item` of them lie `row_stride` apart, items `item_stride`.
+
+    Rows are counted in 32 bits, in which a division takes a third of the instructions; elements in 64.
+    """
+    items = rows // per_item
+    return items.to(tl.int64) * item_stride + (rows - items * per_item).to(tl.int64) * row_stride
 
 
 @triton.jit
