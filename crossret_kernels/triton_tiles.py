@@ -75,27 +75,55 @@ def product(
 
 
 @triton.jit
+def head_and_rest(x):
+    """x as the sum of two numbers of 11 and 11 bits, each of which TF32 holds."""
+    bits = x.to(tl.int32, bitcast=True)
+    head = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return head, x - head
+
+
+@triton.jit
+def share_left(members, x, PRECISION: tl.constexpr):
+    """The product of a 0/1 matrix, which TF32 holds, and x: two products where a float32's digits are to be kept."""
+    if PRECISION == "tf32x3":
+        head, rest = head_and_rest(x)
+        sums = tl.dot(members, head, input_precision="tf32")
+        return tl.dot(members, rest, sums, input_precision="tf32")
+    return tl.dot(members, x, input_precision=PRECISION)
+
+
+@triton.jit
+def share_right(x, members, PRECISION: tl.constexpr):
+    """The product of x and a 0/1 matrix, likewise."""
+    if PRECISION == "tf32x3":
+        head, rest = head_and_rest(x)
+        sums = tl.dot(head, members, input_precision="tf32")
+        return tl.dot(rest, members, sums, input_precision="tf32")
+    return tl.dot(x, members, input_precision=PRECISION)
+
+
+@triton.jit
 def sum_rows(x, members, PRECISION: tl.constexpr):
     """Sums over each item's rows: (rows, columns) by members (rows, SEGMENTS) to (SEGMENTS, columns)."""
-    return tl.dot(tl.trans(members), x, input_precision=PRECISION)
+    return share_left(tl.trans(members), x, PRECISION)
 
 
 @triton.jit
 def sum_columns(x, members, PRECISION: tl.constexpr):
     """Sums over each item's columns: (rows, columns) by members (columns, SEGMENTS) to (rows, SEGMENTS)."""
-    return tl.dot(x, members, input_precision=PRECISION)
+    return share_right(x, members, PRECISION)
 
 
 @triton.jit
 def to_rows(x, members, PRECISION: tl.constexpr):
     """What each item has, to all of its rows: (SEGMENTS, columns) to (rows, columns), zero in empty slots."""
-    return tl.dot(members, x, input_precision=PRECISION)
+    return share_left(members, x, PRECISION)
 
 
 @triton.jit
 def to_columns(x, members, PRECISION: tl.constexpr):
     """What each item has, to all of its columns: (rows, SEGMENTS) to (rows, columns), zero in empty slots."""
-    return tl.dot(x, tl.trans(members), input_precision=PRECISION)
+    return share_right(x, tl.trans(members), PRECISION)
 
 
 @triton.jit

@@ -151,12 +151,6 @@ def attended_lengths(
 
 
 @triton.jit
-def pair_sums(values, query_members, FINE: tl.constexpr):
-    """Sums over each caption's queries: (context items, N) to (context items, query items)."""
-    return tl.dot(values, query_members, input_precision=FINE)
-
-
-@triton.jit
 def pooled_exponentials(relevances, query_owners, n_query_items, lambda_lse, SHIFTED: tl.constexpr):
     """(exp(λ₂(r − shift)), shift), both (context items, N); 0 in empty slots. A small λ₂ needs no shift."""
     shift = column_maxima(relevances, query_owners, n_query_items) if SHIFTED else tl.zeros_like(relevances)
@@ -182,8 +176,8 @@ def pooled(
         e, shift = pooled_exponentials(relevances, query_owners, n_query_items, lambda_lse, SHIFTED)
         # Every slot of an item has its shift, so their mean is it.
         count = tl.maximum(query_counts, 1).to(tl.float32)[None, :]
-        shifts = pair_sums(shift, query_members, FINE) / count
-        sums = pair_sums(e, query_members, FINE)
+        shifts = sum_columns(shift, query_members, FINE) / count
+        sums = sum_columns(e, query_members, FINE)
         return tl.log2(tl.where(sums > 0, sums, 1.0)) * LN_2 / lambda_lse + shifts
     if POOLING == "max":
         place = tl.arange(0, query_counts.shape[0])[None, :]
@@ -192,7 +186,7 @@ def pooled(
             best = tl.max(tl.where((query_owners == item)[None, :], relevances, float("-inf")), 1)
             scores = tl.where(place == item, best[:, None], scores)
         return scores
-    sums = pair_sums(relevances, query_members, FINE)
+    sums = sum_columns(relevances, query_members, FINE)
     return sums / tl.maximum(query_counts, 1).to(tl.float32)[None, :] if POOLING == "avg" else sums
 
 
@@ -200,7 +194,7 @@ def pooled(
 def broken_pairs(fine, context_members, query_members, FINE: tl.constexpr):
     """Of every pair whether one of its similarities is out of range, (context items, query items), as 0 and 1."""
     broken = tl.where(fine, 0.0, 1.0)
-    return tl.minimum(pair_sums(sum_rows(broken, context_members, FINE), query_members, FINE), 1.0)
+    return tl.minimum(sum_columns(sum_rows(broken, context_members, FINE), query_members, FINE), 1.0)
 
 
 @triton.jit

@@ -15,7 +15,6 @@ from crossret_kernels.cross_attention.triton_attention import (
     first_column,
     item_grams,
     least_length,
-    pair_sums,
     pooled_exponentials,
     query_softmax,
     similarity_norms,
@@ -48,7 +47,7 @@ def relevance_gradients(
     """∂L/∂r (context items, N) from the gradients of pairs' scores (context items, query items)."""
     if POOLING == "lse":
         e, _ = pooled_exponentials(relevances, query_owners, n_query_items, lambda_lse, SHIFTED)
-        return e * to_columns(pair_gradients * inverse(pair_sums(e, query_members, FINE)), query_members, FINE)
+        return e * to_columns(pair_gradients * inverse(sum_columns(e, query_members, FINE)), query_members, FINE)
     if POOLING == "max":
         place = tl.arange(0, query_counts.shape[0])[None, :]
         column = tl.arange(0, relevances.shape[1])[None, :]
