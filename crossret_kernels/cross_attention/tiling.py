@@ -1,9 +1,14 @@
-"""Which tile attention takes in Triton: by the items' lengths, how well they fill it, and the chip's shared memory."""
+"""Which tile attention takes in Triton: by the items' lengths, how well they fill it, and the chip's shared memory.
+
+A slot that no item fills is computed like any other, and larger tiles load less for the same product: from the few
+tiles that the kernels are good at, the cheapest is taken that the items of a call fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -14,10 +19,15 @@ from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
 
 LEAST = 16  # slots: the least side of a product in Triton
 SMALL, LARGE = 64, 128  # a tile has at most one large side, or its Gram matrix and weights leave no room
-USUAL = SMALL  # of a tile of several items
 # Places for items in a tile. Shorter items than a large tile's eight slots each, on average, leave some empty.
 CONTEXT_SEGMENTS, QUERY_SEGMENTS = 16, 32
-WELL_FILLED = 0.95  # of what large tiles are filled: then small ones are taken, of which a core runs two at once
+# What a cell costs in a tile of so many slots of contexts by queries, compared with the others: instructions of the
+# compiled kernel, spilled registers among them, and bytes that the product loads. Counted, not yet measured.
+COSTS = {
+    "forward": {(SMALL, SMALL): 1.2, (LARGE, SMALL): 1.0, (SMALL, LARGE): 1.2},
+    "backward": {(SMALL, SMALL): 1.1, (LARGE, SMALL): 1.0, (SMALL, LARGE): 1.75},
+}
+STAGES = {"forward": 3, "backward": 2}
 SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}  # by compute capability
 OTHERS_KIB = 99
 LARGE_KIB = 163  # what a tile with a large side takes at most
@@ -38,28 +48,32 @@ class Tiling:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-def tiling(contexts: Ragged, queries: Ragged, whole: bool, stages: int) -> Tiling:
+def tiling(contexts: Ragged, queries: Ragged, whole: bool, kernel: Literal["forward", "backward"]) -> Tiling:
     """The tile for these sides; `whole` for listed pairs, which have a tile each.
 
-    Small on both sides, but where items are longer or, of contexts, fill a large one better. Raises
-    UnsupportedByBackend where they are too long for any.
+    Raises:
+        UnsupportedByBackend: items are too long for any.
     """
     longest = items_of(contexts).longest, items_of(queries).longest
     reason = _too_long(longest, contexts.values.device)
     if reason is not None:  # torch.compile lets it by
         raise UnsupportedByBackend(f"backend 'triton' cannot serve this call: {reason}")
-    least = LEAST if whole else USUAL
-    m, n = (max(least, 1 << (rows - 1).bit_length()) for rows in longest)
-    if not whole and m == n == SMALL and large_fit(contexts.values.device):
-        m = SMALL if _fill(contexts, SMALL) >= WELL_FILLED * _fill(contexts, LARGE) else LARGE
+    if whole:
+        m, n = (max(LEAST, 1 << (rows - 1).bit_length()) for rows in longest)
+    else:
+        large = large_fit(contexts.values.device)
+        costs = {
+            (m, n): cost / (_fill(contexts, m, CONTEXT_SEGMENTS) * _fill(queries, n, QUERY_SEGMENTS))
+            for (m, n), cost in COSTS[kernel].items()
+            if longest[0] <= m and longest[1] <= n and (large or m == n)
+        }
+        m, n = min(costs, key=lambda sides: costs[sides])
     k = 32 if contexts.values.dtype == torch.float32 else 64
-    return Tiling(m, n, k, 8 if m * n > SMALL * SMALL else 4, stages)
+    return Tiling(m, n, k, 8 if m * n > SMALL * SMALL else 4, STAGES[kernel])
 
 
-def _fill(contexts: Ragged, size: int) -> float:
-    return kept_plan(
-        float, (size, CONTEXT_SEGMENTS), contexts, lambda: fill_of(lengths_of(contexts), size, CONTEXT_SEGMENTS)
-    )
+def _fill(side: Ragged, size: int, segments: int) -> float:
+    return kept_plan(float, (size, segments), side, lambda: fill_of(lengths_of(side), size, segments))
 
 
 def large_fit(device: torch.device) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -69,8 +69,8 @@ class Call:
     def numbers(self) -> tuple[float, float, float]:
         return self.options.clip_slope, self.options.lambda_softmax, self.options.lambda_lse
 
-    def tiling(self, stages: int) -> Tiling:
-        return tiling(self.contexts.ragged, self.queries.ragged, self.pairs is not None, stages)
+    def tiling(self, kernel: Literal["forward", "backward"]) -> Tiling:
+        return tiling(self.contexts.ragged, self.queries.ragged, self.pairs is not None, kernel)
 
     @property
     def modes(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def scores(*arguments: Any) -> Tensor:
 
         store_scores(call, out)
         return out
-    tile = call.tiling(stages=3)
+    tile = call.tiling("forward")
     if call.pairs is not None:
         launch(scan_forward, (out.numel(),),
             *call.sides(), call.pairs, call.context_norms, out, 0, 0, 0, 0, 0, contexts.dim, *call.numbers,

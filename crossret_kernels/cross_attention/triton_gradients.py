@@ -110,7 +110,7 @@ def finish(
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queries: Tensor) -> None:
     """Both sides together where their sums fit into the memory for them, else one after the other."""
     dtype, dim = call.contexts.features.dtype, call.contexts.dim
-    tile = call.tiling(stages=2)
+    tile = call.tiling("backward")
     plans = call.contexts.tiles(tile.m, CONTEXT_SEGMENTS), call.queries.tiles(tile.n, QUERY_SEGMENTS)
     slots = sum(plan.rows.numel() for plan in plans)
     if dtype == torch.float32 or 4 * dim * slots <= SUM_BYTES:
@@ -182,7 +182,7 @@ def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, o
     Items whose pairs lie in two chunks, or two parts of the list, are rounded in between.
     """
     assert call.pairs is not None
-    tile = call.tiling(stages=2)
+    tile = call.tiling("backward")
     most = max(1, min(BLOCK_BYTES // (4 * tile.m * tile.n), RUN_BYTES // (4 * tile.m**2), call.pairs.size(0)))
     blocks = Blocks(most, most, tile, call.contexts.features)
     for own_contexts, own, norms, out in (

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import tiling, triton, triton_gradients
-from crossret_kernels.ragged import Ragged, as_ragged
+from crossret_kernels.ragged import Ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
 
@@ -23,7 +23,8 @@ OPERATION = torch.ops.crossret.scan_scores_triton
 def small_tiles() -> Iterator[None]:
     """So that a few items take several tiles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiling, "USUAL", 16)
+        smallest = {(m, n): m * n for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) if min(m, n) <= tiling.SMALL}
+        patch.setattr(tiling, "COSTS", {"forward": smallest, "backward": smallest})
         yield
 
 
@@ -303,24 +304,6 @@ def test_items_too_long_are_known_without_looking_at_the_device(monkeypatch: pyt
     assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, False, True]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, True, False]
-
-
-def test_tiles_are_large_where_that_fills_them_better() -> None:
-    def slots(regions: list[int], words: list[int], whole: bool = False) -> tuple[int, int]:
-        sides = [
-            as_ragged([torch.zeros(n, 4) for n in lengths], None, name="", lengths_name="", item="")
-            for lengths in (regions, words)
-        ]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tiling, "USUAL", tiling.SMALL)
-            tile = tiling.tiling(*sides, whole, 3)
-        return tile.m, tile.n
-
-    captions = list(range(6, 21)) * 4
-    assert slots([36] * 9, captions) == (128, 64)
-    assert slots(captions, [36] * 9) == (64, 64)
-    assert slots(captions, [36] * 8 + [65]) == (64, 128)
-    assert slots([36] * 9, captions, whole=True) == (64, 32)
 
 
 def test_best_images_of_every_caption() -> None:
