@@ -15,7 +15,7 @@ from crossret_kernels.cross_attention.triton_kernels import gram_tiles, scan_for
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import Side, launch, precisions
 
-GRAM_BYTES = 48 * 2**20
+GRAM_BYTES = 24 * 2**20
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
 LARGEST_FREE_LSE = 40.0
 

@@ -1,7 +1,8 @@
 """Triton kernels of stacked cross attention's gradients (kernels.md §2): of similarities, then of features.
 
-`scan_backward` recomputes a tile and leaves the gradients of its similarities in blocks, those of its contexts' Gram
-matrices and what each query gets of its own row. `feature_gradients` turns them into gradients of one side's rows.
+`scan_backward` recomputes tiles and leaves blocks: the gradients of their similarities, what those of the contexts'
+Gram matrices are made of (`gram_gradients`) and what each query gets of its own row. `feature_gradients` turns them
+into gradients of one side's rows. Blocks without a gradient are left out (`filled_blocks`).
 """
 
 import triton
@@ -15,6 +16,7 @@ from crossret_kernels.cross_attention.triton_attention import (
     first_column,
     item_grams,
     least_length,
+    norm_factors,
     pooled_exponentials,
     query_softmax,
     similarity_norms,
@@ -23,6 +25,7 @@ from crossret_kernels.cross_attention.triton_attention import (
 )
 from crossret_kernels.triton_tiles import (
     bounded,
+    grouped,
     inverse,
     item_slots,
     membership,
@@ -37,6 +40,7 @@ from crossret_kernels.triton_tiles import (
 # What gradients of weights and norms are held within, so that 0/1 products never meet 0 × ∞.
 MOST_GRADIENT = tl.constexpr(1e20)
 MOST_FACTOR = tl.constexpr(1e30)
+LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
 
 
 @triton.jit
@@ -77,13 +81,14 @@ def norm_gradients(
         gradients = weight_gradients
     else:
         norms = similarity_norms(x, query_members, NORM, FINE)
-        factors = tl.where(norms != 0, 1.0 / (norms + EPS), 0.0)
+        factors = tl.where(norms != 0, norm_factors(norms), 0.0)
         along = sum_columns(x * weight_gradients, query_members, FINE) * factors * factors
         if NORM == "l1norm":
             directions = (x > 0).to(tl.float32) - (x < 0).to(tl.float32)
         else:
             directions = x
-            along = along * inverse(norms)
+            lengths = tl.maximum(norms, LEAST_NORM)
+            along = along * tl.rsqrt(lengths * lengths)
         gradients = to_columns(factors, query_members, FINE) * weight_gradients
         gradients -= to_columns(bounded(along, MOST_FACTOR), query_members, FINE) * directions
     return gradients * tl.where(s > 0, 1.0, slope) if CLIPS else gradients
@@ -95,8 +100,8 @@ def norm_gradients(
         "score_query_stride",
         "first_context_tile",
         "first_query_tile",
+        "n_context_tiles",
         "n_query_tiles",
-        "tiles_each",
         "first_pair",
     ]
 )
@@ -106,131 +111,155 @@ def scan_backward(
     queries, query_norms, query_rows, query_owners, query_items, query_counts, query_firsts,
     query_lengths, query_per_item, query_item_stride, query_row_stride,
     pairs, order, grams, grad_scores, score_context_stride, score_query_stride,
-    similarity_gradients, gram_gradients, query_factors,
-    first_context_tile, first_query_tile, n_query_tiles, tiles_each, first_pair, D, slope, lambda_softmax, lambda_lse,
+    similarity_gradients, weights, scaled_weights, query_factors, filled,
+    first_context_tile, first_query_tile, n_context_tiles, n_query_tiles, first_pair, D, slope, lambda_softmax,
+    lambda_lse,
     CONTEXT_COLUMN: tl.constexpr, WHOLE: tl.constexpr, NORMALIZE: tl.constexpr, CLIPS: tl.constexpr,
     NORM: tl.constexpr, SHIFTED: tl.constexpr, POOLING: tl.constexpr, POOL_SHIFTED: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, CONTEXT_ITEMS: tl.constexpr, QUERY_ITEMS: tl.constexpr,
     EVEN: tl.constexpr, MAIN: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the similarities of one tile of contexts and a run of tiles of queries, or of one listed pair.
+    """A block of gradients: of the similarities of one tile of contexts and one of queries, or of one listed pair.
 
-    Blocks (M, N) of them are numbered by pair in `order`, or by tile of contexts and, within it, of queries. Gram
-    gradients (M, M), ∂L/∂G + its transpose, are summed over a program's run: in the order of the tiles, every time.
+    Blocks are numbered by pair in `order`, or by tile of contexts and, within it, of queries. Each has ∂L/∂s (M, N), p
+    and p times twice ∂L/∂‖a‖² (M, N), whose product is ∂L/∂G + its transpose, and of every query (N,) what it gets of
+    its own row. A block without any gradient stays as it is, and `filled` says so.
     """
-    program = tl.program_id(0).to(tl.int64)
+    program = tl.program_id(0)
     if WHOLE:
+        block = program.to(tl.int64)
         pair = tl.load(order + first_pair + program)
         context_tile = tl.load(pairs + 2 * pair + CONTEXT_COLUMN)
-        gram_tile = program
-        first, last = 0, 1
+        query_tile = tl.load(pairs + 2 * pair + 1 - CONTEXT_COLUMN)
     else:
-        runs = tl.cdiv(n_query_tiles, tiles_each)
-        gram_tile = program // runs
+        gram_tile, local_query = grouped(program, n_context_tiles, n_query_tiles, 8)
+        block = gram_tile.to(tl.int64) * n_query_tiles + local_query
         context_tile = first_context_tile + gram_tile
-        first = (program % runs).to(tl.int32) * tiles_each
-        last = tl.minimum(first + tiles_each, n_query_tiles)
-    c_rows, c_owners = item_slots(context_rows, context_owners, context_firsts, context_lengths, context_tile, M, WHOLE)
+        query_tile = first_query_tile + local_query
     c_items, _ = tile_items(context_items, context_counts, context_lengths, context_tile, CONTEXT_ITEMS, WHOLE)
-    n_context_items = tl.sum((c_items >= 0).to(tl.int32))
-    c_offsets = row_offsets(c_rows, context_per_item, context_item_stride, context_row_stride)
-    c_norms = tl.load(context_norms + c_rows)
-    c_scales = inverse(c_norms) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
-    c_members = membership(c_owners, CONTEXT_ITEMS)
-    square_cells = tl.arange(0, M)[:, None] * M + tl.arange(0, M)[None, :]
-    gram_sums = gram_gradients + program * M * M + square_cells
-    tl.store(gram_sums, tl.zeros((M, M), tl.float32))
-    tl.debug_barrier()  # they are read back by threads that may be others
-    for local_query in range(first, last):
-        if WHOLE:
-            query_tile = tl.load(pairs + 2 * pair + 1 - CONTEXT_COLUMN)
-            block = program
-        else:
-            query_tile = first_query_tile + local_query
-            block = gram_tile * n_query_tiles + local_query
+    q_items, q_counts = tile_items(query_items, query_counts, query_lengths, query_tile, QUERY_ITEMS, WHOLE)
+    known = (c_items >= 0)[:, None] & (q_items >= 0)[None, :]
+    if WHOLE:
+        places = pair * score_context_stride + tl.zeros((CONTEXT_ITEMS, QUERY_ITEMS), tl.int64)
+    else:
+        places = c_items[:, None] * score_context_stride + q_items[None, :] * score_query_stride
+    pair_gradients = tl.load(grad_scores + places, mask=known, other=0.0).to(tl.float32)
+    fill = tl.max((pair_gradients != 0).to(tl.int32))  # of a hardest-negative loss most blocks have none
+    tl.store(filled + block, fill)
+    if fill != 0:
+        n_context_items = tl.sum((c_items >= 0).to(tl.int32))
+        n_query_items = tl.sum((q_items >= 0).to(tl.int32))
+        c_rows, c_owners = item_slots(
+            context_rows, context_owners, context_firsts, context_lengths, context_tile, M, WHOLE
+        )  # fmt: skip
         q_rows, q_owners = item_slots(query_rows, query_owners, query_firsts, query_lengths, query_tile, N, WHOLE)
-        q_items, q_counts = tile_items(query_items, query_counts, query_lengths, query_tile, QUERY_ITEMS, WHOLE)
-        known = (c_items >= 0)[:, None] & (q_items >= 0)[None, :]
+        c_offsets = row_offsets(c_rows, context_per_item, context_item_stride, context_row_stride)
+        q_offsets = row_offsets(q_rows, query_per_item, query_item_stride, query_row_stride)
+        c_norms = tl.load(context_norms + c_rows)
+        q_norms = tl.where(q_owners >= 0, tl.load(query_norms + q_rows), 0.0)
+        c_scales = inverse(c_norms) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
+        q_scales = inverse(q_norms) if NORMALIZE else tl.full((N,), 1.0, tl.float32)
+        c_members = membership(c_owners, CONTEXT_ITEMS)
+        q_members = membership(q_owners, QUERY_ITEMS)
+        s, broken = tile_similarities(
+            contexts, c_offsets, c_scales, c_norms, c_members, queries, q_offsets, q_scales, q_members, D,
+            NORMALIZE, M, N, K, EVEN, CONTEXT_ITEMS, QUERY_ITEMS, MAIN, FINE,
+        )  # fmt: skip
         if WHOLE:
-            places = pair * score_context_stride + tl.zeros((CONTEXT_ITEMS, QUERY_ITEMS), tl.int64)
+            tile_grams = item_grams(contexts, c_offsets, c_owners, c_scales, D, M, K, EVEN, MAIN)
         else:
-            places = c_items[:, None] * score_context_stride + q_items[None, :] * score_query_stride
-        pair_gradients = tl.load(grad_scores + places, mask=known, other=0.0).to(tl.float32)
+            square = tl.arange(0, M)[:, None] * M + tl.arange(0, M)[None, :]
+            tile_grams = tl.load(grams + gram_tile.to(tl.int64) * M * M + square)
+        p, gram_weights, totals, squares, lengths, relevances = tile_relevances(
+            s, tile_grams, contexts, c_offsets, c_scales, c_norms, c_members, c_owners, n_context_items,
+            queries, q_offsets, q_scales, q_norms, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
+            CLIPS, NORM, SHIFTED, N, CONTEXT_ITEMS, FINE,
+        )  # fmt: skip
+        fine = tl.abs(pair_gradients) < MOST
+        broken = tl.where(pair_gradients == 0, 0.0, tl.where(fine, broken, 1.0))
+        of_relevances = relevance_gradients(
+            relevances, tl.where(fine, pair_gradients, 0.0), q_members, q_owners, q_counts, n_query_items,
+            lambda_lse, POOLING, POOL_SHIFTED, FINE,
+        )  # fmt: skip
+        # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
+        pull = tl.where((lengths != 0) & (lengths >= EPS * totals), -of_relevances * relevances, 0.0)
+        of_products = tl.where(lengths != 0, of_relevances / least_length(lengths, totals), 0.0)
+        of_products = to_rows(bounded(of_products, MOST_FACTOR), c_members, FINE)
+        of_squares = tl.where(squares > 0, pull / tl.maximum(squares, TINY), 0.0)  # twice ∂L/∂‖a‖²
+        of_squares = to_rows(bounded(of_squares, MOST_FACTOR), c_members, FINE)
         cells = block * M * N + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
-        if tl.max((pair_gradients != 0).to(tl.int32)) == 0:  # as of most pairs of a hardest-negative loss
-            tl.store(similarity_gradients + cells, tl.zeros((M, N), tl.float32))
-            tl.store(query_factors + block * N + tl.arange(0, N), tl.zeros((N,), tl.float32))
-        else:
-            n_query_items = tl.sum((q_items >= 0).to(tl.int32))
-            q_offsets = row_offsets(q_rows, query_per_item, query_item_stride, query_row_stride)
-            q_norms = tl.where(q_owners >= 0, tl.load(query_norms + q_rows), 0.0)
-            q_scales = inverse(q_norms) if NORMALIZE else tl.full((N,), 1.0, tl.float32)
-            q_members = membership(q_owners, QUERY_ITEMS)
-            s, broken = tile_similarities(
-                contexts, c_offsets, c_scales, c_norms, c_members, queries, q_offsets, q_scales, q_members, D,
-                NORMALIZE, M, N, K, EVEN, CONTEXT_ITEMS, QUERY_ITEMS, MAIN, FINE,
-            )  # fmt: skip
-            if WHOLE:
-                tile_grams = item_grams(contexts, c_offsets, c_owners, c_scales, D, M, K, EVEN, MAIN)
-            else:
-                tile_grams = tl.load(grams + gram_tile * M * M + square_cells)
-            p, gram_weights, totals, squares, lengths, relevances = tile_relevances(
-                s, tile_grams, contexts, c_offsets, c_scales, c_norms, c_members, c_owners, n_context_items,
-                queries, q_offsets, q_scales, q_norms, q_members, q_owners, n_query_items, D, slope, lambda_softmax,
-                CLIPS, NORM, SHIFTED, N, CONTEXT_ITEMS, FINE,
-            )  # fmt: skip
-            fine = tl.abs(pair_gradients) < MOST
-            broken = tl.where(pair_gradients == 0, 0.0, tl.where(fine, broken, 1.0))
-            of_relevances = relevance_gradients(
-                relevances, tl.where(fine, pair_gradients, 0.0), q_members, q_owners, q_counts, n_query_items,
-                lambda_lse, POOLING, POOL_SHIFTED, FINE,
-            )  # fmt: skip
-            # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
-            pull = tl.where((lengths != 0) & (lengths >= EPS * totals), -of_relevances * relevances, 0.0)
-            of_products = tl.where(lengths != 0, of_relevances / least_length(lengths, totals), 0.0)
-            of_products = to_rows(bounded(of_products, MOST_FACTOR), c_members, FINE)
-            of_squares = tl.where(squares > 0, pull / tl.maximum(squares, TINY), 0.0)  # twice ∂L/∂‖a‖²
-            of_squares = to_rows(bounded(of_squares, MOST_FACTOR), c_members, FINE)
-            of_weights = bounded(of_products * s + of_squares * gram_weights, MOST_GRADIENT)
-            # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
-            mean = sum_rows(p * of_weights, c_members, FINE) * inverse(totals)
-            of_logits = p * (of_weights - to_rows(mean, c_members, FINE))
-            of_similarities = of_products * p + norm_gradients(
-                s, bounded(lambda_softmax * of_logits, MOST_GRADIENT), q_members, q_owners, n_query_items, slope,
-                CLIPS, NORM, FINE,
-            )  # fmt: skip
-            own = tl.sum(pull, 0) * inverse(q_norms * q_norms)
-            if tl.max(broken) > 0:
-                spoilt = to_columns(broken, q_members, FINE)
-                of_similarities = tl.where(to_rows(spoilt, c_members, FINE) > 0, float("nan"), of_similarities)
-                own = tl.where(tl.max(spoilt, 0) > 0, float("nan"), own)
-            if NORMALIZE:
-                of_similarities = of_similarities * c_scales[:, None] * q_scales[None, :]
-                own = tl.zeros((N,), tl.float32)  # along the unit row, which the norm takes out
-                p = p * c_scales[:, None]
-            tl.store(similarity_gradients + cells, of_similarities)
-            tl.store(query_factors + block * N + tl.arange(0, N), own)
-            sums = tl.load(gram_sums)
-            tl.store(gram_sums, tl.dot(of_squares * p, tl.trans(p), sums, input_precision=FINE))
-            tl.debug_barrier()
+        scaled = p * c_scales[:, None] if NORMALIZE else p
+        tl.store(weights + cells, scaled)
+        tl.store(scaled_weights + cells, of_squares * scaled)
+        of_weights = bounded(of_products * s + of_squares * gram_weights, MOST_GRADIENT)
+        # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
+        mean = sum_rows(p * of_weights, c_members, FINE) * inverse(totals)
+        of_logits = p * (of_weights - to_rows(mean, c_members, FINE))
+        of_similarities = of_products * p + norm_gradients(
+            s, bounded(lambda_softmax * of_logits, MOST_GRADIENT), q_members, q_owners, n_query_items, slope,
+            CLIPS, NORM, FINE,
+        )  # fmt: skip
+        own = tl.sum(pull, 0) * inverse(q_norms * q_norms)
+        if tl.max(broken) > 0:
+            spoilt = to_columns(broken, q_members, FINE)
+            of_similarities = tl.where(to_rows(spoilt, c_members, FINE) > 0, float("nan"), of_similarities)
+            own = tl.where(tl.max(spoilt, 0) > 0, float("nan"), own)
+        if NORMALIZE:
+            of_similarities = of_similarities * c_scales[:, None] * q_scales[None, :]
+            own = tl.zeros((N,), tl.float32)  # along the unit row, which the norm takes out
+        tl.store(similarity_gradients + cells, of_similarities)
+        tl.store(query_factors + block * N + tl.arange(0, N), own)
 
 
-@triton.jit(
-    do_not_specialize=["first_own_tile", "n_own_tiles", "first_partner_tile", "n_partner_tiles", "runs", "first_pair"]
-)
+@triton.jit(do_not_specialize=["n_blocks", "tile_stride", "block_stride"])
+def filled_blocks(filled, listed, counts, n_blocks, tile_stride, block_stride, SIZE: tl.constexpr):
+    """Lists, in order, which of a tile's blocks are filled, and counts them: (tiles, n_blocks) and (tiles,)."""
+    tile = tl.program_id(0).to(tl.int64)
+    count = 0
+    for first in range(0, n_blocks, SIZE):
+        index = first + tl.arange(0, SIZE)
+        fill = tl.load(filled + tile * tile_stride + index * block_stride, mask=index < n_blocks, other=0)
+        places = count + tl.cumsum(fill, 0) - 1
+        tl.store(listed + tile * n_blocks + places, index, mask=fill != 0)
+        count += tl.sum(fill)
+    tl.store(counts + tile, count)
+
+
+@triton.jit(do_not_specialize=["n_query_tiles"])
+def gram_gradients(
+    weights, scaled_weights, listed, counts, context_owners, gradients, first_context_tile, n_query_tiles,
+    M: tl.constexpr, N: tl.constexpr, FINE: tl.constexpr,
+):  # fmt: skip
+    """∂L/∂G + its transpose of a run of tiles of contexts, (tiles, M, M): over their filled blocks, in order."""
+    tile = tl.program_id(0).to(tl.int64)
+    slot = tl.arange(0, M)
+    cells = slot[:, None] * N + tl.arange(0, N)[None, :]
+    sums = tl.zeros((M, M), tl.float32)
+    for number in range(tl.load(counts + tile)):
+        block = tile * n_query_tiles + tl.load(listed + tile * n_query_tiles + number)
+        left = tl.load(scaled_weights + block * M * N + cells)
+        right = tl.load(weights + block * M * N + cells)
+        sums = tl.dot(left, tl.trans(right), sums, input_precision=FINE)
+    owners = tl.load(context_owners + (first_context_tile + tile) * M + slot)
+    sums = tl.where((owners[:, None] == owners[None, :]) & (owners >= 0)[:, None], sums, 0.0)
+    tl.store(gradients + tile * M * M + slot[:, None] * M + slot[None, :], sums)
+
+
+@triton.jit(do_not_specialize=["first_own_tile", "n_own_tiles", "first_partner_tile", "n_partner_tiles", "first_pair"])
 def feature_gradients(
     own, own_rows, own_owners, own_firsts, own_lengths, own_per_item, own_item_stride, own_row_stride,
     partners, partner_rows, partner_owners, partner_firsts, partner_lengths, partner_per_item, partner_item_stride,
-    partner_row_stride, partner_norms, partner_items, begins,
-    similarity_gradients, gram_gradients, query_factors, sums,
-    first_own_tile, n_own_tiles, first_partner_tile, n_partner_tiles, runs, first_pair, D,
+    partner_row_stride, partner_norms, partner_items, begins, filled, listed, counts,
+    similarity_gradients, weights, scaled_weights, query_factors, of_grams, sums,
+    first_own_tile, n_own_tiles, first_partner_tile, n_partner_tiles, first_pair, D,
     OWN_CONTEXTS: tl.constexpr, WHOLE: tl.constexpr, SLOTS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     WIDTH: tl.constexpr, MAIN: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """Adds to `sums`, (rows, D) or with SLOTS (slots, D), the gradients of one tile's rows in WIDTH of their columns.
 
-    M slots of the tile, N of a partner's. Of listed pairs, sorted by the tile's items, `begins` says where each item's
-    begin and `partner_items` with whom: `n_partner_tiles` pairs from `first_pair` on are in the blocks.
+    M slots of the tile, N of a partner's; `listed` and `counts` name the tile's filled blocks. Of listed pairs, sorted
+    by the tile's items, `begins` says where each item's begin and `partner_items` with whom: `n_partner_tiles` pairs
+    from `first_pair` on are in the blocks.
     """
     local = tl.program_id(0).to(tl.int64)
     tile = first_own_tile + local
@@ -241,19 +270,22 @@ def feature_gradients(
         first = tl.maximum(tl.load(begins + tile) - first_pair, 0)
         last = tl.minimum(tl.load(begins + tile + 1) - first_pair, n_partner_tiles)
     else:
-        first, last = 0, n_partner_tiles
+        first, last = 0, tl.load(counts + local)
     if first < last:
         rows, owners = item_slots(own_rows, own_owners, own_firsts, own_lengths, tile, M, WHOLE)
         gradients = tl.zeros((M, WIDTH), tl.float32)
-        square = tl.zeros((M, M), tl.float32) if OWN_CONTEXTS else 0.0
+        square = tl.zeros((M, M), tl.float32) if OWN_CONTEXTS and WHOLE else 0.0
         factors = tl.zeros((M,), tl.float32)
-        for index in range(first, last):
+        for number in range(first, last):
             if WHOLE:
-                block = index
-                partner = tl.load(partner_items + first_pair + index)
+                block = number
+                partner = tl.load(partner_items + first_pair + number)
+                there = slot < M * tl.load(filled + block)  # others hold whatever the memory held
             else:
-                block = local * n_partner_tiles + index if OWN_CONTEXTS else index * n_own_tiles + local
+                index = tl.load(listed + local * n_partner_tiles + number)
+                block = local * n_partner_tiles + index if OWN_CONTEXTS else index.to(tl.int64) * n_own_tiles + local
                 partner = first_partner_tile + index
+                there = slot < M
             their_rows, _ = item_slots(partner_rows, partner_owners, partner_firsts, partner_lengths, partner, N, WHOLE)
             offsets = row_offsets(their_rows, partner_per_item, partner_item_stride, partner_row_stride)
             # A row that is not finite has norm 0. It is not read: pairs without a gradient would make it 0 × NaN.
@@ -264,21 +296,23 @@ def feature_gradients(
                 cells = slot[:, None] * N + partner_slot[None, :]
             else:
                 cells = partner_slot[None, :] * M + slot[:, None]
-                factors += tl.load(query_factors + block * M + slot)
-            of_similarities = tl.load(similarity_gradients + block * M * N + cells)
+                factors += tl.load(query_factors + block * M + slot, mask=there, other=0.0)
+            of_similarities = tl.load(similarity_gradients + block * M * N + cells, mask=there[:, None], other=0.0)
             gradients = tl.dot(of_similarities, theirs.to(of_similarities.dtype), gradients, input_precision=MAIN)
             if OWN_CONTEXTS and WHOLE:
-                square += tl.load(gram_gradients + block * M * M + slot[:, None] * M + slot[None, :])
+                left = tl.load(scaled_weights + block * M * N + cells, mask=there[:, None], other=0.0)
+                right = tl.load(weights + block * M * N + cells, mask=there[:, None], other=0.0)
+                square = tl.dot(left, tl.trans(right), square, input_precision=FINE)
         offsets = row_offsets(rows, own_per_item, own_item_stride, own_row_stride)
         features = tl.load(own + offsets[:, None] + column[None, :], mask=(column < D)[None, :], other=0.0)
         features = features.to(tl.float32)
         # A row that is not finite has NaN from its similarities already, and must not reach the tile's other items.
         features = tl.where(tl.abs(features) < float("inf"), features, 0.0)
         if OWN_CONTEXTS:
-            if not WHOLE:
-                for run in range(runs):
-                    square += tl.load(gram_gradients + (local * runs + run) * M * M + slot[:, None] * M + slot[None, :])
-            square = tl.where((owners[:, None] == owners[None, :]) & (owners >= 0)[:, None], square, 0.0)
+            if WHOLE:
+                square = tl.where((owners >= 0)[:, None] & (owners >= 0)[None, :], square, 0.0)
+            else:
+                square = tl.load(of_grams + local * M * M + slot[:, None] * M + slot[None, :])
             gradients = tl.dot(square, features, gradients, input_precision=FINE)
         else:
             gradients += factors[:, None] * features

@@ -12,15 +12,21 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling
 from crossret_kernels.cross_attention.triton import GRAM_BYTES, Call, gram_runs
-from crossret_kernels.cross_attention.triton_backward import feature_gradients, finish_rows, scan_backward
+from crossret_kernels.cross_attention.triton_backward import (
+    feature_gradients,
+    filled_blocks,
+    finish_rows,
+    gram_gradients,
+    scan_backward,
+)
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import Side, launch, precisions
 
-BLOCK_BYTES = 64 * 2**20  # of the similarities' gradients
+BLOCK_BYTES = 128 * 2**20  # of the tiles' gradients and weights
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32
-RUN_BYTES = 32 * 2**20  # of the Gram matrices' gradients, a sum for every program
+GRAM_GRADIENT_BYTES = 16 * 2**20
+LISTED = 128  # blocks that are looked at together
 SORTED_PAIRS = 2**20  # of a list at a time
-PROGRAMS = 1024  # what keeps a large device busy
 WIDTH = 128  # columns of features a program sums the gradients of
 FINISHED_ROWS = 16  # a program
 
@@ -42,19 +48,40 @@ def image_and_caption_gradients(grad_scores: Tensor, *arguments: Any) -> tuple[T
 
 
 class Blocks:
-    """What `scan_backward` leaves for `feature_gradients`: as many blocks and programs at a time as memory is for."""
+    """What `scan_backward` leaves for both sides' `feature_gradients`."""
 
-    def __init__(self, n_blocks: int, n_programs: int, tile: Tiling, features: Tensor) -> None:
-        device = features.device
-        # Of similarities. float16 has too little room for them.
-        dtype = torch.bfloat16 if features.dtype == torch.bfloat16 else torch.float32
-        self.similarities = torch.empty(n_blocks, tile.m, tile.n, dtype=dtype, device=device)
-        self.grams = torch.empty(n_programs, tile.m, tile.m, dtype=torch.float32, device=device)
+    def __init__(self, n_blocks: int, tile: Tiling, features: Tensor) -> None:
+        device, dtype = features.device, kept_dtype(features)
+        self.similarities, self.weights, self.scaled_weights = (
+            torch.empty(n_blocks, tile.m, tile.n, dtype=dtype, device=device) for _ in range(3)
+        )
         self.factors = torch.empty(n_blocks, tile.n, dtype=torch.float32, device=device)
+        self.filled, self._listed, self._counts = (
+            torch.empty(n_blocks, dtype=torch.int32, device=device) for _ in range(3)
+        )
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.similarities, self.grams, self.factors
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.similarities, self.weights, self.scaled_weights, self.factors
+
+    def listed(self, n_context_tiles: int, n_query_tiles: int, by_contexts: bool) -> tuple[Tensor, Tensor]:
+        """Of every tile of one side its filled blocks, and how many; until the other side's are asked for."""
+        n_tiles, n_partners = (n_context_tiles, n_query_tiles) if by_contexts else (n_query_tiles, n_context_tiles)
+        launch(filled_blocks, (n_tiles,),
+            self.filled, self._listed, self._counts, n_partners, n_query_tiles if by_contexts else 1,
+            1 if by_contexts else n_query_tiles, SIZE=LISTED,
+        )  # fmt: skip
+        return self._listed, self._counts
+
+
+def kept_dtype(features: Tensor) -> torch.dtype:
+    """Of blocks; float16 has too little room for gradients."""
+    return torch.bfloat16 if features.dtype == torch.bfloat16 else torch.float32
+
+
+def most_blocks(tile: Tiling, features: Tensor) -> int:
+    """As many as memory is for, at least one."""
+    return max(1, BLOCK_BYTES // (3 * kept_dtype(features).itemsize * tile.m * tile.n))
 
 
 class Sums:
@@ -135,15 +162,13 @@ def _add_of_tiles(
     normalize = call.options.normalize
     contexts = Sums(call.contexts, plans[0], call.context_norms, of_contexts, normalize)
     queries = Sums(call.queries, plans[1], call.query_norms, of_queries, normalize)
-    kept = torch.bfloat16 if call.contexts.features.dtype == torch.bfloat16 else torch.float32
-    n_blocks = max(1, BLOCK_BYTES // (kept.itemsize * tile.m * tile.n))
-    n_grams = max(1, GRAM_BYTES // (4 * tile.m**2))
+    features = call.contexts.features
+    n_blocks = most_blocks(tile, features)
+    n_grams = min(GRAM_BYTES, GRAM_GRADIENT_BYTES) // (4 * tile.m**2)
     height = max(1, min(contexts.most, n_grams, max(int(n_blocks**0.5), n_blocks // queries.most)))
     width = max(1, min(queries.most, n_blocks // height))
-    # A program's Gram gradients are summed over its run of tiles: as long a run as keeps the device busy.
-    programs = min(PROGRAMS, max(height, RUN_BYTES // (4 * tile.m**2)))
-    each = min(width, -(-width * height // programs))
-    blocks = Blocks(height * width, height * -(-width // each), tile, call.contexts.features)
+    blocks = Blocks(height * width, tile, features)
+    of_grams = torch.empty(height, tile.m, tile.m, dtype=torch.float32, device=features.device)
     constants = call.constants(tile)
     score_strides = (grad_scores.stride(call.context_column), grad_scores.stride(1 - call.context_column))
 
@@ -156,21 +181,26 @@ def _add_of_tiles(
         for own_contexts, grams in gram_runs(call, plans[0], tile, context_run, height):
             for start in range(query_run.start, query_run.stop, width):
                 own_queries = range(start, min(start + width, query_run.stop))
-                runs = -(-len(own_queries) // each)
-                launch(scan_backward, (len(own_contexts) * runs,),
+                launch(scan_backward, (len(own_contexts) * len(own_queries),),
                     *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
-                    *blocks.tensors, own_contexts.start, own_queries.start, len(own_queries), each, 0,
-                    call.contexts.dim, *call.numbers, **constants,
+                    *blocks.tensors, blocks.filled, own_contexts.start, own_queries.start, len(own_contexts),
+                    len(own_queries), 0, call.contexts.dim, *call.numbers, **constants,
                 )  # fmt: skip
                 for own, tiles, partners, their_tiles in (
                     (contexts, own_contexts, queries, own_queries),
                     (queries, own_queries, contexts, own_contexts),
                 ):
                     if own.out.numel():
+                        listed = blocks.listed(len(own_contexts), len(own_queries), by_contexts=own is contexts)
+                        if own is contexts:
+                            launch(gram_gradients, (len(tiles),),
+                                blocks.weights, blocks.scaled_weights, *listed, own.plan.owners, of_grams,
+                                tiles.start, len(their_tiles), M=tile.m, N=tile.n, FINE=constants["FINE"],
+                                num_warps=tile.warps, num_stages=3,
+                            )  # fmt: skip
                         _launch(
-                            own.side, own.plan, partners.side, partners.plan, partners.norms, grad_scores,
-                            grad_scores, blocks,
-                            own.of(tiles.start), tiles, their_tiles, runs, 0, own is contexts, own.buffered,
+                            own.side, own.plan, partners.side, partners.plan, partners.norms, None, listed, blocks,
+                            of_grams, own.of(tiles.start), tiles, their_tiles, 0, own is contexts, own.buffered,
                         )  # fmt: skip
         outer.finish(run)
     inner.finish(inner.whole)
@@ -183,8 +213,8 @@ def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, o
     """
     assert call.pairs is not None
     tile = call.tiling("backward")
-    most = max(1, min(BLOCK_BYTES // (4 * tile.m * tile.n), RUN_BYTES // (4 * tile.m**2), call.pairs.size(0)))
-    blocks = Blocks(most, most, tile, call.contexts.features)
+    features = call.contexts.features
+    blocks = Blocks(min(most_blocks(tile, features), call.pairs.size(0)), tile, features)
     for own_contexts, own, norms, out in (
         (True, call.contexts, call.context_norms, of_contexts),
         (False, call.queries, call.query_norms, of_queries),
@@ -212,27 +242,28 @@ def _add_of_part(
         chunk = range(min(most, pairs.size(0) - first))
         launch(scan_backward, (len(chunk),),
             *call.sides(), pairs, order, grad_scores, grad_scores, grad_scores.stride(0), 0, *blocks.tensors,
-            0, 0, 1, 1, first, call.contexts.dim, *call.numbers, **call.constants(tile),
+            blocks.filled, 0, 0, 1, 1, first, call.contexts.dim, *call.numbers, **call.constants(tile),
         )  # fmt: skip
         _launch(
-            own, None, partners, None, partner_norms, partner_items, begins, blocks, out, range(own.n_items), chunk,
-            1, first, own_contexts, False,
+            own, None, partners, None, partner_norms, (partner_items, begins), None, blocks, out, out,
+            range(own.n_items), chunk, first, own_contexts, False,
         )  # fmt: skip
 
 
 def _launch(
     own: Side, own_plan: TilePlan | None, partners: Side, partner_plan: TilePlan | None, partner_norms: Tensor,
-    partner_items: Tensor, begins: Tensor, blocks: Blocks, sums: Tensor, tiles: range, their_tiles: range, runs: int,
-    first_pair: int, own_contexts: bool, by_slots: bool,
+    pairs: tuple[Tensor, Tensor] | None, listed: tuple[Tensor, Tensor] | None, blocks: Blocks, of_grams: Tensor,
+    sums: Tensor, tiles: range, their_tiles: range, first_pair: int, own_contexts: bool, by_slots: bool,
 ) -> None:  # fmt: skip
     """`feature_gradients` of these tiles from the blocks; of listed pairs `their_tiles` are as many as the chunk's."""
     _, m, n = blocks.similarities.shape
     main, fine = precisions(own.features.dtype)
     width = WIDTH // 2 if main == "ieee" else WIDTH  # products of float32 in parts keep twice as much on the chip
+    unused = (blocks.filled, blocks.filled)
     launch(feature_gradients, (len(tiles), -(-own.dim // width)),
-        *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_norms,
-        partner_items, begins, *blocks.tensors, sums, tiles.start, len(tiles), their_tiles.start, len(their_tiles),
-        runs, first_pair, own.dim,
+        *own.rows_arguments(own_plan), *partners.rows_arguments(partner_plan), partner_norms, *(pairs or unused),
+        blocks.filled, *(listed or unused), *blocks.tensors, of_grams, sums, tiles.start, len(tiles),
+        their_tiles.start, len(their_tiles), first_pair, own.dim,
         OWN_CONTEXTS=own_contexts, WHOLE=own_plan is None, SLOTS=by_slots,
         M=m if own_contexts else n, N=n if own_contexts else m, WIDTH=width, MAIN=main, FINE=fine,
         num_warps=8 if m * WIDTH >= 128 * 64 else 4, num_stages=3,

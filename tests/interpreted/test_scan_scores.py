@@ -69,11 +69,11 @@ def test_workspaces_of_one_tile(
         (triton_gradients, "GRAM_BYTES"),
         (triton_gradients, "BLOCK_BYTES"),
         (triton_gradients, "SUM_BYTES"),
-        (triton_gradients, "RUN_BYTES"),
+        (triton_gradients, "GRAM_GRADIENT_BYTES"),
     ):
         monkeypatch.setattr(module, name, 1)
     expected.check("triton")
-    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 4 * 16 * 64 * 2)  # two blocks at a time
+    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 3 * 4 * 16 * 16 * 2)  # two blocks at a time
     expected.check("triton")
 
 
@@ -84,7 +84,7 @@ def test_listed_pairs_in_chunks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPa
     batch = batch_of(4, 4, pairs=pairs)
     expected = Expectation.of(scan_scores, batch, dtype, normalize=True)
     expected.check("triton")
-    monkeypatch.setattr(triton_gradients, "RUN_BYTES", 2 * 4 * 16 * 16)
+    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 2 * 3 * 4 * 16 * 16)
     if dtype == torch.float32:  # in half precision an item's sum is rounded between chunks
         expected.check("triton")
 
@@ -185,6 +185,29 @@ def test_huge_lambdas(direction: str) -> None:
     scores = scan_scores(*sides, backend="triton", **options)
     expected = scan_scores(*sides, backend="reference", **options)
     torch.testing.assert_close(scores[1:], expected[1:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@DIRECTIONS
+def test_blocks_without_a_gradient_are_left_out(direction: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of most pairs of a hardest-negative loss: what their memory held, here NaN, is not read."""
+    monkeypatch.setattr(triton_gradients, "LISTED", 2)
+    pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [4, 6], [2, 3]]) if listed else None
+    batch = batch_of(5, 7).to(torch.float32)
+    sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+    scores, expected = (
+        scan_scores(*sides, *batch.lengths, direction=direction, pairs=pairs, backend=backend)
+        for backend in ("triton", "reference")
+    )
+    chosen = torch.zeros_like(scores)
+    chosen[1:5:3] = torch.tensor([0.7, -0.4]) if listed else torch.eye(7)[[2, 6]]
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        found = torch.autograd.grad(scores, sides, chosen)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for ours, true in zip(found, torch.autograd.grad(expected, sides, chosen), strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -22,16 +22,16 @@ MATRIX_INSTRUCTIONS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"
 WARPGROUP_ROWS = 64
 # Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones.
 STACK_BOUNDS = {
-    "scan_forward": (2048, 640),
-    "scan_backward": (4608, 3200),
+    "scan_forward": (2048, 512),
+    "scan_backward": (3584, 2560),
     "feature_gradients": (512, 64),
     "long_forward": (640, 1024),
     "best_of_tiles": (384, 192),
 }
-# IEEE products are made of multiply-adds, those after them of three TF32 products.
+# IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
-    "scan_forward": (7168, 2560),
-    "scan_backward": (7168, 5120),
+    "scan_forward": (7168, 1536),
+    "scan_backward": (7168, 2560),
     "feature_gradients": (2048, 64),
     "long_forward": (640, 640),
 }
