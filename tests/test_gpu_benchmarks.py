@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from benchmarks.cases import Case
-from benchmarks.gpu import implementations, report, run
+from benchmarks.gpu import implementations, report, run, tiles
 from benchmarks.gpu.cases import CASES, SAMPLED_CAPTIONS, GpuCase
 from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS, mask_of, operands
 from benchmarks.gpu.results import GpuResults, Measurement, read_gpu_results, write_gpu_results
 from benchmarks.gpu.sources import kernel_sources, sources_hash
 from benchmarks.gpu.tables import STALE, gpu_table, missed_targets
 from benchmarks.gpu.timing import MOST_COPIES, ROTATED_BYTES, copies, median_seconds
+from crossret_kernels.cross_attention import tiling, triton
 
 CPU = torch.device("cpu")
 
@@ -239,6 +240,32 @@ def test_slow_implementations_score_the_first_captions(monkeypatch: pytest.Monke
     ours, theirs = made.measurements
     assert (ours.pairs, theirs.pairs) == (2 * (SAMPLED_CAPTIONS + 9), 2 * SAMPLED_CAPTIONS)
     assert theirs.floor_seconds == pytest.approx(0.2 * theirs.flop / ours.flop)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_tile_is_timed_alone(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = GpuCase("t2i LSE", Case(4, 4, dim=16), "bfloat16", ("triton", LOOP), training)
+    kernel, other = ("backward", "forward") if training else ("forward", "backward")
+    costs = tiling.COSTS[kernel]
+    seen: list[tuple[dict[tuple[int, int], float], int, bool]] = []
+
+    def measure(case: GpuCase, device: object, timer: object, missing: dict[str, str]) -> list[Measurement]:
+        assert case.implementations == ("triton",)
+        assert tiling.COSTS[other] == untouched
+        seen.append((tiling.COSTS[kernel], tiling.STAGES[kernel], triton.too_long()))
+        if len(seen) == 2:
+            missing["triton"] = "no room"
+            return []
+        return [measurement("triton", 0.003)]
+
+    untouched = dict(tiling.COSTS[other])
+    monkeypatch.setattr(triton, "too_long", lambda *_: False)
+    monkeypatch.setattr(tiles, "measure", measure)
+    figures = dict(tiles.timings(case, CPU, Clock(100.0)))
+    assert seen[:-1] == [({tile: 1.0}, stages, False) for tile in costs for stages in tiles.STAGES]
+    assert seen[-1] == (costs, tiling.STAGES[kernel], True)
+    assert list(figures.values()) == [1.5, "no room", *[1.5] * (len(seen) - 2)]
+    assert next(iter(figures)) == "64 × 64, 2 stages"
 
 
 def test_others_are_wanted_to_be_slower(results: GpuResults) -> None:
