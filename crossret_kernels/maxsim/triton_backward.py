@@ -1,9 +1,9 @@
 """Triton kernels of Sum-Max's gradients, from the place of every query's best context.
 
 A query's gradient is a weighted sum of its best contexts, which are gathered; a context's is one of the queries that
-took it, a product with the matrix that tells which did. No two programs share a row, so that all sums have one order.
-With NORMALIZE features count by x / ‖x‖: what of the gradient points along x, which is the sum of its similarities by
-their weights, is taken out.
+took it, a product with the matrix that tells which did. Where few rows have long sums, runs of a sum have programs of
+their own and are added afterwards: every sum has one order. With NORMALIZE features count by x / ‖x‖: what of the
+gradient points along x, which is the sum of its similarities by their weights, is taken out.
 """
 
 import triton
@@ -35,26 +35,80 @@ def store_gradients(
     tl.store(cells, sums, mask=inside)
 
 
-@triton.jit(do_not_specialize=["first_item", "n_items"], do_not_specialize_on_alignment=BATCH_SIZES)
+@triton.jit
+def run_of(begin, end, run, n_runs):
+    """(Begin, end) of one of the runs that a sum is shared out into."""
+    length = tl.cdiv(end - begin, n_runs)
+    return begin + run * length, tl.minimum(begin + (run + 1) * length, end)
+
+
+@triton.jit
+def leave(
+    out, runs, alongs, run, n_runs, n_rows, sums, along, features, norms, row, left, per_item, item_stride, row_stride,
+    column, D, NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Stores some columns of a block of rows' gradients or, of one of several runs, its share of their sums."""
+    if n_runs > 1:
+        slot = tl.arange(0, ROWS)
+        rows = run.to(tl.int64) * n_rows + row + slot
+        tl.store(runs + rows[:, None] * D + column[None, :], sums, mask=(slot < left)[:, None] & (column < D)[None, :])
+        if NORMALIZE:
+            tl.store(alongs + rows, along, mask=slot < left)  # alike in all columns
+    else:
+        store_gradients(
+            out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+            NORMALIZE, ADD, ROWS,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["n_runs", "n_rows", "first_block"], do_not_specialize_on_alignment=["per_item"])
+def sum_of_runs(
+    runs, alongs, blocks, features, norms, per_item, item_stride, row_stride, out, n_runs, n_rows, first_block, D,
+    NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Some columns of a row's gradient from what the runs have left."""
+    block = blocks + 4 * (first_block + tl.program_id(0) // ROWS)
+    slot = tl.program_id(0) % ROWS
+    left = tl.load(block + 1) - slot
+    if left > 0:
+        row = tl.load(block) + slot
+        column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+        sums = tl.zeros((1, WIDTH), tl.float32)
+        along = tl.zeros((1,), tl.float32)
+        for first in range(0, n_runs, RUNS):
+            run = first + tl.arange(0, RUNS)
+            inside = run < n_runs
+            rows = run.to(tl.int64) * n_rows + row
+            cells = rows[:, None] * D + column[None, :]
+            sums += tl.sum(tl.load(runs + cells, mask=inside[:, None] & (column < D)[None, :], other=0.0), 0)[None, :]
+            if NORMALIZE:
+                along += tl.sum(tl.load(alongs + rows, mask=inside, other=0.0), 0)
+        store_gradients(
+            out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+            NORMALIZE, ADD, 1,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["first_item", "n_items", "n_runs", "n_rows"], do_not_specialize_on_alignment=BATCH_SIZES)
 def query_gradients(
     queries, query_norms, query_lengths, blocks, query_per_item, query_item_stride, query_row_stride,
     contexts, context_norms, context_firsts, context_per_item, context_item_stride, context_row_stride,
     pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
-    indices, values, index_context_stride, index_firsts, out, first_item, n_items, D,
+    indices, values, index_context_stride, index_firsts, out, runs, alongs, n_runs, n_rows, first_item, n_items, D,
     LISTED: tl.constexpr, CONTEXT_COLUMN: tl.constexpr, AVERAGE: tl.constexpr, NORMALIZE: tl.constexpr,
-    ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, ITEMS: tl.constexpr,
 ):  # fmt: skip
     """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
 
-    Pair k of those that `order` tells stands in row order[k] of all that has a row for every pair; item i's are
-    begins[i] to begins[i + 1].
+    The best contexts in so many ITEMS are gathered at a time. Pair k of those that `order` tells stands in row order[k]
+    of all that has a row for every pair; item i's are begins[i] to begins[i + 1].
     """
     block = blocks + 4 * tl.program_id(0)
     row = tl.load(block)
     left = tl.load(block + 1)
     own = tl.load(block + 2).to(tl.int64)
-    slot = tl.arange(0, ROWS)
-    inside = slot < left
+    ahead = tl.arange(0, ITEMS * ROWS) // ROWS
+    slot = tl.arange(0, ITEMS * ROWS) % ROWS
     place = tl.load(block + 3) + slot
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -66,35 +120,39 @@ def query_gradients(
         begin = 0
         end = n_items
         place += tl.load(index_firsts + own)
-    for number in range(begin, end):
+    begin, end = run_of(begin, end, tl.program_id(2), n_runs)
+    for number in range(begin, end, ITEMS):
+        inside = (number + ahead < end) & (slot < left)
         if LISTED:
-            local = tl.load(order + number)
+            local = tl.load(order + number + ahead, mask=inside, other=0)
             item = tl.load(pairs + 2 * local + CONTEXT_COLUMN)
             weight = tl.load(grad_scores + local * grad_context_stride)
         else:
-            local = tl.full((), number, tl.int64)
+            local = (number + ahead).to(tl.int64)
             item = first_item + local
-            weight = tl.load(grad_scores + item * grad_context_stride + own * grad_query_stride)
+            cells = item * grad_context_stride + own * grad_query_stride
+            weight = tl.load(grad_scores + cells, mask=inside, other=0.0)
         cells = local * index_context_stride + place
         best = tl.load(indices + cells, mask=inside, other=-1)
         taken = best >= 0
-        rows = (tl.load(context_firsts + item) + tl.maximum(best, 0)).to(tl.int64)
+        rows = (tl.load(context_firsts + item, mask=inside, other=0) + tl.maximum(best, 0)).to(tl.int64)
         offsets = row_offsets(rows, context_per_item, context_item_stride, context_row_stride)
         x = tl.load(
             contexts + offsets[:, None] + column[None, :], mask=taken[:, None] & (column < D)[None, :], other=0.0
         ).to(tl.float32)
         weights = tl.where(taken, weight, 0.0)
         if NORMALIZE:
-            along += weights * tl.load(values + cells, mask=taken, other=0.0)
+            share = weights * tl.load(values + cells, mask=taken, other=0.0)
+            along += tl.sum(tl.reshape(share, (ITEMS, ROWS)), 0)
             weights *= inverse(tl.load(context_norms + rows))
-        sums += weights[:, None] * x
+        sums += tl.sum(tl.reshape(weights[:, None] * x, (ITEMS, ROWS, WIDTH)), 0)
     if AVERAGE:
         count = tl.load(query_lengths + own).to(tl.float32)
         sums /= count
         along /= count
-    store_gradients(
-        out, sums, along, queries, query_norms, row, left, query_per_item, query_item_stride, query_row_stride,
-        column, D, NORMALIZE, ADD, ROWS,
+    leave(
+        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, queries, query_norms, row, left,
+        query_per_item, query_item_stride, query_row_stride, column, D, NORMALIZE, ADD, ROWS,
     )  # fmt: skip
 
 
@@ -123,13 +181,16 @@ def taken_queries(
     return sums, along
 
 
-@triton.jit(do_not_specialize=["first_item", "first_block", "n_queries"], do_not_specialize_on_alignment=BATCH_SIZES)
+@triton.jit(
+    do_not_specialize=["first_item", "first_block", "n_queries", "n_runs", "n_rows"],
+    do_not_specialize_on_alignment=BATCH_SIZES,
+)
 def context_gradients(
     contexts, context_norms, blocks, context_per_item, context_item_stride, context_row_stride,
     queries, query_norms, query_firsts, query_lengths, valid_rows, valid_items,
     query_per_item, query_item_stride, query_row_stride,
     pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
-    indices, values, index_context_stride, out, first_item, first_block, n_queries, D,
+    indices, values, index_context_stride, out, runs, alongs, n_runs, n_rows, first_item, first_block, n_queries, D,
     LISTED: tl.constexpr, CONTEXT_COLUMN: tl.constexpr, AVERAGE: tl.constexpr, NORMALIZE: tl.constexpr,
     ADD: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -144,7 +205,8 @@ def context_gradients(
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     along = tl.zeros((ROWS,), tl.float32)
     if LISTED:
-        for number in range(tl.load(begins + own), tl.load(begins + own + 1)):
+        begin, end = run_of(tl.load(begins + own), tl.load(begins + own + 1), tl.program_id(2), n_runs)
+        for number in range(begin, end):
             local = tl.load(order + number)
             item = tl.load(pairs + 2 * local + 1 - CONTEXT_COLUMN)
             count = tl.load(query_lengths + item)
@@ -162,9 +224,10 @@ def context_gradients(
                     NORMALIZE, ROWS, SPLIT, PRECISION,
                 )  # fmt: skip
     else:
-        for piece in range(0, n_queries, QUERIES):
+        begin, end = run_of(0, n_queries, tl.program_id(2), n_runs)
+        for piece in range(begin, end, QUERIES):
             number = piece + tl.arange(0, QUERIES)
-            inside = number < n_queries
+            inside = number < end
             cells = (own - first_item) * index_context_stride + number
             best = tl.load(indices + cells, mask=inside, other=-1)
             rows = tl.load(valid_rows + number, mask=inside, other=0).to(tl.int64)
@@ -176,7 +239,7 @@ def context_gradients(
                 sums, along, best, weights, cells, values, start, queries, query_norms, rows,
                 query_per_item, query_item_stride, query_row_stride, column, D, NORMALIZE, ROWS, SPLIT, PRECISION,
             )  # fmt: skip
-    store_gradients(
-        out, sums, along, contexts, context_norms, row, left, context_per_item, context_item_stride,
-        context_row_stride, column, D, NORMALIZE, ADD, ROWS,
+    leave(
+        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, contexts, context_norms, row, left,
+        context_per_item, context_item_stride, context_row_stride, column, D, NORMALIZE, ADD, ROWS,
     )  # fmt: skip

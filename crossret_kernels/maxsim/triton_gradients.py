@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.maxsim.row_blocks import ValidRows, blocks_of, valid_rows_of
+from crossret_kernels.maxsim.row_blocks import RowBlocks, ValidRows, blocks_of, valid_rows_of
 from crossret_kernels.maxsim.triton import Call, Places, find
-from crossret_kernels.maxsim.triton_backward import context_gradients, query_gradients
+from crossret_kernels.maxsim.triton_backward import context_gradients, query_gradients, sum_of_runs
 from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
 
 WORKSPACE_BYTES = 64 * 2**20
 PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
+RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
+PROGRAMS = 1024  # wanted of a launch
+LEAST_STEPS = 4  # of a run
 ROWS = 16  # queries whose gradients a program sums
 QUERIES = 64  # of a step of a program that sums contexts' gradients
+ITEMS = 4  # whose best contexts are gathered at a time
 WIDTH = 128  # columns of features of a program
 
 
@@ -128,38 +132,76 @@ def _parts(call: Call, grad_scores: Tensor) -> Iterator[Part]:
             yield Part(call, norms, grad_scores, places, first, count, first > 0)
 
 
+@dataclass(frozen=True)
+class Runs:
+    """What the runs of a side's sums leave, float32: (runs, rows, D) of sums, and (runs, rows) of what is along x."""
+
+    count: int
+    sums: Tensor
+    alongs: Tensor
+
+    @classmethod
+    def of(cls, side: Side, n_programs: int, steps: int) -> Runs:
+        """As many as give a launch enough programs, each with steps enough."""
+        row_bytes = 4 * (side.dim + 1) * side.n_rows
+        count = max(1, min(PROGRAMS // n_programs, steps // LEAST_STEPS, RUNS_BYTES // row_bytes))
+        n_rows = side.n_rows if count > 1 else 0
+        alongs = torch.empty(count, n_rows, dtype=torch.float32, device=side.features.device)
+        return cls(count, alongs.new_empty(count, n_rows, side.dim), alongs)
+
+
 def _valid(call: Call) -> ValidRows:
     return valid_rows_of(call.queries.ragged)
 
 
 def _add_of_queries(part: Part, out: Tensor) -> None:
     call, queries, contexts = part.call, part.call.queries, part.call.contexts
-    blocks = blocks_of(queries.ragged, ROWS)
-    constants = part.constants(queries)
-    launch(query_gradients, (blocks.count, -(-queries.dim // constants["WIDTH"])),
+    blocks, constants = blocks_of(queries.ragged, ROWS), part.constants(queries)
+    n_columns = -(-queries.dim // constants["WIDTH"])
+    steps = part.count if call.pairs is None else len(call.pairs) // queries.n_items
+    runs = Runs.of(queries, blocks.count * n_columns, steps // ITEMS)
+    launch(query_gradients, (blocks.count, n_columns, runs.count),
         queries.features, part.norms[1], queries.table.lengths, blocks.table, *queries.strides,
         contexts.features, part.norms[0], contexts.table.first_rows, *contexts.strides,
         *part.listed(1 - call.context_column), *part.grads, *part.found, part.places.firsts, out,
-        part.first, part.count, queries.dim, **constants, ADD=part.later, ROWS=blocks.size,
-        num_warps=4, num_stages=1,
+        runs.sums, runs.alongs, runs.count, queries.n_rows, part.first, part.count, queries.dim,
+        **constants, ADD=part.later, ROWS=blocks.size, ITEMS=ITEMS, num_warps=4, num_stages=1,
     )  # fmt: skip
+    _add_runs(runs, queries, part.norms[1], blocks, 0, blocks.count, out, constants, part.later)
 
 
 def _add_of_contexts(part: Part, out: Tensor) -> None:
     call, queries, contexts = part.call, part.call.queries, part.call.contexts
-    blocks, valid = blocks_of(contexts.ragged, 64), _valid(call)
+    blocks, valid, constants = blocks_of(contexts.ragged, 64), _valid(call), part.constants(contexts)
     first, last = (int(blocks.on_host[item]) for item in (part.first, part.first + part.count))
-    constants = part.constants(contexts)
     dtype = contexts.features.dtype
     precision = precisions(dtype)[0]
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
     step, warps = (min(QUERIES, 16), 8) if precision == "ieee" else (QUERIES, 4)
-    launch(context_gradients, (last - first, -(-contexts.dim // constants["WIDTH"])),
+    n_columns = -(-contexts.dim // constants["WIDTH"])
+    steps = valid.count // step if call.pairs is None else len(call.pairs) // contexts.n_items
+    runs = Runs.of(contexts, (last - first) * n_columns, steps)
+    later = part.later and call.pairs is not None
+    launch(context_gradients, (last - first, n_columns, runs.count),
         contexts.features, part.norms[0], blocks.table, *contexts.strides,
         queries.features, part.norms[1], queries.table.first_rows, queries.table.lengths, valid.rows, valid.items,
         *queries.strides, *part.listed(call.context_column), *part.grads, *part.found, out,
-        part.first, first, valid.count, contexts.dim, **constants,
-        ADD=part.later and call.pairs is not None, ROWS=blocks.size,
+        runs.sums, runs.alongs, runs.count, contexts.n_rows, part.first, first, valid.count, contexts.dim,
+        **constants, ADD=later, ROWS=blocks.size,
         QUERIES=step if call.pairs is None else min(step, slots_for(queries.table.longest, 16)),
         SPLIT=dtype == torch.float16, PRECISION=precision, num_warps=warps, num_stages=3,
     )  # fmt: skip
+    _add_runs(runs, contexts, part.norms[0], blocks, first, last, out, constants, later)
+
+
+def _add_runs(
+    runs: Runs, side: Side, norms: Tensor, blocks: RowBlocks, first: int, last: int, out: Tensor,
+    constants: dict[str, Any], later: bool,
+) -> None:  # fmt: skip
+    """Adds up what several runs have left for some blocks' rows."""
+    if runs.count > 1:
+        launch(sum_of_runs, ((last - first) * blocks.size, -(-side.dim // constants["WIDTH"])),
+            runs.sums, runs.alongs, blocks.table, side.features, norms, *side.strides, out,
+            runs.count, side.n_rows, first, side.dim,
+            NORMALIZE=constants["NORMALIZE"], ADD=later, ROWS=blocks.size, RUNS=16, WIDTH=constants["WIDTH"],
+        )  # fmt: skip

@@ -35,7 +35,10 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
                 (row_blocks, "BLOCK_ROWS", (16,)),
                 (triton_gradients, "WORKSPACE_BYTES", 700),
                 (triton_gradients, "PAIRS_AT_ONCE", 3),
+                (triton_gradients, "LEAST_STEPS", 1),
+                (triton_gradients, "RUNS_BYTES", 6000),
                 (triton_gradients, "QUERIES", 16),
+                (triton_gradients, "ITEMS", 2),
                 (triton_gradients, "WIDTH", 32),
             ):
                 patch.setattr(module, name, value)
