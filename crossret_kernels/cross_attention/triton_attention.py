@@ -18,6 +18,7 @@ from crossret_kernels.triton_tiles import (
     to_columns,
 )
 
+# Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
 # Similarities beyond it, NaN among them, make their pairs NaN: squares and sums of what is below stay finite, so that
 # the 0/1 products that share out a tile never meet 0 × ∞.
@@ -138,7 +139,7 @@ def attended_lengths(
     gram_weights = tl.dot(grams, p, input_precision=FINE)
     squares = sum_rows(p * gram_weights, context_members, FINE)
     lengths = p * (context_norms * context_scales)[:, None]
-    cancelled = squares < CANCELLED * sum_rows(lengths * lengths, context_members, FINE)
+    cancelled = squares < sum_rows(lengths * lengths, context_members, FINE) * CANCELLED
     if tl.max(cancelled.to(tl.int32)) > 0:
         # Products of the scaled query, as those of the similarities are.
         products, squares = attended_vectors(
@@ -246,4 +247,4 @@ def tile_relevances(
 @triton.jit
 def least_length(lengths, totals):
     """The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack; above 0."""
-    return tl.maximum(tl.maximum(lengths, EPS * totals), TINY)
+    return tl.maximum(tl.maximum(lengths, totals * EPS), TINY)

@@ -182,7 +182,7 @@ def scan_backward(
             lambda_lse, POOLING, POOL_SHIFTED, FINE,
         )  # fmt: skip
         # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
-        pull = tl.where((lengths != 0) & (lengths >= EPS * totals), -of_relevances * relevances, 0.0)
+        pull = tl.where((lengths != 0) & (lengths >= totals * EPS), -of_relevances * relevances, 0.0)
         of_products = tl.where(lengths != 0, of_relevances / least_length(lengths, totals), 0.0)
         of_products = to_rows(bounded(of_products, MOST_FACTOR), c_members, FINE)
         of_squares = tl.where(squares > 0, pull / tl.maximum(squares, TINY), 0.0)  # twice ∂L/∂‖a‖²

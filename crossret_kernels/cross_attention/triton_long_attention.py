@@ -305,7 +305,7 @@ def item_relevances(
         of_grams = gram_squares(
             gram_weights, weights, columns, grams, gram_columns, first, count, column, KEEP, M, N, STEP, FINE
         )
-        cancelled = of_grams < CANCELLED * squares
+        cancelled = of_grams < squares * CANCELLED
         squares = of_grams
     if VECTORS or tl.max(cancelled.to(tl.int32)) > 0:
         q_offsets = row_offsets(q_rows, query_per_item, query_item_stride, query_row_stride)
