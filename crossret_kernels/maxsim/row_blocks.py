@@ -1,4 +1,4 @@
-"""Items of any length cut into blocks of rows: what a Triton kernel reads that walks over them, one item after another.
+"""Items of any length cut into blocks of rows: what a Triton kernel reads that sums gradients, a block a program.
 
 Plans are made on the host in NumPy, once for every set of lengths, and kept on the device.
 """
@@ -15,7 +15,7 @@ from crossret_kernels.kept_plans import kept_plan
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import Ints, first_rows_of, lengths_of
 
-BLOCK_ROWS = (16, 32, 64, 128)
+BLOCK_ROWS = (16, 32, 64)
 BLOCK_COST = 12  # rows whose product costs what a block costs besides
 
 
@@ -68,7 +68,7 @@ def cut(lengths: Ints, first_rows: Ints, size: int) -> tuple[Ints, Ints]:
 
 
 def block_rows(lengths: Ints, largest: int) -> int:
-    """The size of blocks that these items are walked over the fastest with: few of them, and few rows beyond ends."""
+    """The size of blocks that take least for these items: few of them, and few rows beyond ends."""
     sizes = [size for size in BLOCK_ROWS if size <= largest]
     return min(sizes, key=lambda size: int((-(-lengths // size)).sum()) * (size + BLOCK_COST))
 

@@ -68,6 +68,6 @@ def test_plans_are_made_once() -> None:
 
 
 def test_blocks_suit_the_items() -> None:
-    sizes = {12: 16, 36: 64, 300: 64, 1024: 128}
-    assert {length: block_rows(np.array([length] * 5), 128) for length in sizes} == sizes
-    assert block_rows(np.array([1024]), 64) == 64
+    sizes = {12: 16, 36: 64, 300: 64, 1024: 64}
+    assert {length: block_rows(np.array([length] * 5), 64) for length in sizes} == sizes
+    assert block_rows(np.array([1024]), 16) == 16
