@@ -83,8 +83,8 @@ class Side:
         tables = (table.lengths,) * 2 if plan is None else (plan.rows, plan.owners)
         return (self.features, *tables, table.first_rows, table.lengths, *self.strides)
 
-    def norms(self) -> Tensor:
-        """‖x‖ of every row, (n_rows,) float32."""
+    def norms(self, inverted: bool = False) -> Tensor:
+        """‖x‖ of every row or, inverted, 1 / ‖x‖ and 0 where that is 0, (n_rows,) float32."""
         norms = torch.empty(self.n_rows, dtype=torch.float32, device=self.features.device)
         rows, k = 16, 256
         if self.n_rows:
@@ -96,6 +96,7 @@ class Side:
                 self.n_rows,
                 *self.strides,
                 self.dim,
+                INVERTED=inverted,
                 ROWS=rows,
                 K=k,
             )

@@ -171,8 +171,11 @@ def inverse(x):
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def row_norms(features, norms, n_rows, per_item, item_stride, row_stride, D, ROWS: tl.constexpr, K: tl.constexpr):
-    """‖x‖ of every row of a side; 0 where it is not finite: scores of such a row are NaN by its similarities."""
+def row_norms(
+    features, norms, n_rows, per_item, item_stride, row_stride, D,
+    INVERTED: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """‖x‖ of every row of a side or its inverse; 0 where it is not finite: scores are NaN there by similarities."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cells = features + row_offsets(row, per_item, item_stride, row_stride)[:, None] + tl.arange(0, K)[None, :]
     inside = (row < n_rows)[:, None]
@@ -187,4 +190,5 @@ def row_norms(features, norms, n_rows, per_item, item_stride, row_stride, D, ROW
         x = x / scale[:, None]
         squares += tl.sum(x * x, 1)
     norm = scale * tl.sqrt(squares)
-    tl.store(norms + row, tl.where(norm < float("inf"), norm, 0.0), mask=row < n_rows)
+    norm = tl.where(norm < float("inf"), norm, 0.0)
+    tl.store(norms + row, inverse(norm) if INVERTED else norm, mask=row < n_rows)

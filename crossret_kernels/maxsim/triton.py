@@ -111,11 +111,11 @@ class Call:
             window = n_tiles = 1
         return groups_of(self.contexts.ragged, tile.columns, tile.n // tile.columns, window, n_tiles)
 
-    def norms(self) -> tuple[Tensor, Tensor]:
-        """Of contexts and of queries; anything where they are not asked for."""
+    def scales(self) -> tuple[Tensor, Tensor]:
+        """1 / ‖x‖ of contexts and of queries; anything where similarities are no cosines."""
         if not self.normalize:
             return self.contexts.table.lengths, self.queries.table.lengths
-        return self.contexts.norms(), self.queries.norms()
+        return self.contexts.norms(inverted=True), self.queries.norms(inverted=True)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def scores(*arguments: Any) -> Tensor:
     call = Call.of(arguments, *arguments[7:10])
     out = torch.empty(call.shape, dtype=torch.float32, device=call.contexts.features.device)
     if out.numel():
-        find(call, call.norms(), out, None, 0, call.contexts.n_items)
+        find(call, call.scales(), out, None, 0, call.contexts.n_items)
     return out
 
 
@@ -156,7 +156,7 @@ def indices(*arguments: Any) -> Tensor:
         if call.pairs is None:
             context_stride, query_stride = call.in_order(out.stride(0), out.stride(1))
         firsts = torch.arange(call.queries.n_items, device=device) * query_stride
-        find(call, call.norms(), None, Places(out, None, context_stride, firsts), 0, call.contexts.n_items)
+        find(call, call.scales(), None, Places(out, None, context_stride, firsts), 0, call.contexts.n_items)
     return out
 
 
@@ -168,7 +168,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def find(
-    call: Call, norms: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, window: int
+    call: Call, scales: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, window: int
 ) -> None:
     """Stores all scores, or the best contexts in a window of items from the first; of a listed call's pairs, all."""
     contexts, queries, tile = call.contexts, call.queries, call.tiling()
@@ -197,21 +197,21 @@ def find(
         "num_stages": tile.stages,
     }
     sums = (unused if out is None else out, *strides)
-    of_contexts = (contexts.features, norms[0], groups.slots, *contexts.strides)
+    of_contexts = (contexts.features, scales[0], groups.slots, *contexts.strides)
     n_groups = -(-min(window, contexts.n_items - first) >> groups.bits)
     first_group = first // window * groups.groups
     n_runs, run_groups = runs(n_groups, n_tiles)
     if plan is None:
         n_programs = n_runs * n_tiles if call.pairs is None else len(call.pairs)
         launch(best_of_items, (n_programs,),
-            queries.features, norms[1], queries.table.first_rows, queries.table.lengths, *queries.strides,
+            queries.features, scales[1], queries.table.first_rows, queries.table.lengths, *queries.strides,
             *of_contexts, unused if call.pairs is None else call.pairs, *sums, *stored,
             first, first_group, n_groups, run_groups, groups.bits, n_tiles, contexts.dim,
             LISTED=call.pairs is not None, CONTEXT_COLUMN=call.context_column, **constants,
         )  # fmt: skip
         return
     launch(best_of_tiles, (n_runs * n_tiles,),
-        queries.features, norms[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,
+        queries.features, scales[1], plan.rows, plan.owners, plan.items, plan.lengths, queries.table.first_rows,
         *queries.strides, *of_contexts, *sums, *stored,
         first, first_group, n_groups, run_groups, groups.bits, n_tiles, n_runs, contexts.dim,
         **constants, SEGMENTS=plan.segments,

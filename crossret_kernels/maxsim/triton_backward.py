@@ -9,7 +9,7 @@ gradient points along x, which is the sum of its similarities by their weights, 
 import triton
 import triton.language as tl
 
-from crossret_kernels.triton_tiles import inverse, row_offsets
+from crossret_kernels.triton_tiles import row_offsets
 
 # They change with the batch, as those of `triton_kernels.BATCH_SIZES`.
 BATCH_SIZES = ["query_per_item", "context_per_item", "grad_context_stride", "grad_query_stride", "index_context_stride"]
@@ -17,7 +17,7 @@ BATCH_SIZES = ["query_per_item", "context_per_item", "grad_context_stride", "gra
 
 @triton.jit
 def store_gradients(
-    out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+    out, sums, along, features, scales, row, left, per_item, item_stride, row_stride, column, D,
     NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Some columns of a block of rows' gradients, in place or, where ADD, beside what is there."""
@@ -25,10 +25,10 @@ def store_gradients(
     rows = (row + tl.minimum(slot, left - 1)).to(tl.int64)
     inside = (slot < left)[:, None] & (column < D)[None, :]
     if NORMALIZE:
-        scales = inverse(tl.load(norms + rows))[:, None]
+        own_scales = tl.load(scales + rows)[:, None]
         offsets = row_offsets(rows, per_item, item_stride, row_stride)
         x = tl.load(features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
-        sums = (sums - x * scales * along[:, None]) * scales
+        sums = (sums - x * own_scales * along[:, None]) * own_scales
     cells = out + rows[:, None] * D + column[None, :]
     if ADD:
         sums += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
@@ -44,7 +44,7 @@ def run_of(begin, end, run, n_runs):
 
 @triton.jit
 def leave(
-    out, runs, alongs, run, n_runs, n_rows, sums, along, features, norms, row, left, per_item, item_stride, row_stride,
+    out, runs, alongs, run, n_runs, n_rows, sums, along, features, scales, row, left, per_item, item_stride, row_stride,
     column, D, NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Stores some columns of a block of rows' gradients or, of one of several runs, its share of their sums."""
@@ -56,14 +56,14 @@ def leave(
             tl.store(alongs + rows, along, mask=slot < left)  # alike in all columns
     else:
         store_gradients(
-            out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+            out, sums, along, features, scales, row, left, per_item, item_stride, row_stride, column, D,
             NORMALIZE, ADD, ROWS,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n_runs", "n_rows", "first_block"], do_not_specialize_on_alignment=["per_item"])
 def sum_of_runs(
-    runs, alongs, blocks, features, norms, per_item, item_stride, row_stride, out, n_runs, n_rows, first_block, D,
+    runs, alongs, blocks, features, scales, per_item, item_stride, row_stride, out, n_runs, n_rows, first_block, D,
     NORMALIZE: tl.constexpr, ADD: tl.constexpr, ROWS: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Some columns of a row's gradient from what the runs have left."""
@@ -84,15 +84,15 @@ def sum_of_runs(
             if NORMALIZE:
                 along += tl.sum(tl.load(alongs + rows, mask=inside, other=0.0), 0)
         store_gradients(
-            out, sums, along, features, norms, row, left, per_item, item_stride, row_stride, column, D,
+            out, sums, along, features, scales, row, left, per_item, item_stride, row_stride, column, D,
             NORMALIZE, ADD, 1,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["first_item", "n_items", "n_runs", "n_rows"], do_not_specialize_on_alignment=BATCH_SIZES)
 def query_gradients(
-    queries, query_norms, query_lengths, blocks, query_per_item, query_item_stride, query_row_stride,
-    contexts, context_norms, context_firsts, context_per_item, context_item_stride, context_row_stride,
+    queries, query_scales, query_lengths, blocks, query_per_item, query_item_stride, query_row_stride,
+    contexts, context_scales, context_firsts, context_per_item, context_item_stride, context_row_stride,
     pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
     indices, values, index_context_stride, index_firsts, out, runs, alongs, n_runs, n_rows, first_item, n_items, D,
     LISTED: tl.constexpr, CONTEXT_COLUMN: tl.constexpr, AVERAGE: tl.constexpr, NORMALIZE: tl.constexpr,
@@ -144,21 +144,21 @@ def query_gradients(
         if NORMALIZE:
             share = weights * tl.load(values + cells, mask=taken, other=0.0)
             along += tl.sum(tl.reshape(share, (ITEMS, ROWS)), 0)
-            weights *= inverse(tl.load(context_norms + rows))
+            weights *= tl.load(context_scales + rows)
         sums += tl.sum(tl.reshape(weights[:, None] * x, (ITEMS, ROWS, WIDTH)), 0)
     if AVERAGE:
         count = tl.load(query_lengths + own).to(tl.float32)
         sums /= count
         along /= count
     leave(
-        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, queries, query_norms, row, left,
+        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, queries, query_scales, row, left,
         query_per_item, query_item_stride, query_row_stride, column, D, NORMALIZE, ADD, ROWS,
     )  # fmt: skip
 
 
 @triton.jit
 def taken_queries(
-    sums, along, best, weights, cells, values, start, queries, query_norms, rows, per_item, item_stride, row_stride,
+    sums, along, best, weights, cells, values, start, queries, query_scales, rows, per_item, item_stride, row_stride,
     column, D, NORMALIZE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Adds some queries to the sums of the contexts that they take, and their similarities to `along`.
@@ -172,7 +172,7 @@ def taken_queries(
     takes = best[None, :] == (start + tl.arange(0, ROWS))[:, None]
     if NORMALIZE:
         along += tl.sum(tl.where(takes, (weights * tl.load(values + cells, mask=taken, other=0.0))[None, :], 0.0), 1)
-        weights = weights * inverse(tl.load(query_norms + rows))
+        weights = weights * tl.load(query_scales + rows)
     shares = tl.where(takes, weights[None, :], 0.0)
     if SPLIT:
         sums = tl.dot(shares, x.to(tl.float32), sums, input_precision=PRECISION)
@@ -186,8 +186,8 @@ def taken_queries(
     do_not_specialize_on_alignment=BATCH_SIZES,
 )
 def context_gradients(
-    contexts, context_norms, blocks, context_per_item, context_item_stride, context_row_stride,
-    queries, query_norms, query_firsts, query_lengths, valid_rows, valid_items,
+    contexts, context_scales, blocks, context_per_item, context_item_stride, context_row_stride,
+    queries, query_scales, query_firsts, query_lengths, valid_rows, valid_items,
     query_per_item, query_item_stride, query_row_stride,
     pairs, order, begins, grad_scores, grad_context_stride, grad_query_stride,
     indices, values, index_context_stride, out, runs, alongs, n_runs, n_rows, first_item, first_block, n_queries, D,
@@ -220,7 +220,7 @@ def context_gradients(
                 rows = (tl.load(query_firsts + item) + tl.minimum(place, count - 1)).to(tl.int64)
                 sums, along = taken_queries(
                     sums, along, best, tl.full((QUERIES,), weight, tl.float32), cells, values, start,
-                    queries, query_norms, rows, query_per_item, query_item_stride, query_row_stride, column, D,
+                    queries, query_scales, rows, query_per_item, query_item_stride, query_row_stride, column, D,
                     NORMALIZE, ROWS, SPLIT, PRECISION,
                 )  # fmt: skip
     else:
@@ -236,10 +236,10 @@ def context_gradients(
             if AVERAGE:
                 weights /= tl.load(query_lengths + items).to(tl.float32)
             sums, along = taken_queries(
-                sums, along, best, weights, cells, values, start, queries, query_norms, rows,
+                sums, along, best, weights, cells, values, start, queries, query_scales, rows,
                 query_per_item, query_item_stride, query_row_stride, column, D, NORMALIZE, ROWS, SPLIT, PRECISION,
             )  # fmt: skip
     leave(
-        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, contexts, context_norms, row, left,
+        out, runs, alongs, tl.program_id(2), n_runs, n_rows, sums, along, contexts, context_scales, row, left,
         context_per_item, context_item_stride, context_row_stride, column, D, NORMALIZE, ADD, ROWS,
     )  # fmt: skip

@@ -42,7 +42,7 @@ class Part:
     """
 
     call: Call
-    norms: tuple[Tensor, Tensor]
+    scales: tuple[Tensor, Tensor]
     grad_scores: Tensor
     places: Places
     first: int
@@ -108,7 +108,7 @@ def _new_gradients(side: Side, needed: bool) -> Tensor:
 def _parts(call: Call, grad_scores: Tensor) -> Iterator[Part]:
     """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
     device = call.contexts.features.device
-    norms = call.norms()
+    scales = call.scales()
     valid = _valid(call)
     width = call.queries.table.longest if call.pairs is not None else valid.count
     total = len(call.pairs) if call.pairs is not None else call.contexts.n_items
@@ -125,11 +125,11 @@ def _parts(call: Call, grad_scores: Tensor) -> Iterator[Part]:
         if call.pairs is not None:
             chunk = slice(first, first + count)
             part = replace(call, pairs=call.pairs[chunk])
-            find(part, norms, None, places, 0, call.contexts.n_items)
-            yield Part(part, norms, grad_scores[chunk], places, 0, call.contexts.n_items, first > 0)
+            find(part, scales, None, places, 0, call.contexts.n_items)
+            yield Part(part, scales, grad_scores[chunk], places, 0, call.contexts.n_items, first > 0)
         else:
-            find(call, norms, None, places, first, most)
-            yield Part(call, norms, grad_scores, places, first, count, first > 0)
+            find(call, scales, None, places, first, most)
+            yield Part(call, scales, grad_scores, places, first, count, first > 0)
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,13 @@ def _add_of_queries(part: Part, out: Tensor) -> None:
     steps = part.count if call.pairs is None else len(call.pairs) // queries.n_items
     runs = Runs.of(queries, blocks.count * n_columns, steps // ITEMS)
     launch(query_gradients, (blocks.count, n_columns, runs.count),
-        queries.features, part.norms[1], queries.table.lengths, blocks.table, *queries.strides,
-        contexts.features, part.norms[0], contexts.table.first_rows, *contexts.strides,
+        queries.features, part.scales[1], queries.table.lengths, blocks.table, *queries.strides,
+        contexts.features, part.scales[0], contexts.table.first_rows, *contexts.strides,
         *part.listed(1 - call.context_column), *part.grads, *part.found, part.places.firsts, out,
         runs.sums, runs.alongs, runs.count, queries.n_rows, part.first, part.count, queries.dim,
         **constants, ADD=part.later, ROWS=blocks.size, ITEMS=ITEMS, num_warps=4, num_stages=1,
     )  # fmt: skip
-    _add_runs(runs, queries, part.norms[1], blocks, 0, blocks.count, out, constants, part.later)
+    _add_runs(runs, queries, part.scales[1], blocks, 0, blocks.count, out, constants, part.later)
 
 
 def _add_of_contexts(part: Part, out: Tensor) -> None:
@@ -183,25 +183,25 @@ def _add_of_contexts(part: Part, out: Tensor) -> None:
     runs = Runs.of(contexts, (last - first) * n_columns, steps)
     later = part.later and call.pairs is not None
     launch(context_gradients, (last - first, n_columns, runs.count),
-        contexts.features, part.norms[0], blocks.table, *contexts.strides,
-        queries.features, part.norms[1], queries.table.first_rows, queries.table.lengths, valid.rows, valid.items,
+        contexts.features, part.scales[0], blocks.table, *contexts.strides,
+        queries.features, part.scales[1], queries.table.first_rows, queries.table.lengths, valid.rows, valid.items,
         *queries.strides, *part.listed(call.context_column), *part.grads, *part.found, out,
         runs.sums, runs.alongs, runs.count, contexts.n_rows, part.first, first, valid.count, contexts.dim,
         **constants, ADD=later, ROWS=blocks.size,
         QUERIES=step if call.pairs is None else min(step, slots_for(queries.table.longest, 16)),
         SPLIT=dtype == torch.float16, PRECISION=precision, num_warps=warps, num_stages=3,
     )  # fmt: skip
-    _add_runs(runs, contexts, part.norms[0], blocks, first, last, out, constants, later)
+    _add_runs(runs, contexts, part.scales[0], blocks, first, last, out, constants, later)
 
 
 def _add_runs(
-    runs: Runs, side: Side, norms: Tensor, blocks: RowBlocks, first: int, last: int, out: Tensor,
+    runs: Runs, side: Side, scales: Tensor, blocks: RowBlocks, first: int, last: int, out: Tensor,
     constants: dict[str, Any], later: bool,
 ) -> None:  # fmt: skip
     """Adds up what several runs have left for some blocks' rows."""
     if runs.count > 1:
         launch(sum_of_runs, ((last - first) * blocks.size, -(-side.dim // constants["WIDTH"])),
-            runs.sums, runs.alongs, blocks.table, side.features, norms, *side.strides, out,
+            runs.sums, runs.alongs, blocks.table, side.features, scales, *side.strides, out,
             runs.count, side.n_rows, first, side.dim,
             NORMALIZE=constants["NORMALIZE"], ADD=later, ROWS=blocks.size, RUNS=16, WIDTH=constants["WIDTH"],
         )  # fmt: skip

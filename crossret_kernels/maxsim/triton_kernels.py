@@ -10,7 +10,7 @@ longer than a tile passes through it in pieces (`best_of_items`).
 import triton
 import triton.language as tl
 
-from crossret_kernels.triton_tiles import grouped, inverse, item_slots, product, row_offsets
+from crossret_kernels.triton_tiles import grouped, item_slots, product, row_offsets
 
 BEYOND = tl.constexpr(2**30)  # no place of a context
 # They change with the batch: kernels for multiples of 16 would be compiled again now and then, and be no faster.
@@ -92,7 +92,7 @@ def best_of_columns(best, places, bits, INDEX: tl.constexpr):
 
 @triton.jit
 def best_of_group(
-    q, queries, q_offsets, q_scales, contexts, context_norms, rows, lasts, bits, n_rows,
+    q, queries, q_offsets, q_scales, contexts, context_scales, rows, lasts, bits, n_rows,
     per_item, item_stride, row_stride, D,
     INDEX: tl.constexpr, NORMALIZE: tl.constexpr, M: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr,
     K: tl.constexpr, RESIDENT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
@@ -115,7 +115,7 @@ def best_of_group(
         else:
             s = product(queries, q_offsets, contexts, offsets, D, M, N, K, EVEN, PRECISION)
         if NORMALIZE:
-            s = s * inverse(tl.load(context_norms + rows + within))[None, :] * q_scales[:, None]
+            s = s * tl.load(context_scales + rows + within)[None, :] * q_scales[:, None]
         s, which = best_of_depth(s, COLUMNS, INDEX)
         best, depths = better(best, depths, s, step * (N // COLUMNS) + which, INDEX)
     places = depths
@@ -140,9 +140,9 @@ def first_of(found, inside, top, slots):
 
 @triton.jit(do_not_specialize=[*COUNTS, "n_tiles", "n_runs"], do_not_specialize_on_alignment=BATCH_SIZES)
 def best_of_tiles(
-    queries, query_norms, query_rows, query_owners, query_items, query_counts, query_firsts,
+    queries, query_scales, query_rows, query_owners, query_items, query_counts, query_firsts,
     query_per_item, query_item_stride, query_row_stride,
-    contexts, context_norms, groups, context_per_item, context_item_stride, context_row_stride,
+    contexts, context_scales, groups, context_per_item, context_item_stride, context_row_stride,
     scores, score_context_stride, score_query_stride,
     indices, values, index_context_stride, index_firsts,
     first_item, first_group, n_groups, run_groups, bits, n_tiles, n_runs, D,
@@ -160,7 +160,7 @@ def best_of_tiles(
     rows, owners = item_slots(query_rows, query_owners, query_rows, query_rows, tile, M, False)
     n_own = tl.max(owners, 0) + 1
     offsets = row_offsets(rows, query_per_item, query_item_stride, query_row_stride)
-    scales = inverse(tl.load(query_norms + rows)) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
+    scales = tl.load(query_scales + rows) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
     q = first_columns(queries + offsets, D, K, EVEN)
     column = tl.arange(0, COLUMNS)
     abreast = 1 << bits
@@ -168,7 +168,7 @@ def best_of_tiles(
         items = groups + group * abreast * 3
         of_columns = items + (tl.arange(0, N) & (abreast - 1)) * 3
         found, places = best_of_group(
-            q, queries, offsets, scales, contexts, context_norms,
+            q, queries, offsets, scales, contexts, context_scales,
             tl.load(of_columns).to(tl.int64), tl.load(of_columns + 1) - 1, bits, tl.load(items + 1),
             context_per_item, context_item_stride, context_row_stride, D,
             INDEX, NORMALIZE, M, N, COLUMNS, K, RESIDENT, EVEN, PRECISION,
@@ -203,8 +203,8 @@ def best_of_tiles(
 
 @triton.jit(do_not_specialize=[*COUNTS, "n_queries"], do_not_specialize_on_alignment=BATCH_SIZES)
 def best_of_items(
-    queries, query_norms, query_firsts, query_lengths, query_per_item, query_item_stride, query_row_stride,
-    contexts, context_norms, groups,
+    queries, query_scales, query_firsts, query_lengths, query_per_item, query_item_stride, query_row_stride,
+    contexts, context_scales, groups,
     context_per_item, context_item_stride, context_row_stride,
     pairs, scores, score_context_stride, score_query_stride,
     indices, values, index_context_stride, index_firsts,
@@ -252,10 +252,10 @@ def best_of_items(
             inside = slots < n_rows
             rows = (query_row + tl.minimum(slots, n_rows - 1)).to(tl.int64)
             offsets = row_offsets(rows, query_per_item, query_item_stride, query_row_stride)
-            scales = inverse(tl.load(query_norms + rows)) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
+            scales = tl.load(query_scales + rows) if NORMALIZE else tl.full((M,), 1.0, tl.float32)
             q = first_columns(queries + offsets, D, K, EVEN)
             found, places = best_of_group(
-                q, queries, offsets, scales, contexts, context_norms, context_rows, lasts, bits,
+                q, queries, offsets, scales, contexts, context_scales, context_rows, lasts, bits,
                 tl.load(items + 1), context_per_item, context_item_stride, context_row_stride, D,
                 INDEX, NORMALIZE, M, N, COLUMNS, K, RESIDENT, EVEN, PRECISION,
             )  # fmt: skip
