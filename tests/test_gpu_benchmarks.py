@@ -268,6 +268,15 @@ def test_every_tile_is_timed_alone(training: bool, monkeypatch: pytest.MonkeyPat
     assert next(iter(figures)) == "64 × 64, 2 stages"
 
 
+def test_tiles_are_timed_of_items_that_fit_them() -> None:
+    def case(regions: int, words: int, setting: str | None = "t2i LSE") -> GpuCase:
+        sizes = Case(4, 4, dim=16, regions=(regions, regions), words=(6, words))
+        return GpuCase(setting, sizes, "bfloat16", ("triton",))
+
+    assert all(map(tiles.in_tiles, (case(36, 20), case(128, 64), case(64, 128))))
+    assert not any(map(tiles.in_tiles, (case(197, 20), case(129, 6), case(65, 65), case(36, 20, None))))
+
+
 def test_others_are_wanted_to_be_slower(results: GpuResults) -> None:
     slow, fast = measurement("loop", 0.3, slower=200.0), measurement("flash-maxsim", 0.002, slower=1.0)
     made = replace(results, measurements=[measurement("triton", 0.003), slow, fast])

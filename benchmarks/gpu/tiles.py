@@ -48,12 +48,18 @@ def timings(case: GpuCase, device: torch.device, timer: Timer) -> Iterator[tuple
         yield name, made[0].floor_ratio if made else next(iter(missing.values()))
 
 
+def in_tiles(case: GpuCase) -> bool:
+    """Whether attention takes the case's items in tiles: of others every choice is the way of the too long."""
+    shorter, longer = sorted((max(case.case.regions), max(case.case.words)))
+    return case.setting is not None and longer <= tiling.LARGE and shorter <= tiling.SMALL
+
+
 def main() -> int:
     if not torch.cuda.is_available():
         print("benchmarks.gpu.tiles: this PyTorch finds no CUDA device", file=sys.stderr)
         return 2
     for case in CASES:
-        if case.setting is not None:
+        if in_tiles(case):
             for name, figure in timings(case, torch.device("cuda"), Events()):
                 ratio = f"{figure:.2f} × the floor" if isinstance(figure, float) else figure
                 print(f"{case.operation}, {case.case}, {case.precision}: {name}: {ratio}", flush=True)
