@@ -25,6 +25,7 @@ EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root
 MOST = tl.constexpr(1e15)
 MOST_LENGTH = tl.constexpr(3.1e7)  # of contexts, likewise: their products are within MOST
 MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
+MOST_COSINE = tl.constexpr(2.0)
 # Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
 CANCELLED = tl.constexpr(0.25)
 MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
@@ -132,14 +133,15 @@ def attended_vectors(
 @triton.jit
 def attended_lengths(
     p, products, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
-    n_context_items, queries, query_offsets, query_scales, D,
+    n_context_items, queries, query_offsets, query_scales, query_norms, D,
     N: tl.constexpr, K: tl.constexpr, SEGMENTS: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
     """G p (M, N); of every item and query (SEGMENTS, N) q·a, which is Σ p s where that keeps its digits, and ‖a‖²."""
     gram_weights = tl.dot(grams, p, input_precision=FINE)
     squares = sum_rows(p * gram_weights, context_members, FINE)
-    lengths = p * (context_norms * context_scales)[:, None]
+    lengths = p * tl.minimum(context_norms * context_scales, MOST_LENGTH)[:, None]
     cancelled = squares < sum_rows(lengths * lengths, context_members, FINE) * CANCELLED
+    cancelled = cancelled & (query_norms != 0)[None, :]  # empty slots, whatever their weights, need no vectors
     if tl.max(cancelled.to(tl.int32)) > 0:
         # Products of the scaled query, as those of the similarities are.
         products, squares = attended_vectors(
@@ -236,11 +238,13 @@ def tile_relevances(
     totals = sum_rows(p, context_members, FINE)
     gram_weights, products, squares = attended_lengths(
         p, products, grams, contexts, context_offsets, context_scales, context_norms, context_members, context_owners,
-        n_context_items, queries, query_offsets, query_scales, D, N, MENDED, CONTEXT_ITEMS, FINE,
+        n_context_items, queries, query_offsets, query_scales, query_norms, D, N, MENDED, CONTEXT_ITEMS, FINE,
     )  # fmt: skip
     squares = tl.maximum(squares, 0.0)
     lengths = (query_norms * query_scales)[None, :] * tl.sqrt(squares)
-    relevances = tl.where(lengths != 0, products / least_length(lengths, totals), 0.0)
+    # Cosines are within ±1. What broken pairs have must be finite too, beside others in sums over queries.
+    cosines = bounded(products / least_length(lengths, totals), MOST_COSINE)
+    relevances = tl.where(lengths != 0, cosines, 0.0)
     return p, gram_weights, totals, squares, lengths, relevances
 
 

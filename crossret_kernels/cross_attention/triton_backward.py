@@ -199,14 +199,16 @@ def scan_backward(
             s, bounded(lambda_softmax * of_logits, MOST_GRADIENT), q_members, q_owners, n_query_items, slope,
             CLIPS, NORM, FINE,
         )  # fmt: skip
-        own = tl.sum(pull, 0) * inverse(q_norms * q_norms)
+        own = tl.zeros((N,), tl.float32)  # along the row itself, which a unit row's norm takes out
+        if not NORMALIZE:
+            shares = 1.0 / tl.maximum(q_norms, TINY)
+            own = tl.sum(pull, 0) * shares * shares  # the square itself may be out of range
         if tl.max(broken) > 0:
             spoilt = to_columns(broken, q_members, FINE)
             of_similarities = tl.where(to_rows(spoilt, c_members, FINE) > 0, float("nan"), of_similarities)
             own = tl.where(tl.max(spoilt, 0) > 0, float("nan"), own)
         if NORMALIZE:
             of_similarities = of_similarities * c_scales[:, None] * q_scales[None, :]
-            own = tl.zeros((N,), tl.float32)  # along the unit row, which the norm takes out
         tl.store(similarity_gradients + cells, of_similarities)
         tl.store(query_factors + block * N + tl.arange(0, N), own)
 
@@ -341,11 +343,13 @@ def finish_rows(
     offsets = row_offsets(rows, per_item, item_stride, row_stride)
     scales = inverse(tl.load(norms + rows, mask=inside, other=0.0)) if NORMALIZE else tl.zeros((ROWS,), tl.float32)
     along = tl.zeros((ROWS,), tl.float32)
+    # A row that is not finite, as padding may be, has norm 0. It is not read: 0 × NaN would be its gradient.
+    finite = (scales != 0)[:, None]
     if NORMALIZE:
         for d in range(0, D, K):
             k = d + tl.arange(0, K)
             mask = inside[:, None] & (k < D)[None, :]
-            x = tl.load(features + offsets[:, None] + k[None, :], mask=mask, other=0.0).to(tl.float32)
+            x = tl.load(features + offsets[:, None] + k[None, :], mask=mask & finite, other=0.0).to(tl.float32)
             g = tl.load(sums + index[:, None] * D + k[None, :], mask=mask, other=0.0).to(tl.float32)
             along += tl.sum(x * scales[:, None] * g, 1)
     for d in range(0, D, K):
@@ -353,6 +357,6 @@ def finish_rows(
         mask = inside[:, None] & (k < D)[None, :]
         g = tl.load(sums + index[:, None] * D + k[None, :], mask=mask, other=0.0).to(tl.float32)
         if NORMALIZE:
-            x = tl.load(features + offsets[:, None] + k[None, :], mask=mask, other=0.0).to(tl.float32)
-            g -= x * (scales * along)[:, None]
+            x = tl.load(features + offsets[:, None] + k[None, :], mask=mask & finite, other=0.0).to(tl.float32)
+            g -= x * scales[:, None] * along[:, None]
         tl.store(gradients + rows[:, None] * D + k[None, :], g, mask=mask)

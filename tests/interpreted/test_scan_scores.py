@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
-from crossret_kernels.cross_attention import tiling, triton, triton_gradients
+from crossret_kernels.cross_attention import tiling, triton, triton_attention, triton_gradients
 from crossret_kernels.ragged import Ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
@@ -145,7 +145,7 @@ def test_what_is_not_finite_stays_in_its_item(direction: str, norm: str, value: 
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e25])
 def test_attended_vectors_that_cancel_beside_what_is_not_finite(value: float) -> None:
     """The long way reads the rows of the whole tile."""
     generator = torch.Generator().manual_seed(3)
@@ -158,6 +158,68 @@ def test_attended_vectors_that_cancel_beside_what_is_not_finite(value: float) ->
     scores = scan_scores(regions, words, **options)
     assert scores[1].isnan().all()
     assert torch.equal(scores[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
+def test_attended_vectors_that_cancel_beside_queries_out_of_range() -> None:
+    """Whose products with them float32 cannot hold: other captions share the sums over queries."""
+    generator = torch.Generator().manual_seed(3)
+    regions = 1e6 * torch.randn(3, 2, 16, generator=generator)
+    regions[:, 1] = -(1 + 1e-3) * regions[:, 0]
+    sides = [regions.requires_grad_(), (1e-6 * torch.randn(3, 3, 16, generator=generator)).requires_grad_()]
+    options = {"lambda_softmax": 1e-3, "pooling": "avg", "backend": "triton"}
+    clean = scan_scores(*sides, **options)[:, [0, 2]]
+    expected = torch.autograd.grad(clean.sum(), sides)
+    sides[1].data[1, 0] = 1e37
+    scores = scan_scores(*sides, **options)
+    assert scores[:, 1].isnan().all()
+    assert torch.equal(scores[:, [0, 2]], clean)
+    for ours, true in zip(torch.autograd.grad(scores[:, [0, 2]].sum(), sides), expected, strict=True):
+        assert torch.equal(ours, true)
+
+
+def test_empty_slots_take_no_attended_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
+    region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
+    regions = torch.cat([region, -region], 1)
+    monkeypatch.setattr(triton_attention, "attended_vectors", None)
+    assert scan_scores(regions, region, backend="triton").isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@DIRECTIONS
+def test_padding_is_never_read(direction: str, dtype: torch.dtype, listed: bool, value: float) -> None:
+    """Nor has it a gradient, whatever it holds."""
+    pairs = torch.tensor([[0, 2], [3, 0], [1, 3]]) if listed else None
+    results = []
+    for fill in (0.0, value):
+        batch = batch_of(4, 5).to(dtype)
+        sides = [batch.regions, batch.words]
+        for side, lengths in zip(sides, batch.lengths, strict=True):
+            for item, length in zip(side, lengths.tolist(), strict=True):
+                item[length:] = fill
+            side.requires_grad_()
+        scores = scan_scores(*sides, *batch.lengths, direction=direction, normalize=True, pairs=pairs, backend="triton")
+        results.append((scores, *torch.autograd.grad(scores.sum(), sides)))
+    for clean, ours in zip(*results, strict=True):
+        assert torch.equal(clean, ours)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-22])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_words_whose_squares_are_out_of_range(normalize: bool, scale: float) -> None:
+    batch = batch_of(2, 3, dim=8, longest=(4, 3))
+    batch.words[1, 0] *= scale
+    results = []
+    for dtype, backend in ((torch.float64, "reference"), (torch.float32, "triton")):
+        sides = [batch.regions.to(dtype).requires_grad_(), batch.words.to(dtype).requires_grad_()]
+        scores = scan_scores(*sides, *batch.lengths, normalize=normalize, backend=backend)
+        results.append(torch.autograd.grad(scores.sum(), sides))
+    for true, ours in zip(*results, strict=True):
+        assert (ours - true).abs().max() <= 1e-5 * true.abs().max()
 
 
 def test_contexts_whose_products_are_out_of_range_are_no_numbers() -> None:
