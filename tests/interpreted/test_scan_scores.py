@@ -294,11 +294,12 @@ def test_a_list_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     expected.check("triton")
 
 
-def test_a_gradient_that_is_not_finite_stays_with_its_pair() -> None:
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_a_gradient_that_is_not_finite_stays_with_its_pair(others: float) -> None:
     batch = batch_of(3, 4, longest=(5, 4)).to(torch.float32)
     sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
     scores = scan_scores(*sides, *batch.lengths, backend="triton")
-    grad = torch.ones_like(scores)
+    grad = torch.full_like(scores, others)
     grad[0, 2] = torch.nan
     of_regions, of_words = torch.autograd.grad(scores, sides, grad)
     assert of_regions[0, 0].isnan().any()
