@@ -82,6 +82,7 @@ CASES = [
         for way in BOTH_WAYS
     ),
     *(GpuCase(way, PATCHES, name, (FUSED, CHUNKED)) for name in ("bfloat16", "float32") for way in BOTH_WAYS),
+    *(GpuCase(way, PATCHES, "bfloat16", (FUSED, CHUNKED), training=True) for way in BOTH_WAYS),
     *(GpuCase(None, case, "bfloat16", (FUSED, COMPILED, *PEERS)) for case in LATE_INTERACTION),
     GpuCase(None, query_against(32, (80, 80), 32), "bfloat16", (FUSED, COMPILED, *PEERS), training=True),
 ]

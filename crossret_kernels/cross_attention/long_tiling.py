@@ -16,7 +16,6 @@ BLOCK = 128  # rows and columns of a block at most
 SHORT_BLOCK = 64  # of columns, where operands lie in registers or the core's memory is small
 STEP = 32  # rows of a step over weights
 WIDTH = 64  # features of attended vectors at a time
-MOST_ROWS, MOST_COLUMNS = 640, 256  # of tiles of several items
 ITEMS = 16  # places for items in a tile
 WELL_FILLED = 0.9  # of what the best filled tiles are filled: then smaller ones are taken
 
@@ -28,11 +27,13 @@ class LongTiling:
     Attributes:
         rows, columns: slots of a tile of contexts and of queries.
         gram_columns: of the Gram matrices' rows.
+        items: places for items in a tile.
     """
 
     rows: int
     columns: int
     gram_columns: int
+    items: int
     m: int
     n: int
     k: int
@@ -48,8 +49,11 @@ class LongTiling:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-def long_tiling(contexts: Ragged, queries: Ragged, whole: bool) -> LongTiling:
-    """The tiles for these sides; `whole` for listed pairs, whose items have a tile each."""
+def long_tiling(contexts: Ragged, queries: Ragged, whole: bool, most_rows: int, most_columns: int) -> LongTiling:
+    """The tiles for these sides, of several items of at most so many slots.
+
+    `whole` is for listed pairs, whose items have a tile each.
+    """
     dtype, device = contexts.values.dtype, contexts.values.device
     ieee = precisions(dtype)[0] == "ieee"
     m = n = BLOCK
@@ -58,10 +62,11 @@ def long_tiling(contexts: Ragged, queries: Ragged, whole: bool) -> LongTiling:
     longest = [items_of(side).longest for side in (contexts, queries)]
     if whole:
         m, n = (min(block, max(16, 1 << (rows - 1).bit_length())) for block, rows in zip((m, n), longest, strict=True))
-    rows = _size(contexts, m, 0 if whole else MOST_ROWS)
-    columns = _size(queries, n, 0 if whole else MOST_COLUMNS)
+    rows = _size(contexts, m, 0 if whole else most_rows)
+    columns = _size(queries, n, 0 if whole else most_columns)
     k = 16 if ieee else 32 if dtype == torch.float32 else 64
-    return LongTiling(rows, columns, _rounded(longest[0], 16), m, n, k, 8 if m * n > 64 * 64 else 4, 3)
+    items, warps = 1 if whole else ITEMS, 8 if m * n > 64 * 64 else 4
+    return LongTiling(rows, columns, _rounded(longest[0], 16), items, m, n, k, warps, 3)
 
 
 def _size(side: Ragged, block: int, most: int) -> int:

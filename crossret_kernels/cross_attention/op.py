@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal, overload
 
 from torch import Tensor
@@ -12,9 +11,8 @@ from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.cross_attention.tiling import refusal
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, checkable
-from crossret_kernels.registration import define_scores, needs_gradient
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, checkable
+from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, in_slices, shape_scores
 
 _OPTIONS = (
@@ -160,9 +158,7 @@ def scan_scores(
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(
-        backend, images.values.device, images.values.dtype, {"triton": partial(_refusal, images, captions)}
-    )
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
     if chosen in _KERNELS:
         numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
         scores = in_slices(_KERNELS[chosen], images, captions, selected, numbers)
@@ -170,8 +166,3 @@ def scan_scores(
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         scores = score(images, captions, None if selected is None else selected.listed(), options)
     return shape_scores(scores, candidates)
-
-
-def _refusal(images: Ragged, captions: Ragged) -> str | None:
-    """Why backend "triton" cannot serve a call: it has no gradients of items too long for a tile."""
-    return refusal(images, captions) if needs_gradient([images.values, captions.values]) else None

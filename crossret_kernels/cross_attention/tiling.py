@@ -6,15 +6,13 @@ tiles that the kernels are good at, the cheapest is taken that the items of a ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.kept_plans import kept_plan
-from crossret_kernels.ragged import Ragged, checkable
+from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
 
 LEAST = 16  # slots: the least side of a product in Triton
@@ -49,15 +47,8 @@ class Tiling:
 
 
 def tiling(contexts: Ragged, queries: Ragged, whole: bool, kernel: Literal["forward", "backward"]) -> Tiling:
-    """The tile for these sides; `whole` for listed pairs, which have a tile each.
-
-    Raises:
-        UnsupportedByBackend: items are too long for any.
-    """
+    """The tile for these sides, unless they are `too_long`; `whole` for listed pairs, which have a tile each."""
     longest = items_of(contexts).longest, items_of(queries).longest
-    reason = _too_long(longest, contexts.values.device)
-    if reason is not None:  # torch.compile lets it by
-        raise UnsupportedByBackend(f"backend 'triton' cannot serve this call: {reason}")
     if whole:
         m, n = (max(LEAST, 1 << (rows - 1).bit_length()) for rows in longest)
     else:
@@ -83,43 +74,7 @@ def large_fit(device: torch.device) -> bool:
     return SHARED_KIB.get(torch.cuda.get_device_capability(device), OTHERS_KIB) >= LARGE_KIB
 
 
-def refusal(*sides: Ragged) -> str | None:
-    """Why items are too long to share a tile; None where they are not, or cannot be looked at."""
-    if not all(len(side) for side in sides):
-        return None
-    longest = []
-    for side in sides:
-        rows = _most_rows(side)
-        if rows is None:
-            return None
-        longest.append(rows)
-    return _too_long(longest, sides[0].values.device)
-
-
-def _most_rows(side: Ragged) -> int | None:
-    """Rows of the longest item; while nothing is to be looked at, of what padded features have room for.
-
-    What is on the host may be looked at while a CUDA graph is captured.
-    """
-    if checkable():
-        return items_of(side).longest
-    integers = side.offsets if side.offsets is not None else side.padded_lengths
-    if integers is not None and not torch.compiler.is_compiling() and integers.device.type == "cpu":
-        return int(side.lengths.max()) if len(side) else 1
-    return side.values.size(1) if side.offsets is None else None
-
-
 def too_long(*sides: Ragged) -> bool:
-    """Whether items of these sides fit no tile."""
-    return _too_long([items_of(side).longest for side in sides], sides[0].values.device) is not None
-
-
-def _too_long(longest: Sequence[int], device: torch.device) -> str | None:
-    shorter, longer = min(longest), max(longest)
-    most = LARGE if large_fit(device) else SMALL
-    if longer <= most and shorter <= SMALL:
-        return None
-    return (
-        f"attention takes items of up to {most} rows on one side and {SMALL} on the other, "
-        f"these have up to {longer} and {shorter}"
-    )
+    """Whether items of these sides share no tile on the chip: it is in memory then (`long_tiling`)."""
+    shorter, longer = sorted(items_of(side).longest for side in sides)
+    return shorter > SMALL or longer > (LARGE if large_fit(sides[0].values.device) else SMALL)

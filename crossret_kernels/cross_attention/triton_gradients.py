@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling
+from crossret_kernels.cross_attention.tiling import CONTEXT_SEGMENTS, QUERY_SEGMENTS, Tiling, too_long
 from crossret_kernels.cross_attention.triton import GRAM_BYTES, Call, gram_runs
 from crossret_kernels.cross_attention.triton_backward import (
     feature_gradients,
@@ -42,7 +42,10 @@ def image_and_caption_gradients(grad_scores: Tensor, *arguments: Any) -> tuple[T
     )
     if grad_scores.numel():
         outs = (of_images, of_captions) if call.context_column == 0 else (of_captions, of_images)
-        add_gradients = _add_of_all_pairs if call.pairs is None else _add_of_listed_pairs
+        if too_long(call.contexts.ragged, call.queries.ragged):
+            from crossret_kernels.cross_attention.triton_long_gradients import add_gradients
+        else:
+            add_gradients = _add_of_all_pairs if call.pairs is None else _add_of_listed_pairs
         add_gradients(call, grad_scores, *outs)
     return of_images, of_captions
 

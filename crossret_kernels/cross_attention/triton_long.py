@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.long_tiling import ITEMS, STEP, WIDTH, LongTiling, long_tiling
+from crossret_kernels.cross_attention.long_tiling import STEP, WIDTH, LongTiling, long_tiling
 from crossret_kernels.cross_attention.triton import Call
 from crossret_kernels.cross_attention.triton_long_kernels import item_gram_matrices, long_forward
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import launch, precisions
 
 CELL_BYTES = 160 * 2**20  # of all programs' cells
+MOST_ROWS, MOST_COLUMNS = 640, 256  # of tiles of several items
 GRAM_BYTES = 48 * 2**20
 PROGRAMS_A_CORE = 2  # one multiplies while the other does not
 
@@ -26,11 +27,11 @@ PROGRAMS_A_CORE = 2  # one multiplies while the other does not
 def store_scores(call: Call, out: Tensor) -> None:
     """Of all pairs, or of listed ones."""
     contexts, queries = call.contexts, call.queries
-    tile = long_tiling(contexts.ragged, queries.ragged, call.pairs is not None)
+    tile = long_tiling(contexts.ragged, queries.ragged, call.pairs is not None, MOST_ROWS, MOST_COLUMNS)
     if call.pairs is not None:
         _launch(call, tile, (None, None), range(0), None, out, (0, 0), out.numel())
         return
-    plans = contexts.tiles(tile.rows, ITEMS), queries.tiles(tile.columns, ITEMS)
+    plans = contexts.tiles(tile.rows, tile.items), queries.tiles(tile.columns, tile.items)
     tiles = range(plans[0].tiles)
     # Of more contexts than D, attended vectors cost less than products with their Gram matrix.
     gram_bytes = 4 * tile.rows * tile.gram_columns
@@ -48,7 +49,7 @@ def _launch(
     programs = min(n_units, max(1, CELL_BYTES // (4 * tile.cells)), PROGRAMS_A_CORE * _cores(out.device))
     cells, statistics, relevances = (
         torch.empty(programs, size, dtype=torch.float32, device=out.device)
-        for size in (tile.cells, 2 * ITEMS * tile.rows, ITEMS * tile.columns)
+        for size in (tile.cells, 2 * tile.items * tile.rows, tile.items * tile.columns)
     )
     pairs = out if call.pairs is None else call.pairs
     launch(long_forward, (programs,),
@@ -65,7 +66,7 @@ def long_constants(call: Call, tile: LongTiling) -> dict[str, Any]:
     longest = max(call.contexts.longest, call.queries.longest)
     return {
         **call.modes,
-        "ITEMS": ITEMS,
+        "ITEMS": tile.items,
         "M": tile.m,
         "N": tile.n,
         "K": tile.k,
@@ -88,7 +89,7 @@ def gram_runs(call: Call, plan: TilePlan, tile: LongTiling, tiles: range, most: 
         launch(item_gram_matrices, (len(run), -(-contexts.longest // tile.m)),
             contexts.features, call.context_norms, plan.items, plan.lengths, contexts.table.first_rows,
             contexts.table.lengths, *contexts.strides, grams, tile.gram_columns, run.start, tile.rows, contexts.dim,
-            NORMALIZE=call.options.normalize, ITEMS=ITEMS, M=tile.m, K=tile.k, EVEN=contexts.dim % tile.k == 0,
+            NORMALIZE=call.options.normalize, ITEMS=tile.items, M=tile.m, K=tile.k, EVEN=contexts.dim % tile.k == 0,
             MAIN=precisions(contexts.features.dtype)[0], **tile.launch,
         )  # fmt: skip
         yield run, grams

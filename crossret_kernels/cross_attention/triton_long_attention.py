@@ -12,6 +12,7 @@ import triton.language as tl
 from crossret_kernels.cross_attention.triton_attention import (
     CANCELLED,
     EPS,
+    LOG2_E,
     MOST,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -34,7 +35,7 @@ def block_slots(
     else:
         rows = tl.load(rows_table + tile * size + slot)
         owners = tl.load(owners_table + tile * size + slot)
-    return rows.to(tl.int64), owners
+    return rows, owners
 
 
 @triton.jit
@@ -124,8 +125,8 @@ def unit_statistics(
                 )
                 if NORM == "softmax":
                     best = tl.maximum(top, tl.max(tl.where(inside, x, float("-inf")), 1))
-                    e = tl.exp(tl.where(inside, x - best[:, None], float("-inf")))
-                    total = total * tl.exp(top - best) + tl.sum(e, 1)
+                    e = tl.exp2(tl.where(inside, (x - best[:, None]) * LOG2_E, float("-inf")))
+                    total = total * tl.exp2((top - best) * LOG2_E) + tl.sum(e, 1)
                     top = best
                 else:
                     total += tl.sum(tl.abs(x) if NORM == "l1norm" else x * x, 1)
@@ -149,7 +150,7 @@ def normalised(x, statistics, row, owners, inside, NORM: tl.constexpr, ITEMS: tl
     own = statistics + (row * 2 * ITEMS)[:, None] + tl.maximum(owners, 0)[None, :]
     one = tl.load(own, mask=inside, other=0.0)
     if NORM == "softmax":
-        return tl.exp(x - one) * tl.load(own + ITEMS, mask=inside, other=0.0)
+        return tl.exp2((x - one) * LOG2_E) * tl.load(own + ITEMS, mask=inside, other=0.0)
     return x * one
 
 
@@ -200,7 +201,7 @@ def store_weights(
             CLIPS, NORM, SHIFTED, ITEMS,
         )  # fmt: skip
         logits = logits - top[None, :] if SHIFTED else logits
-        p = tl.exp(tl.where(inside, logits, float("-inf")))
+        p = tl.exp2(tl.where(inside, logits * LOG2_E, float("-inf")))
         tl.store(weights + (first + row)[:, None] * columns + column[None, :], p, mask=(row < count)[:, None])
         lengths = tl.load(norms + row, mask=row < count, other=0.0)
         terms = p * (lengths * row_scales(lengths, NORMALIZE))[:, None]
@@ -241,12 +242,31 @@ def gram_squares(
 
 
 @triton.jit
+def item_features(
+    features, norms, first_row, row, count, feature, known, per_item, item_stride, row_stride, NORMALIZE: tl.constexpr
+):
+    """(features as float32, what they are multiplied by) of rows of an item, counted from its first, and some columns.
+
+    A row that is not finite has norm 0 and is not read: its scores are no numbers already.
+    """
+    lengths = tl.load(norms + first_row + row, mask=row < count, other=0.0)
+    offsets = row_offsets(first_row + row, per_item, item_stride, row_stride)
+    values = tl.load(features + offsets[:, None] + feature[None, :], mask=(lengths != 0)[:, None] & known, other=0.0)
+    return values.to(tl.float32), row_scales(lengths, NORMALIZE)
+
+
+@triton.jit
 def attended_products(
-    weights, columns, contexts, context_norms, context_row, context_per_item, context_item_stride, context_row_stride,
+    gram_weights, weights, columns,
+    contexts, context_norms, context_row, context_per_item, context_item_stride, context_row_stride,
     first, count, column, queries, query_offsets, D,
-    NORMALIZE: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, FINE: tl.constexpr,
+    NORMALIZE: tl.constexpr, KEEP: tl.constexpr,
+    N: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr, FINE: tl.constexpr,
 ):  # fmt: skip
-    """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, WIDTH columns of features at a time."""
+    """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, WIDTH columns of features at a time.
+
+    Stores G p, which is c·a, where KEEP.
+    """
     products = tl.zeros((N,), tl.float32)
     squares = tl.zeros((N,), tl.float32)
     for d in range(0, D, WIDTH):
@@ -255,18 +275,24 @@ def attended_products(
         attended = tl.zeros((N, WIDTH), tl.float32)
         for i in range(0, count, STEP):
             row = i + tl.arange(0, STEP)
-            inside = row < count
-            p = tl.load(
-                weights + (first + row)[:, None] * columns + column[None, :], mask=inside[:, None], other=0.0
+            c, scales = item_features(
+                contexts, context_norms, context_row, row, count, feature, known, context_per_item,
+                context_item_stride, context_row_stride, NORMALIZE,
             )  # fmt: skip
-            norms = tl.load(context_norms + context_row + row, mask=inside, other=0.0)
-            offsets = row_offsets(
-                (context_row + row).to(tl.int64), context_per_item, context_item_stride, context_row_stride
-            )
-            # A row that is not finite has norm 0 and is not read: its scores are no numbers already.
-            c = tl.load(contexts + offsets[:, None] + feature[None, :], mask=(norms != 0)[:, None] & known, other=0.0)
-            p = p * row_scales(norms, NORMALIZE)[:, None]
-            attended = tl.dot(tl.trans(p), c.to(tl.float32), attended, input_precision=FINE)
+            places = (first + row)[:, None] * columns + column[None, :]
+            p = tl.load(weights + places, mask=(row < count)[:, None], other=0.0) * scales[:, None]
+            attended = tl.dot(tl.trans(p), c, attended, input_precision=FINE)
+        if KEEP:
+            for i in range(0, count, STEP):
+                row = i + tl.arange(0, STEP)
+                c, scales = item_features(
+                    contexts, context_norms, context_row, row, count, feature, known, context_per_item,
+                    context_item_stride, context_row_stride, NORMALIZE,
+                )  # fmt: skip
+                own = gram_weights + (first + row)[:, None] * columns + column[None, :]
+                so_far = tl.load(own, mask=(row < count)[:, None] & (d > 0), other=0.0)
+                part = tl.dot(c, tl.trans(attended), input_precision=FINE) * scales[:, None]
+                tl.store(own, so_far + part, mask=(row < count)[:, None])
         q = tl.load(queries + query_offsets[:, None] + feature[None, :], mask=known, other=0.0).to(tl.float32)
         products += tl.sum(attended * q, 1)
         squares += tl.sum(attended * attended, 1)
@@ -310,8 +336,9 @@ def item_relevances(
     if VECTORS or tl.max(cancelled.to(tl.int32)) > 0:
         q_offsets = row_offsets(q_rows, query_per_item, query_item_stride, query_row_stride)
         of_vectors, lengths = attended_products(
-            weights, columns, contexts, context_norms, context_row, context_per_item, context_item_stride,
-            context_row_stride, first, count, column, queries, q_offsets, D, NORMALIZE, N, STEP, WIDTH, FINE,
+            gram_weights, weights, columns, contexts, context_norms, context_row, context_per_item,
+            context_item_stride, context_row_stride, first, count, column, queries, q_offsets, D,
+            NORMALIZE, KEEP and VECTORS, N, STEP, WIDTH, FINE,
         )  # fmt: skip
         products = tl.where(cancelled, of_vectors * q_scales, products)
         squares = tl.where(cancelled, lengths, squares)
@@ -319,3 +346,60 @@ def item_relevances(
     lengths = q_norms * q_scales * tl.sqrt(squares)
     relevances = tl.where(lengths != 0, products / least_length(lengths, totals), 0.0)
     return totals, squares, lengths, tl.where(broken > 0, float("nan"), relevances)
+
+
+@triton.jit
+def attend(
+    cells, weights, gram_weights, columns, statistics, relevances,
+    contexts, context_norms, context_rows, context_owners, context_items, context_counts, context_firsts,
+    context_lengths, context_per_item, context_item_stride, context_row_stride, context_tile, rows,
+    n_context_items, n_rows,
+    queries, query_norms, query_rows, query_owners, query_items, query_counts, query_firsts, query_lengths,
+    query_per_item, query_item_stride, query_row_stride, query_tile, n_query_items, n_columns,
+    grams, local_tile, gram_columns, D, slope, lambda_softmax,
+    WHOLE: tl.constexpr, NORMALIZE: tl.constexpr, CLIPS: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr,
+    VECTORS: tl.constexpr, KEEP: tl.constexpr, ITEMS: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr, MAIN: tl.constexpr, FINE: tl.constexpr,
+):  # fmt: skip
+    """From a unit's features to the relevances of its items of contexts and its queries, (ITEMS, columns).
+
+    Where KEEP, Σp, ‖a‖² and ‖q‖‖a‖ follow them, and G p is stored; else the weights may take the similarities' place.
+    Grams are of slots of tiles, of which this one is `local_tile`.
+    """
+    unit_similarities(
+        cells, columns, contexts, context_norms, context_rows, context_owners, context_firsts, context_lengths,
+        context_per_item, context_item_stride, context_row_stride, context_tile, rows, n_rows,
+        queries, query_norms, query_rows, query_owners, query_firsts, query_lengths,
+        query_per_item, query_item_stride, query_row_stride, query_tile, columns, n_columns, D,
+        NORMALIZE, WHOLE, M, N, K, EVEN, MAIN,
+    )  # fmt: skip
+    tl.debug_barrier()
+    if NORM != "none":
+        unit_statistics(
+            statistics, cells, columns, n_rows, query_items, query_counts, query_lengths, query_tile,
+            n_query_items, slope, CLIPS, NORM, WHOLE, ITEMS, M, STEP,
+        )  # fmt: skip
+        tl.debug_barrier()
+    first = 0
+    for place in range(n_context_items):
+        item, count = item_at(context_items, context_counts, context_lengths, context_tile, place, ITEMS, WHOLE)
+        begin = tl.load(context_firsts + item)
+        of_item = grams if VECTORS else grams + (local_tile * rows + first) * gram_columns
+        for column in range(0, n_columns, N):
+            totals, squares, lengths, r = item_relevances(
+                cells, weights, gram_weights, columns, statistics, of_item, gram_columns,
+                contexts, context_norms, begin, context_per_item, context_item_stride, context_row_stride,
+                first, count, queries, query_norms, query_rows, query_owners, query_firsts, query_lengths,
+                query_per_item, query_item_stride, query_row_stride, query_tile, columns, column,
+                D, slope, lambda_softmax,
+                NORMALIZE, CLIPS, NORM, SHIFTED, WHOLE, VECTORS, KEEP, ITEMS, M, N, STEP, WIDTH, FINE,
+            )  # fmt: skip
+            own = relevances + place * columns + column + tl.arange(0, N)
+            tl.store(own, r)
+            if KEEP:
+                tl.store(own + ITEMS * columns, totals)
+                tl.store(own + 2 * ITEMS * columns, squares)
+                tl.store(own + 3 * ITEMS * columns, lengths)
+        first += count
+    tl.debug_barrier()

@@ -5,12 +5,10 @@ import triton.language as tl
 
 from crossret_kernels.cross_attention.triton_attention import MOST
 from crossret_kernels.cross_attention.triton_long_attention import (
+    attend,
     extent,
     item_at,
-    item_relevances,
     row_scales,
-    unit_similarities,
-    unit_statistics,
 )
 from crossret_kernels.triton_tiles import bounded, grouped, product, row_offsets, tile_items
 
@@ -36,12 +34,12 @@ def item_gram_matrices(
         item, count = item_at(context_items, context_counts, context_lengths, tile, place, ITEMS, False)
         if tl.program_id(1) * M < count:
             begin = tl.load(context_firsts + item)
-            rows = (begin + tl.minimum(row, count - 1)).to(tl.int64)
+            rows = begin + tl.minimum(row, count - 1)
             offsets = row_offsets(rows, context_per_item, context_item_stride, context_row_stride)
             scales = row_scales(tl.load(context_norms + rows), NORMALIZE)
             for j in range(0, count, M):
                 other = j + tl.arange(0, M)
-                others = (begin + tl.minimum(other, count - 1)).to(tl.int64)
+                others = begin + tl.minimum(other, count - 1)
                 other_offsets = row_offsets(others, context_per_item, context_item_stride, context_row_stride)
                 other_scales = row_scales(tl.load(context_norms + others), NORMALIZE)
                 block = product(contexts, offsets, contexts, other_offsets, D, M, M, K, EVEN, MAIN)
@@ -125,37 +123,16 @@ def long_forward(
             context_tile = first_context_tile + local_tile
         n_context_items, n_rows = extent(context_items, context_counts, context_lengths, context_tile, ITEMS, WHOLE)
         n_query_items, n_columns = extent(query_items, query_counts, query_lengths, query_tile, ITEMS, WHOLE)
-        unit_similarities(
-            cells, columns, contexts, context_norms, context_rows, context_owners, context_firsts, context_lengths,
-            context_per_item, context_item_stride, context_row_stride, context_tile, rows, n_rows,
-            queries, query_norms, query_rows, query_owners, query_firsts, query_lengths,
-            query_per_item, query_item_stride, query_row_stride, query_tile, columns, n_columns, D,
-            NORMALIZE, WHOLE, M, N, K, EVEN, MAIN,
+        attend(
+            cells, cells, cells, columns, statistics, relevances,
+            contexts, context_norms, context_rows, context_owners, context_items, context_counts, context_firsts,
+            context_lengths, context_per_item, context_item_stride, context_row_stride, context_tile, rows,
+            n_context_items, n_rows,
+            queries, query_norms, query_rows, query_owners, query_items, query_counts, query_firsts, query_lengths,
+            query_per_item, query_item_stride, query_row_stride, query_tile, n_query_items, n_columns,
+            grams, local_tile, gram_columns, D, slope, lambda_softmax,
+            WHOLE, NORMALIZE, CLIPS, NORM, SHIFTED, VECTORS, False, ITEMS, M, N, K, STEP, WIDTH, EVEN, MAIN, FINE,
         )  # fmt: skip
-        tl.debug_barrier()
-        if NORM != "none":
-            unit_statistics(
-                statistics, cells, columns, n_rows, query_items, query_counts, query_lengths, query_tile,
-                n_query_items, slope, CLIPS, NORM, WHOLE, ITEMS, M, STEP,
-            )  # fmt: skip
-            tl.debug_barrier()
-        first = 0
-        for place in range(n_context_items):
-            item, count = item_at(context_items, context_counts, context_lengths, context_tile, place, ITEMS, WHOLE)
-            begin = tl.load(context_firsts + item)
-            of_item = grams + (local_tile * rows + first) * gram_columns if not VECTORS else grams
-            for column in range(0, n_columns, N):
-                _, _, _, r = item_relevances(
-                    cells, cells, cells, columns, statistics, of_item, gram_columns,
-                    contexts, context_norms, begin, context_per_item, context_item_stride, context_row_stride,
-                    first, count, queries, query_norms, query_rows, query_owners, query_firsts, query_lengths,
-                    query_per_item, query_item_stride, query_row_stride, query_tile, columns, column,
-                    D, slope, lambda_softmax,
-                    NORMALIZE, CLIPS, NORM, SHIFTED, WHOLE, VECTORS, False, ITEMS, M, N, STEP, WIDTH, FINE,
-                )  # fmt: skip
-                tl.store(relevances + place * columns + column + tl.arange(0, N), r)
-            first += count
-        tl.debug_barrier()
         places = tl.arange(0, ITEMS)
         context_item, _ = tile_items(context_items, context_counts, context_lengths, context_tile, ITEMS, WHOLE)
         first = 0

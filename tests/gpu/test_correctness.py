@@ -78,12 +78,17 @@ def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) ->
 
 @precisions
 @directions
+@pytest.mark.parametrize("rows", [(36, 20), (197, 77)], ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_batch_of_many_tiles(function: Callable[..., Tensor], direction: str, name: str) -> None:
+def test_a_batch_of_many_tiles(
+    function: Callable[..., Tensor], rows: tuple[int, int], direction: str, name: str
+) -> None:
     """By the same rule, with the truth made on the GPU too."""
+    n = 90 * 36 // rows[0], 150 * 20 // rows[1]
     with precision(name) as dtype:
-        regions, words = randn(90, 36, 1024, dtype=dtype), randn(150, 20, 1024, seed=1, dtype=dtype)
-        of_items = lengths(90, 10, 36), lengths(150, 4, 20)
+        sides = (randn(count, own, 1024, seed=own, dtype=dtype) for count, own in zip(n, rows, strict=True))
+        regions, words = sides
+        of_items = [lengths(count, own // 4, own) for count, own in zip(n, rows, strict=True)]
         options = {"direction": direction, "normalize": True}
         ours = results(function, regions, words, *of_items, backend=BACKEND, **options)
         eager = results(function, regions, words, *of_items, backend="reference", **options)
@@ -143,8 +148,10 @@ def test_argmax(direction: str) -> None:
 @pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int]) -> None:
-    """What "triton" refuses, longer items of attention, backend=None gives to another."""
     regions, words = randn(5, rows[0], 100), randn(6, rows[1], 100, seed=1)
-    expected = function(regions.double(), words.double(), normalize=True)
-    found = function(regions, words, normalize=True)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    pairs = torch.tensor([[0, 5], [4, 1], [0, 0], [0, 5]])
+    for options in ({}, {"pairs": pairs}):
+        expected = results(function, regions.double(), words.double(), normalize=True, **options)
+        found = results(function, regions, words, normalize=True, backend=BACKEND, **options)
+        for ours, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)

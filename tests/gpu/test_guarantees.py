@@ -20,10 +20,21 @@ MOST_BYTES = 256 * 2**20  # beyond inputs, scores and gradients
 SLEEP = 10**9  # cycles of the device, half a second
 
 
-def batch(n_images: int = 60, n_captions: int = 60, dim: int = 512, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+SHORT, LONG = (36, 20), (197, 77)  # items of regions and of words: within a tile of attention on the chip, and beyond
+rows = pytest.mark.parametrize("rows", [SHORT, LONG], ids=["short", "long"])
+
+
+def batch(
+    n_images: int = 60,
+    n_captions: int = 60,
+    dim: int = 512,
+    dtype: torch.dtype = torch.float32,
+    rows: tuple[int, int] = SHORT,
+) -> list[Tensor]:
     """Features on the device that require gradients, lengths on the host."""
-    sides = randn(n_images, 36, dim, dtype=dtype), randn(n_captions, 20, dim, seed=1, dtype=dtype)
-    return [*(side.requires_grad_() for side in sides), lengths(n_images, 10, 36), lengths(n_captions, 4, 20)]
+    sides = randn(n_images, rows[0], dim, dtype=dtype), randn(n_captions, rows[1], dim, seed=1, dtype=dtype)
+    of_items = (lengths(n, own // 4, own) for n, own in zip((n_images, n_captions), rows, strict=True))
+    return [*(side.requires_grad_() for side in sides), *of_items]
 
 
 def step(function: Callable[..., Tensor], arguments: list[Tensor], **options: Any) -> tuple[Tensor, ...]:
@@ -38,10 +49,13 @@ def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None
 
 
 @dtypes
+@rows
 @directions
 @functions
-def test_the_same_bits_again(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
-    arguments = batch(200, 300, dtype=dtype)
+def test_the_same_bits_again(
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype
+) -> None:
+    arguments = batch(200, 300, dtype=dtype, rows=rows)
     expected = step(function, arguments, direction=direction)
     for _ in range(3):
         assert_same(step(function, arguments, direction=direction), expected)
@@ -50,10 +64,13 @@ def test_the_same_bits_again(function: Callable[..., Tensor], direction: str, dt
     assert_same(step(function, arguments, direction=direction, pairs=pairs), expected)
 
 
+@rows
 @directions
 @functions
-def test_a_graph_of_a_call_follows_its_features(function: Callable[..., Tensor], direction: str) -> None:
-    arguments = batch()
+def test_a_graph_of_a_call_follows_its_features(
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int]
+) -> None:
+    arguments = batch(rows=rows)
     step(function, arguments, direction=direction)  # compiles, plans
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -101,17 +118,18 @@ def test_streams_share_plans(function: Callable[..., Tensor], monkeypatch: pytes
     assert_same(late, expected)
 
 
+@rows
 @directions
 @functions
 def test_nothing_waits_for_the_device(
-    function: Callable[..., Tensor], direction: str, monkeypatch: pytest.MonkeyPatch
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With lengths on the host, from the second call with them on: the first brings its plan there.
 
     Pairs on the device are looked at before they are scored, which waits; nothing after that does.
     """
     monkeypatch.setattr(selection, "checkable", lambda: False)
-    arguments = batch()
+    arguments = batch(rows=rows)
     expected = step(function, arguments, direction=direction)
     pairs = torch.tensor([[0, 1], [5, 7]], device=DEVICE)
     listed = step(function, arguments, direction=direction, pairs=pairs)
@@ -139,27 +157,35 @@ def rise(call: Callable[[], Any]) -> int:
 
 
 @dtypes
+@rows
 @directions
 @functions
-def test_memory_of_scores(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
-    arguments = [value.detach() for value in batch(1000, 5000, dtype=dtype)]
+def test_memory_of_scores(
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype
+) -> None:
+    arguments = [value.detach() for value in batch(1000, 5000 if rows == SHORT else 1000, dtype=dtype, rows=rows)]
     assert rise(lambda: function(*arguments, direction=direction, backend=BACKEND)) <= MOST_BYTES
 
 
 @dtypes
+@rows
 @directions
 @functions
-def test_memory_of_gradients(function: Callable[..., Tensor], direction: str, dtype: torch.dtype) -> None:
-    arguments = batch(512, 512, 1024, dtype)
+def test_memory_of_gradients(
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype
+) -> None:
+    arguments = batch(512, 512, 1024, dtype, rows)
     scores = function(*arguments, direction=direction, backend=BACKEND)
     weights = randn(*scores.shape, seed=3)
     assert rise(lambda: torch.autograd.grad(scores, arguments[:2], weights, retain_graph=True)) <= MOST_BYTES
 
 
+@rows
 @functions
-def test_memory_of_listed_pairs(function: Callable[..., Tensor]) -> None:
-    arguments = batch(512, 512, 256, torch.bfloat16)
-    pairs = torch.stack([torch.randint(0, 512, (500_000,), device=DEVICE) for _ in range(2)], 1)
+def test_memory_of_listed_pairs(function: Callable[..., Tensor], rows: tuple[int, int]) -> None:
+    arguments = batch(512, 512, 256, torch.bfloat16, rows)
+    count = 500_000 if rows == SHORT else 20_000
+    pairs = torch.stack([torch.randint(0, 512, (count,), device=DEVICE) for _ in range(2)], 1)
     scores = function(*arguments, pairs=pairs, backend=BACKEND)
     weights = randn(*scores.shape, seed=3)
     assert rise(lambda: function(*(value.detach() for value in arguments), pairs=pairs, backend=BACKEND)) <= MOST_BYTES
@@ -192,11 +218,14 @@ def test_a_compiled_training_step(function: Callable[..., Tensor]) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@rows
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), -float("inf"), 3e38])
 @directions
 @functions
-def test_what_is_not_finite_stays_in_its_item(function: Callable[..., Tensor], direction: str, spoilt: float) -> None:
-    clean = batch()
+def test_what_is_not_finite_stays_in_its_item(
+    function: Callable[..., Tensor], direction: str, rows: tuple[int, int], spoilt: float
+) -> None:
+    clean = batch(rows=rows)
     expected = function(*clean, direction=direction, backend=BACKEND)
     dirty = [value.detach().clone() for value in clean]
     dirty[0][7, 2, 100] = spoilt

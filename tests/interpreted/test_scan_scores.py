@@ -9,9 +9,8 @@ import pytest
 import torch
 from hypothesis import assume, given
 
-from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
+from crossret_kernels import scan_scores, scan_topk
 from crossret_kernels.cross_attention import tiling, triton, triton_attention, triton_gradients
-from crossret_kernels.ragged import Ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
 
@@ -366,32 +365,6 @@ def test_no_pairs(n: tuple[int, int]) -> None:
     assert scan_scores(torch.randn(2, 2, 4), torch.randn(2, 2, 4), pairs=none, backend="triton").shape == (0,)
 
 
-def test_gradients_of_items_too_long_for_a_tile_are_refused() -> None:
-    long = torch.randn(2, 129, 4, requires_grad=True)
-    with pytest.raises(UnsupportedByBackend, match="to 128 rows on one side and 64 on the other, these have up to 129"):
-        scan_scores(long, torch.randn(2, 3, 4), backend="triton")
-    with pytest.raises(UnsupportedByBackend, match="these have up to 80 and 65"):
-        scan_scores(torch.randn(2, 80, 4, requires_grad=True), torch.randn(2, 65, 4), backend="triton")
-    operation = (long, None, None, torch.randn(2, 3, 4), None, None, None)
-    scores = OPERATION(*operation, "t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, False)  # as torch.compile calls it
-    with pytest.raises(UnsupportedByBackend, match="these have up to 129"):
-        scores.sum().backward()
-    lengths = torch.tensor([128, 1])
-    assert scan_scores(long, torch.randn(2, 3, 4), lengths, backend="triton").isfinite().all()
-
-
-def test_items_too_long_are_known_without_looking_at_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a CUDA graph is captured, by lengths on the host; while torch.compile traces, by the padding."""
-    words = Ragged(torch.zeros(2, 3, 4), None, None)
-    padded = Ragged(torch.zeros(2, 129, 4), None, torch.tensor([3, 129]))
-    packed = Ragged(torch.zeros(132, 4), torch.tensor([0, 3, 132]), None)
-    short = Ragged(torch.zeros(2, 129, 4), None, torch.tensor([3, 5]))
-    monkeypatch.setattr(tiling, "checkable", lambda: False)
-    assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, False, True]
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert [tiling.refusal(side, words) is None for side in (padded, packed, short)] == [False, True, False]
-
-
 def test_best_images_of_every_caption() -> None:
     batch = batch_of(9, 4).to(torch.float32)
     values, indices = scan_topk(*batch.arguments(), k=3, backend="triton")
@@ -431,13 +404,3 @@ def test_inside_torch_compile() -> None:
         torch.autograd.grad(scores.sum(), sides), torch.autograd.grad(expected.sum(), sides), strict=True
     ):
         assert torch.equal(ours, true)
-
-
-def test_items_too_long_inside_torch_compile() -> None:
-    score = torch.compile(
-        lambda v, e: scan_scores(v, e, backend="triton"), fullgraph=True, dynamic=True, backend="aot_eager"
-    )
-    words = torch.randn(2, 3, 4, requires_grad=True)
-    assert score(torch.randn(2, 12, 4), words).isfinite().all()
-    with pytest.raises(Exception, match="these have up to 129"):  # of torch.compile's own, about what was raised
-        score(torch.randn(2, 129, 4), words).sum().backward()

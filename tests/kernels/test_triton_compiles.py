@@ -26,6 +26,10 @@ STACK_BOUNDS = {
     "scan_backward": (3584, 2560),
     "feature_gradients": (512, 64),
     "long_forward": (640, 1024),
+    "long_backward": (512, 1024),
+    "item_gram_gradients": (1280, 512),
+    "add_gram_products": (512, 128),
+    "long_feature_gradients": (64, 256),
     "best_of_tiles": (384, 192),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
@@ -34,6 +38,7 @@ IEEE_STACK_BOUNDS = {
     "scan_backward": (7168, 2560),
     "feature_gradients": (2048, 64),
     "long_forward": (640, 640),
+    "long_backward": (512, 512),
 }
 OTHERS_STACK_BOUNDS = (64, 64)
 
