@@ -6,9 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.ragged import Ragged
@@ -16,24 +18,32 @@ from crossret_kernels.ragged import Ragged
 KEPT_PLANS = 64
 KEPT_BYTES = 64 * 2**20  # of them together, on the device; the latest stays whatever it takes
 
+ALIGNED = 32  # int32: tables that begin at other addresses would have kernels compiled for them
+
 Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A plan, its bytes on the device, and the streams that its memory waits for, none on a CPU."""
+    """A plan and its bytes on the device.
+
+    Attributes:
+        ready: when its tables are there; None on a CPU.
+        streams: those that have waited for it, and that its memory waits for.
+    """
 
     plan: object
     nbytes: int
+    ready: torch.cuda.Event | None
     streams: set[torch.cuda.Stream]
 
 
 class _Kept:
     """Plans by what they were made of, the latest used; those that a CUDA graph was captured with are kept for good.
 
-    Threads and streams share them. A plan is kept when its tables are on the device, so that any stream may read them;
-    once it is dropped, no other tensor gets their memory before all streams that read them have done what they had
-    queued by then.
+    Threads and streams share them. A stream waits until the tables that another's call brought are there; once a plan
+    is dropped, no other tensor gets their memory before all streams that read them have done what they had queued by
+    then. A capture waits for nothing: what begins one, as torch.cuda.graph does, has waited for the device.
     """
 
     def __init__(self) -> None:
@@ -55,13 +65,15 @@ class _Kept:
                 self._captured[key] = self._pop(key).plan
             elif stream is not None and stream not in entry.streams:
                 entry.streams.add(stream)
+                _wait(stream, entry.ready)
                 for table in _tables(entry.plan):
                     table.record_stream(stream)
             return entry.plan
 
     def put(self, key: tuple[object, ...], plan: object, stream: torch.cuda.Stream | None) -> None:
         """Keeps a plan that was made on this stream, in place of what another thread may have made meanwhile."""
-        entry = _Entry(plan, sum(table.nbytes for table in _tables(plan)), set() if stream is None else {stream})
+        nbytes = sum(table.nbytes for table in _tables(plan))
+        entry = _Entry(plan, nbytes, *((None, set()) if stream is None else (_mark(stream), {stream})))
         with self._lock:
             if key in self._latest:
                 self._pop(key)
@@ -86,7 +98,7 @@ _kept = _Kept()
 def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
     """What `make` makes of a side's lengths with these options, made at the first call with them.
 
-    Its tables are to be on the device when `make` returns: what copies them there waits until they are.
+    It brings tables to the device by `on_device`, on the stream of the call.
     """
     key = (kind, *options, *_key(side))
     stream = _stream(side.values.device)
@@ -97,9 +109,30 @@ def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make:
     return found
 
 
+def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
+    """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths."""
+    starts = np.cumsum([0] + [-(-table.size // ALIGNED) * ALIGNED for table in tables])
+    joined = torch.empty(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
+    for start, table in zip(starts, tables, strict=False):
+        joined.numpy()[start : start + table.size] = table.ravel()
+    there = joined.to(device, non_blocking=True)
+    return tuple(
+        there[start : start + table.size].view(table.shape) for start, table in zip(starts, tables, strict=False)
+    )
+
+
 def _stream(device: torch.device) -> torch.cuda.Stream | None:
     """What kernels are launched on."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
+def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    return stream.record_event()
+
+
+def _wait(stream: torch.cuda.Stream, ready: torch.cuda.Event | None) -> None:
+    if ready is not None:
+        stream.wait_event(ready)
 
 
 def _key(side: Ragged) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan
+from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.ragged import Ragged
 
 EMPTY = -1
@@ -128,9 +128,7 @@ def plan_tiles(lengths: Ints, first_rows: Ints, size: int, segments: int, device
             place += uses
         rows[block, slot:] = rows[block, :1]
         tile += alike
-    return TilePlan(
-        size, segments, *(torch.from_numpy(table).to(device) for table in (rows, owners, items, rows_of_items))
-    )
+    return TilePlan(size, segments, *on_device(device, rows, owners, items, rows_of_items))
 
 
 def lengths_of(side: Ragged) -> Ints:
@@ -174,10 +172,7 @@ def items_of(side: Ragged) -> ItemTable:
 
     def make() -> ItemTable:
         lengths = lengths_of(side)
-        device = side.values.device
-        first_rows, rows = (
-            torch.from_numpy(table.astype(np.int32)).to(device) for table in (first_rows_of(side), lengths)
-        )
+        first_rows, rows = on_device(side.values.device, first_rows_of(side), lengths)
         return ItemTable(first_rows, rows, int(lengths.max(initial=1)))
 
     return kept_plan(ItemTable, (), side, make)

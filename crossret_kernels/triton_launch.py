@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import ItemTable, TilePlan, items_of, tiles_of
 from crossret_kernels.triton_tiles import row_norms
 
+MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
 LEAST_SLOTS = 16  # of a tile: the least side of a product in Triton
 
 
@@ -43,6 +45,12 @@ class Side:
         # Plans are made on the host: what the device has is waited for once.
         offsets, lengths = (None if integers is None else integers.cpu() for integers in (offsets, lengths))
         ragged = Ragged(values, offsets, lengths)
+        n_rows = values.size(0) if offsets is not None else values.size(0) * values.size(1)
+        if n_rows >= MOST_ROWS:
+            raise UnsupportedByBackend(
+                f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, padding "
+                f"included, these are {n_rows}"
+            )
         if offsets is not None:
             return cls(values, 1, values.stride(0), values.stride(0), values.size(0), len(ragged), ragged)
         n, longest, _ = values.shape

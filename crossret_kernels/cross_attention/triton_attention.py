@@ -155,10 +155,9 @@ def attended_lengths(
 
 @triton.jit
 def pooled_exponentials(relevances, query_owners, n_query_items, lambda_lse, SHIFTED: tl.constexpr):
-    """(exp(λ₂(r − shift)), shift), both (context items, N); 0 in empty slots. A small λ₂ needs no shift."""
+    """(exp(λ₂(r − shift)), shift), both (context items, N). A small λ₂ needs no shift."""
     shift = column_maxima(relevances, query_owners, n_query_items) if SHIFTED else tl.zeros_like(relevances)
-    exponents = lambda_lse * (relevances - shift) * LOG2_E
-    return tl.where((query_owners >= 0)[None, :], tl.exp2(exponents), 0.0), shift
+    return tl.exp2(lambda_lse * (relevances - shift) * LOG2_E), shift
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from crossret_kernels.cross_attention.triton_backward import (
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import Side, launch, precisions
 
-BLOCK_BYTES = 128 * 2**20  # of the tiles' gradients and weights
+BLOCK_BYTES = 96 * 2**20  # of the tiles' gradients and weights
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32
 GRAM_GRADIENT_BYTES = 16 * 2**20
 LISTED = 128  # blocks that are looked at together

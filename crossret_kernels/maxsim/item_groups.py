@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan
+from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import EMPTY, Ints, first_rows_of, lengths_of
 
@@ -81,6 +80,6 @@ def groups_of(side: Ragged, columns: int, depth: int, window: int, n_tiles: int)
         slots = padded.reshape(len(order), -1, abreast)
         readable = np.where(slots == EMPTY, np.maximum(slots[:, :, :1], 0), slots)
         table = np.stack([first_rows_of(side)[readable], lengths[readable], slots], -1)
-        return ItemGroups(abreast.bit_length() - 1, torch.from_numpy(table.astype(np.int32)).to(side.values.device))
+        return ItemGroups(abreast.bit_length() - 1, *on_device(side.values.device, table))
 
     return kept_plan(ItemGroups, (columns, depth, window, magnitude), side, make)

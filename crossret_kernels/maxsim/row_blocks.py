@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan
+from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import Ints, first_rows_of, lengths_of
 
@@ -80,7 +79,8 @@ def blocks_of(side: Ragged, largest: int) -> RowBlocks:
         lengths = lengths_of(side)
         size = block_rows(lengths, largest)
         table, borders = cut(lengths, first_rows_of(side), size)
-        return RowBlocks(size, _on_device(side, table), _on_device(side, borders), borders)
+        table_there, borders_there = on_device(side.values.device, table, borders)
+        return RowBlocks(size, table_there, borders_there, borders)
 
     return kept_plan(RowBlocks, (largest,), side, make)
 
@@ -93,10 +93,7 @@ def valid_rows_of(side: Ragged) -> ValidRows:
         items = np.repeat(np.arange(len(lengths)), lengths)
         starts = lengths.cumsum() - lengths
         rows = first_rows_of(side)[items] + np.arange(len(items)) - starts[items]
-        return ValidRows(_on_device(side, rows), _on_device(side, items), _on_device(side, starts), len(items))
+        rows_there, items_there, starts_there = on_device(side.values.device, rows, items, starts)
+        return ValidRows(rows_there, items_there, starts_there, len(items))
 
     return kept_plan(ValidRows, (), side, make)
-
-
-def _on_device(side: Ragged, table: Ints) -> Tensor:
-    return torch.from_numpy(table.astype(np.int32)).to(side.values.device)

@@ -124,7 +124,7 @@ def test_streams_share_plans(function: Callable[..., Tensor], monkeypatch: pytes
 def test_nothing_waits_for_the_device(
     function: Callable[..., Tensor], direction: str, rows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With lengths on the host, from the second call with them on: the first brings its plan there.
+    """With lengths on the host, new ones too, whose plans go to the device.
 
     Pairs on the device are looked at before they are scored, which waits; nothing after that does.
     """
@@ -134,6 +134,7 @@ def test_nothing_waits_for_the_device(
     pairs = torch.tensor([[0, 1], [5, 7]], device=DEVICE)
     listed = step(function, arguments, direction=direction, pairs=pairs)
     torch.cuda.synchronize()
+    monkeypatch.setattr(kept_plans, "_kept", kept_plans._Kept())
     torch.cuda.set_sync_debug_mode("error")
     try:
         found = step(function, arguments, direction=direction)

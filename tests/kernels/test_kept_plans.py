@@ -60,13 +60,16 @@ def test_plans_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Streams:
-    """A pretended device: the stream that calls are made on, whether it is captured, and who is said to read what."""
+    """A pretended device: the stream that calls are made on, whether it is captured, and who waits and reads what."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.current = "first"
         self.captured = False
         self.readers: list[tuple[int, str]] = []
+        self.waited: list[tuple[str, str]] = []
         monkeypatch.setattr(kept_plans, "_stream", lambda device: self.current)
+        monkeypatch.setattr(kept_plans, "_mark", lambda stream: f"brought on {stream}")
+        monkeypatch.setattr(kept_plans, "_wait", lambda stream, ready: self.waited.append((stream, ready)))
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captured)
         monkeypatch.setattr(
             torch.Tensor, "record_stream", lambda table, stream: self.readers.append((table.data_ptr(), stream))
@@ -89,6 +92,7 @@ def test_plans_of_a_captured_graph_stay(streams: Streams, monkeypatch: pytest.Mo
         tiles_of(ragged([length]), 16, 16)
     assert tiles_of(ragged([1]), 16, 16) is plan
     assert not streams.readers  # of memory that is never given back
+    assert not streams.waited  # a captured wait for what was not captured is an error
 
 
 def test_memory_of_a_plan_waits_for_every_other_stream_that_reads_it(streams: Streams) -> None:
@@ -99,6 +103,25 @@ def test_memory_of_a_plan_waits_for_every_other_stream_that_reads_it(streams: St
         assert tiles_of(ragged([1]), 16, 16) is plan
     tables = [table.data_ptr() for table in (plan.rows, plan.owners, plan.items, plan.lengths)]
     assert sorted(streams.readers) == sorted((table, name) for table in tables for name in ("second", "third"))
+
+
+def test_other_streams_wait_once_until_the_tables_are_there(streams: Streams) -> None:
+    tiles_of(ragged([1]), 16, 16)
+    for streams.current in ("second", "first", "third", "second"):
+        tiles_of(ragged([1]), 16, 16)
+    assert streams.waited == [("second", "brought on first"), ("third", "brought on first")]
+
+
+def test_tables_are_brought_together() -> None:
+    """At addresses that divide by 16 bytes, as all others that kernels are compiled for."""
+    tables = [np.arange(5), np.zeros((0, 3), np.int32), -np.arange(33).reshape(3, 11)]
+    brought = kept_plans.on_device(torch.device("cpu"), *tables)
+    assert {table.dtype for table in brought} == {torch.int32}
+    assert len({table.untyped_storage().data_ptr() for table in brought}) == 1
+    for table, ours in zip(tables, brought, strict=True):
+        assert ours.is_contiguous()
+        assert np.array_equal(ours.numpy(), table)
+        assert (ours.storage_offset() * 4) % 16 == 0
 
 
 @dataclass
