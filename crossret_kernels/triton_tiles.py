@@ -175,7 +175,10 @@ def row_norms(
     features, norms, n_rows, per_item, item_stride, row_stride, D,
     INVERTED: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """‖x‖ of every row of a side or its inverse; 0 where it is not finite: scores are NaN there by similarities."""
+    """‖x‖ of every row of a side or its inverse.
+
+    0 where it is not finite, scores are NaN there by similarities, and where its inverse may not be.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cells = features + row_offsets(row, per_item, item_stride, row_stride)[:, None] + tl.arange(0, K)[None, :]
     inside = (row < n_rows)[:, None]
@@ -190,5 +193,5 @@ def row_norms(
         x = x / scale[:, None]
         squares += tl.sum(x * x, 1)
     norm = scale * tl.sqrt(squares)
-    norm = tl.where(norm < float("inf"), norm, 0.0)
+    norm = tl.where((norm >= 2.0**-126) & (norm < float("inf")), norm, 0.0)
     tl.store(norms + row, inverse(norm) if INVERTED else norm, mask=row < n_rows)

@@ -80,6 +80,14 @@ def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
     Expectation.of(maxsim_scores, batch, dtype, direction=direction, normalize=False).check("triton")
 
 
+@directions
+def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
+    regions, words = (torch.full((2, 3, 4), value, requires_grad=True) for value in (1e-39, 1.0))
+    scores = maxsim_scores(regions, words, direction=direction, normalize=True, backend="triton")
+    assert torch.equal(scores, torch.zeros(2, 2))
+    assert all(torch.equal(grad, torch.zeros(2, 3, 4)) for grad in torch.autograd.grad(scores.sum(), (regions, words)))
+
+
 # --- argmax
 
 
