@@ -15,7 +15,7 @@ from crossret_kernels.tile_plan import fill_of, lengths_of
 from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
-LARGER_TILE = 256  # where products take most of the time, and the largest are less than WELL_FILLED as full
+LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full
 WELL_FILLED = 0.95
 CELLS = 128 * 256  # of a tile, at most: what they take of registers is half of all
 COLUMNS = 64  # of a tile of best contexts, beside the tile of similarities
@@ -80,17 +80,20 @@ class Call:
         """Whether each item of queries has tiles of its own."""
         return self.pairs is not None or self.queries.table.longest > LARGEST_TILE
 
-    def tiling(self) -> Tiling:
+    def tiling(self, index: bool) -> Tiling:
+        """The tile for scores or, with `index`, for places: what a thread keeps besides the product is to fit it."""
         dtype, dim = self.contexts.features.dtype, self.contexts.dim
         wide, precision = dtype == torch.float32, precisions(dtype)[0]
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
+        # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
         in_registers = precision == "ieee"
         resident = dim <= LARGEST_RESIDENT and not in_registers
         k = slots_for(dim, 16) if resident else 16 if in_registers else 32 if wide else 64
         small = resident or in_registers
-        m = self._queries_of_tile(not small)
+        plain = dim % k == 0 and not (small or index or self.normalize)
+        m = self._queries_of_tile(plain)
         n = 64 if small or self.pairs is not None else min(CELLS // m, 256)
-        columns = COLUMNS // 2 if in_registers else COLUMNS
+        columns = COLUMNS // 2 if in_registers or (index and self.by_items and not resident) else COLUMNS
         return Tiling(m, n, min(n, columns), k, resident, 8 if m >= 128 else 4, 2 if wide and resident else 3)
 
     def _queries_of_tile(self, larger: bool) -> int:
@@ -171,7 +174,7 @@ def find(
     call: Call, scales: tuple[Tensor, Tensor], out: Tensor | None, places: Places | None, first: int, window: int
 ) -> None:
     """Stores all scores, or the best contexts in a window of items from the first; of a listed call's pairs, all."""
-    contexts, queries, tile = call.contexts, call.queries, call.tiling()
+    contexts, queries, tile = call.contexts, call.queries, call.tiling(places is not None)
     plan = None if call.by_items else queries.tiles(tile.m, tile.m)
     n_tiles = queries.n_items if plan is None else plan.tiles
     groups = call.groups(tile, window, n_tiles)

@@ -81,6 +81,14 @@ def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
 
 
 @directions
+@pytest.mark.usefixtures("precision")
+def test_largest_tiles(direction: str) -> None:
+    """Of the small ones such hold three items of ten queries, and the next smaller ones one."""
+    batch = Features(randn(5, 10, 64, seed=1).double(), randn(7, 10, 64, seed=2).double(), None, None, None)
+    Expectation.of(maxsim_scores, batch, torch.float32, direction=direction, normalize=False).check("triton")
+
+
+@directions
 def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
     regions, words = (torch.full((2, 3, 4), value, requires_grad=True) for value in (1e-39, 1.0))
     scores = maxsim_scores(regions, words, direction=direction, normalize=True, backend="triton")

@@ -88,6 +88,7 @@ class Case:
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
+long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
@@ -115,6 +116,9 @@ COVERING = [
     maxsim("bfloat16", ARCHITECTURES, regions=(36, 36), words=(6, 20), dim=1024, gradients=True),
     maxsim("bfloat16", (80, 90), regions=(36, 36), words=(6, 20), dim=1024, options={"direction": "i2t"}),
     maxsim("tf32", (80, 90), regions=(36, 36), words=(6, 20), dim=1024, options={"normalize": True}),
+    maxsim("bfloat16", ARCHITECTURES, regions=(50, 50), dim=1024, options={"direction": "i2t"}),
+    long_features("bfloat16", ARCHITECTURES, options={"direction": "i2t", "pooling": "max", "normalize": True}),
+    long_features("bfloat16", ARCHITECTURES, words=(150, 197), options={"normalize": True}),
 ]
 
 

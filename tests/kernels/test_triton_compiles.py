@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ STACK_BOUNDS = {
     "item_gram_gradients": (1280, 512),
     "add_gram_products": (512, 128),
     "long_feature_gradients": (64, 256),
-    "best_of_tiles": (384, 192),
+    "best_of_tiles": (384, 512),
+    "best_of_items": (448, 192),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
@@ -76,6 +78,24 @@ def kernels() -> set[str]:
 def test_every_kernel_is_compiled() -> None:
     assert set(BUILT) <= set(FUNCTIONS), "an operation without a case"
     assert kernels() == {launch.name for launch, _ in COMPILATIONS.values()}
+
+
+@pytest.mark.parametrize(
+    ("dim", "options", "rows"),
+    [
+        (1024, {}, {256}),
+        (1024, {"normalize": True}, {128}),
+        (1024, {"return_argmax": True}, {256, 128}),
+        (1000, {}, {128}),
+        (128, {}, {128}),
+    ],
+)
+def test_sum_max_takes_its_largest_tile_for_scores_alone(dim: int, options: dict[str, Any], rows: set[int]) -> None:
+    """What else a thread keeps, beside such a tile, lies in memory. Of 256 rows 5 × 50 take more than 2 × 50 of 128."""
+    regions, words = (torch.zeros(n, rows, dim, dtype=torch.bfloat16) for n, rows in ((24, 50), (40, 20)))
+    with recorded() as launches:
+        maxsim_scores(regions, words, direction="i2t", backend="triton", **options)
+    assert {launch.rows for launch in launches if launch.name == "best_of_tiles"} == rows
 
 
 @pytest.mark.parametrize("listed", [False, True])
