@@ -26,7 +26,7 @@ class TilePlan:
     """Items of one side in tiles of `size` slots; every table is int32.
 
     Attributes:
-        size: slots of a tile, a power of two.
+        size: slots of a tile.
         segments: places for items in a tile, a power of two.
         rows: (tiles, size), which row of the side stands in a slot, counted through all items' rows, padding included;
             an empty slot repeats the first row of its tile, so that what it loads exists.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.tiling import large_fit
 from crossret_kernels.kept_plans import kept_plan
 from crossret_kernels.ragged import Ragged
@@ -17,6 +18,7 @@ SHORT_BLOCK = 64  # of columns, where operands lie in registers or the core's me
 STEP = 32  # rows of a step over weights
 WIDTH = 64  # features of attended vectors at a time
 ITEMS = 16  # places for items in a tile
+MOST_CELLS = 2**31 - 1  # of a tile: they are counted in int32
 WELL_FILLED = 0.9  # of what the best filled tiles are filled: then smaller ones are taken
 
 
@@ -53,6 +55,9 @@ def long_tiling(contexts: Ragged, queries: Ragged, whole: bool, most_rows: int, 
     """The tiles for these sides, of several items of at most so many slots.
 
     `whole` is for listed pairs, whose items have a tile each.
+
+    Raises:
+        UnsupportedByBackend: the longest items have more pairs of rows than can be counted.
     """
     dtype, device = contexts.values.dtype, contexts.values.device
     ieee = precisions(dtype)[0] == "ieee"
@@ -64,6 +69,11 @@ def long_tiling(contexts: Ragged, queries: Ragged, whole: bool, most_rows: int, 
         m, n = (min(block, max(16, 1 << (rows - 1).bit_length())) for block, rows in zip((m, n), longest, strict=True))
     rows = _size(contexts, m, 0 if whole else most_rows)
     columns = _size(queries, n, 0 if whole else most_columns)
+    if rows * columns > MOST_CELLS:
+        raise UnsupportedByBackend(
+            f"backend 'triton' cannot serve this call: items of {longest[0]} and {longest[1]} rows take a tile of "
+            f"{rows} by {columns}, of which it counts up to {MOST_CELLS} cells"
+        )
     k = 16 if ieee else 32 if dtype == torch.float32 else 64
     items, warps = 1 if whole else ITEMS, 8 if m * n > 64 * 64 else 4
     return LongTiling(rows, columns, _rounded(longest[0], 16), items, m, n, k, warps, 3)

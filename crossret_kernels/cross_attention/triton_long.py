@@ -18,7 +18,7 @@ from crossret_kernels.cross_attention.triton_long_kernels import item_gram_matri
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import launch, precisions
 
-CELL_BYTES = 160 * 2**20  # of all programs' cells
+CELL_BYTES = 160 * 2**20  # of all programs' cells, statistics and relevances
 MOST_ROWS, MOST_COLUMNS = 640, 256  # of tiles of several items
 GRAM_BYTES = 48 * 2**20
 PROGRAMS_A_CORE = 2  # one multiplies while the other does not
@@ -46,10 +46,9 @@ def _launch(
     call: Call, tile: LongTiling, plans: tuple[TilePlan, TilePlan] | tuple[None, None], tiles: range,
     grams: Tensor | None, out: Tensor, strides: tuple[int, int], n_units: int,
 ) -> None:  # fmt: skip
-    programs = min(n_units, max(1, CELL_BYTES // (4 * tile.cells)), PROGRAMS_A_CORE * _cores(out.device))
+    programs = min(n_units, most_programs(tile), PROGRAMS_A_CORE * _cores(out.device))
     cells, statistics, relevances = (
-        torch.empty(programs, size, dtype=torch.float32, device=out.device)
-        for size in (tile.cells, 2 * tile.items * tile.rows, tile.items * tile.columns)
+        torch.empty(programs, size, dtype=torch.float32, device=out.device) for size in program_sizes(tile)
     )
     pairs = out if call.pairs is None else call.pairs
     launch(long_forward, (programs,),
@@ -58,6 +57,15 @@ def _launch(
         tile.rows, tile.columns, tile.gram_columns, call.contexts.dim, *call.numbers,
         VECTORS=grams is None, **long_constants(call, tile),
     )  # fmt: skip
+
+
+def program_sizes(tile: LongTiling) -> tuple[int, int, int]:
+    """Floats of a program's cells, statistics and relevances."""
+    return tile.cells, 2 * tile.items * tile.rows, tile.items * tile.columns
+
+
+def most_programs(tile: LongTiling) -> int:
+    return max(1, CELL_BYTES // (4 * sum(program_sizes(tile))))
 
 
 def long_constants(call: Call, tile: LongTiling) -> dict[str, Any]:

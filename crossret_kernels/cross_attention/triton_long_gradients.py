@@ -21,7 +21,7 @@ from crossret_kernels.cross_attention.triton_long_features import (
 from crossret_kernels.tile_plan import TilePlan
 from crossret_kernels.triton_launch import Side, launch
 
-CELL_BYTES = 120 * 2**20  # of units' similarities, weights and gradients
+CELL_BYTES = 128 * 2**20  # of units: similarities, weights, gradients and what goes with them
 GRAM_BYTES = 16 * 2**20  # of Gram matrices, and as much of their gradients
 MOST_ROWS, MOST_COLUMNS = 256, 256  # of tiles of several items: all units of a launch have cells of their own
 WIDTH = 128  # columns of features a program sums the gradients of
@@ -54,10 +54,9 @@ class Units:
         def floats(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.float32, device=device)
 
-        self.cells, self.weights, self.gradients = (floats(n_units, tile.cells) for _ in range(3))
-        self.statistics = floats(n_units, 2 * tile.items * tile.rows)
-        self.relevances = floats(n_units, 4 * tile.items * tile.columns)
-        self.factors = floats(n_units, tile.columns)
+        self.cells, self.weights, self.gradients, self.statistics, self.relevances, self.factors = (
+            floats(n_units, size) for size in unit_sizes(tile)
+        )
         self.used = torch.empty(n_units, dtype=torch.int32, device=device)
         self.grams = floats(n_grams, tile.rows, tile.gram_columns)
 
@@ -68,8 +67,13 @@ class Units:
         )  # fmt: skip
 
 
+def unit_sizes(tile: LongTiling) -> tuple[int, ...]:
+    """Floats of a unit's cells, weights, gradients, statistics, relevances and factors."""
+    return (*(tile.cells,) * 3, 2 * tile.items * tile.rows, 4 * tile.items * tile.columns, tile.columns)
+
+
 def most_units(tile: LongTiling) -> int:
-    return max(1, CELL_BYTES // (12 * tile.cells))
+    return max(1, CELL_BYTES // (4 * sum(unit_sizes(tile))))
 
 
 def _add_of_tiles(

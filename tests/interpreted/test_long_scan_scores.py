@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 
-from crossret_kernels import scan_scores, scan_topk
+from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import long_tiling, tiling, triton_long, triton_long_gradients
 from crossret_kernels.ragged import as_ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
@@ -95,11 +96,11 @@ def test_workspaces_of_few_tiles(
     direction: str, dtype: torch.dtype, tiles: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every run, rectangle and chunk is as small as it can be; of half precision both sides' sums come one by one."""
+    monkeypatch.setattr(triton_long_gradients, "most_units", lambda _tile: tiles)
     for module, name, value in (
         (triton_long, "GRAM_BYTES", tiles * 4 * 64 * 48),
         (triton_long, "CELL_BYTES", 1),
         (triton_long_gradients, "GRAM_BYTES", tiles * 4 * 64 * 48),
-        (triton_long_gradients, "CELL_BYTES", tiles * 12 * 64 * 64),
         (triton_long_gradients, "SUM_BYTES", 1),
         (triton_long_gradients, "MOST_ROWS", 64),
     ):
@@ -113,7 +114,7 @@ def test_listed_pairs_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(pairs=PAIRS)
     expected = Expectation.of(scan_scores, batch, torch.float32, normalize=True)
     monkeypatch.setattr(triton_long_gradients, "GRAM_BYTES", 4 * 64 * 48)
-    monkeypatch.setattr(triton_long_gradients, "CELL_BYTES", 12 * 64 * 32 * 3)
+    monkeypatch.setattr(triton_long_gradients, "most_units", lambda _tile: 3)
     expected.check("triton")
     monkeypatch.setattr(triton_long_gradients, "SORTED_PAIRS", 3)
     expected.check("triton")
@@ -269,3 +270,29 @@ def test_tiles_are_as_small_as_fills_them_well(monkeypatch: pytest.MonkeyPatch) 
     assert slots([64] * 30, list(range(6, 21)) * 20) == (128, 128)
     assert slots([1030] * 3, [700, 6]) == (1152, 768)
     assert slots([197] * 30, [20] * 30, whole=True) == (256, 32)
+
+
+@pytest.mark.parametrize("most", [tiling.SHARED_KIB[9, 0], tiling.OTHERS_KIB])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_workspaces_stay_within_their_bound(dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the largest batches, on a device of 148 cores; 16 MiB are left for norms and plans."""
+    monkeypatch.setattr(long_tiling, "BLOCK", 128)
+    monkeypatch.setattr(long_tiling, "large_fit", lambda _device: most >= tiling.LARGE_KIB)
+    for rows in itertools.product((20, 65, 129, 577, 1025, 2048), repeat=2):
+        sides = [as_ragged(torch.zeros(2, n, 1, dtype=dtype), None, name="", lengths_name="", item="") for n in rows]
+        tile = long_tiling.long_tiling(*sides, False, 640, 256)
+        grams = 4 * tile.rows * tile.gram_columns
+        programs = min(triton_long.most_programs(tile), 2 * 148)
+        scores = 4 * programs * sum(triton_long.program_sizes(tile))
+        assert scores + max(grams, triton_long.GRAM_BYTES) <= 240 * 2**20, rows
+        tile = long_tiling.long_tiling(*sides, False, 256, 256)
+        grams = 4 * tile.rows * tile.gram_columns
+        units = 4 * triton_long_gradients.most_units(tile) * sum(triton_long_gradients.unit_sizes(tile))
+        sums = 0 if dtype == torch.float32 else triton_long_gradients.SUM_BYTES
+        assert units + 2 * max(grams, triton_long_gradients.GRAM_BYTES) + sums <= 240 * 2**20, rows
+
+
+def test_more_cells_than_int32_counts_are_refused() -> None:
+    sides = [as_ragged(torch.zeros(1, n, 1), None, name="", lengths_name="", item="") for n in (50_000, 45_000)]
+    with pytest.raises(UnsupportedByBackend, match="items of 50000 and 45000 rows"):
+        long_tiling.long_tiling(*sides, False, 640, 256)
