@@ -283,6 +283,7 @@ def attended_products(
             p = tl.load(weights + places, mask=(row < count)[:, None], other=0.0) * scales[:, None]
             attended = tl.dot(tl.trans(p), c, attended, input_precision=FINE)
         if KEEP:
+            tl.debug_barrier()  # what the columns before have left is added to
             for i in range(0, count, STEP):
                 row = i + tl.arange(0, STEP)
                 c, scales = item_features(

@@ -93,6 +93,7 @@ def store_factors(
         pull = tl.where(inside & (lengths != 0) & (lengths >= totals * EPS), -gradients * r, 0.0)
         of_products = bounded(tl.where(lengths != 0, gradients / least_length(lengths, totals), 0.0), MOST_FACTOR)
         of_squares = bounded(tl.where(squares > 0, pull / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
+        tl.debug_barrier()  # so few cells may lie in several threads, which have read them all by now
         tl.store(cells + 2 * ITEMS * columns, of_squares, mask=inside)
         tl.store(cells + 3 * ITEMS * columns, tl.where(spoilt, float("nan"), of_products), mask=inside)
         column = first + start + tl.arange(0, STEP)

@@ -120,7 +120,9 @@ def add_gram_products(
         first += count
 
 
-@triton.jit(do_not_specialize=["first_tile", "first_partner_tile", "n_partners", "first_pair", "unit_stride"])
+@triton.jit(
+    do_not_specialize=["first_tile", "first_partner_tile", "n_partners", "first_pair", "own_unit_stride", "unit_stride"]
+)
 def long_feature_gradients(
     own, own_rows, own_owners, own_firsts, own_lengths, own_per_item, own_item_stride, own_row_stride,
     partners, partner_rows, partner_owners, partner_firsts, partner_lengths, partner_per_item, partner_item_stride,

@@ -11,7 +11,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 import crossret_kernels
-from crossret_kernels import maxsim_scores
+from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.backends import INTERPRETED
 from tests.kernels.compile_cases import BUILT, FUNCTIONS, compilations
 from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, recorded
@@ -110,6 +110,17 @@ def test_sum_max_is_compiled_once_for_batches_of_any_size(listed: bool) -> None:
             torch.autograd.grad(scores, sides, torch.zeros_like(scores))
         compiled_for.append({launch.key for launch in launches})
     assert max(compiled_for, key=len) == set().union(*compiled_for)  # the smallest batch has no runs to be summed
+
+
+def test_long_items_gradients_are_compiled_once_for_rectangles_of_any_size() -> None:
+    compiled_for = []
+    for n_captions in (1, 16, 17):  # tiles of their own, side by side
+        sides = [torch.zeros(n, rows, 64, requires_grad=True) for n, rows in ((3, 130), (n_captions, 250))]
+        with recorded() as launches:
+            scores = scan_scores(*sides, backend="triton")
+            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+        compiled_for.append({launch.key for launch in launches if launch.name != "row_norms"})
+    assert compiled_for[0] == compiled_for[1] == compiled_for[2]
 
 
 def a_launch() -> Launch:
