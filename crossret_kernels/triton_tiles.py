@@ -10,18 +10,28 @@ import triton.language as tl
 
 
 @triton.jit
-def item_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE: tl.constexpr, WHOLE: tl.constexpr):
-    """(rows (SIZE,), owners (SIZE,)), int32, of a tile of the plan; where WHOLE, of one item, named by `tile`."""
-    slot = tl.arange(0, SIZE)
+def block_slots(
+    rows_table, owners_table, first_rows, lengths, tile, size, start, COUNT: tl.constexpr, WHOLE: tl.constexpr
+):
+    """(rows (COUNT,), owners (COUNT,)), int32, of slots of a tile of `size` from `start` on.
+
+    Of a tile of the plan; where WHOLE, of one item, named by `tile`.
+    """
+    slot = start + tl.arange(0, COUNT)
     if WHOLE:
-        first = tl.load(first_rows + tile)
-        length = tl.load(lengths + tile)
-        rows = first + tl.where(slot < length, slot, 0)
-        owners = tl.where(slot < length, 0, -1)
+        inside = slot < tl.load(lengths + tile)
+        rows = tl.load(first_rows + tile) + tl.where(inside, slot, 0)
+        owners = tl.where(inside, 0, -1)
     else:
-        rows = tl.load(rows_table + tile * SIZE + slot)
-        owners = tl.load(owners_table + tile * SIZE + slot)
+        rows = tl.load(rows_table + tile * size + slot)
+        owners = tl.load(owners_table + tile * size + slot)
     return rows, owners
+
+
+@triton.jit
+def item_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE: tl.constexpr, WHOLE: tl.constexpr):
+    """(rows, owners) of all slots of a tile that is one block."""
+    return block_slots(rows_table, owners_table, first_rows, lengths, tile, SIZE, 0, SIZE, WHOLE)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.tiling import large_fit
+from crossret_kernels.cross_attention.tiling import Tiling, large_fit
 from crossret_kernels.kept_plans import kept_plan
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import fill_of, items_of, lengths_of
@@ -23,7 +23,7 @@ WELL_FILLED = 0.9  # of what the best filled tiles are filled: then smaller ones
 
 
 @dataclass(frozen=True)
-class LongTiling:
+class LongTiling(Tiling):
     """Tiles of contexts by tiles of queries in blocks of M by N, D in steps of K; and how Triton runs it.
 
     Attributes:
@@ -36,19 +36,10 @@ class LongTiling:
     columns: int
     gram_columns: int
     items: int
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
 
     @property
     def cells(self) -> int:
         return self.rows * self.columns
-
-    @property
-    def launch(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 def long_tiling(contexts: Ragged, queries: Ragged, whole: bool, most_rows: int, most_columns: int) -> LongTiling:
@@ -76,7 +67,7 @@ def long_tiling(contexts: Ragged, queries: Ragged, whole: bool, most_rows: int, 
         )
     k = 16 if ieee else 32 if dtype == torch.float32 else 64
     items, warps = 1 if whole else ITEMS, 8 if m * n > 64 * 64 else 4
-    return LongTiling(rows, columns, _rounded(longest[0], 16), items, m, n, k, warps, 3)
+    return LongTiling(m, n, k, warps, 3, rows, columns, _rounded(longest[0], 16), items)
 
 
 def _size(side: Ragged, block: int, most: int) -> int:

@@ -5,6 +5,7 @@ Everything is recomputed, and every sum is taken in the same order every time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -138,19 +139,47 @@ def finish(
 
 
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queries: Tensor) -> None:
-    """Both sides together where their sums fit into the memory for them, else one after the other."""
-    dtype, dim = call.contexts.features.dtype, call.contexts.dim
     tile = call.tiling("backward")
     plans = call.contexts.tiles(tile.m, CONTEXT_SEGMENTS), call.queries.tiles(tile.n, QUERY_SEGMENTS)
+    for outs in together_or_apart(plans, of_contexts, of_queries):
+        _add_of_tiles(call, grad_scores, tile, plans, *outs)
+
+
+def together_or_apart(
+    plans: tuple[TilePlan, TilePlan], of_contexts: Tensor, of_queries: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Both sides' gradients at once where their sums fit into the memory for them, else one side after the other."""
     slots = sum(plan.rows.numel() for plan in plans)
-    if dtype == torch.float32 or 4 * dim * slots <= SUM_BYTES:
-        _add_of_tiles(call, grad_scores, tile, plans, of_contexts, of_queries)
-        return
+    dim = max(of_contexts.size(-1), of_queries.size(-1))  # a side that needs none has an empty tensor
+    if of_contexts.dtype == torch.float32 or 4 * dim * slots <= SUM_BYTES:
+        return [(of_contexts, of_queries)]
     nothing = of_contexts.new_empty(0)
-    if of_contexts.numel():
-        _add_of_tiles(call, grad_scores, tile, plans, of_contexts, nothing)
-    if of_queries.numel():
-        _add_of_tiles(call, grad_scores, tile, plans, nothing, of_queries)
+    return [outs for outs in ((of_contexts, nothing), (nothing, of_queries)) if any(out.numel() for out in outs)]
+
+
+def rectangle_size(contexts: Sums, queries: Sums, most: int, most_grams: int) -> tuple[int, int]:
+    """Tiles of contexts and of queries in a rectangle of at most so many blocks and Gram matrices; at least one."""
+    height = max(1, min(contexts.most, most_grams, max(int(most**0.5), most // queries.most)))
+    return height, max(1, min(queries.most, most // height))
+
+
+def rectangles(
+    contexts: Sums, queries: Sums, width: int, gram_runs_of: Callable[[range], Iterator[tuple[range, Tensor]]]
+) -> Iterator[tuple[range, range, Tensor]]:
+    """(tiles of contexts, tiles of queries, the contexts' Gram matrices) of all rectangles; begins and ends the sums.
+
+    Sums of one side alone may come in runs; the other's, if any, are all kept.
+    """
+    outer, inner = (queries, contexts) if queries.most < queries.plan.tiles else (contexts, queries)
+    inner.begin(inner.whole)
+    for run in outer.runs():
+        outer.begin(run)
+        context_run, query_run = (run, queries.whole) if outer is contexts else (contexts.whole, run)
+        for own_contexts, grams in gram_runs_of(context_run):
+            for start in range(query_run.start, query_run.stop, width):
+                yield own_contexts, range(start, min(start + width, query_run.stop)), grams
+        outer.finish(run)
+    inner.finish(inner.whole)
 
 
 def _add_of_tiles(
@@ -166,47 +195,37 @@ def _add_of_tiles(
     contexts = Sums(call.contexts, plans[0], call.context_norms, of_contexts, normalize)
     queries = Sums(call.queries, plans[1], call.query_norms, of_queries, normalize)
     features = call.contexts.features
-    n_blocks = most_blocks(tile, features)
     n_grams = min(GRAM_BYTES, GRAM_GRADIENT_BYTES) // (4 * tile.m**2)
-    height = max(1, min(contexts.most, n_grams, max(int(n_blocks**0.5), n_blocks // queries.most)))
-    width = max(1, min(queries.most, n_blocks // height))
+    height, width = rectangle_size(contexts, queries, most_blocks(tile, features), n_grams)
     blocks = Blocks(height * width, tile, features)
     of_grams = torch.empty(height, tile.m, tile.m, dtype=torch.float32, device=features.device)
     constants = call.constants(tile)
     score_strides = (grad_scores.stride(call.context_column), grad_scores.stride(1 - call.context_column))
 
-    # Sums of one side alone may come in runs; the other's, if any, are all kept.
-    outer, inner = (queries, contexts) if queries.most < plans[1].tiles else (contexts, queries)
-    inner.begin(inner.whole)
-    for run in outer.runs():
-        outer.begin(run)
-        context_run, query_run = (run, queries.whole) if outer is contexts else (contexts.whole, run)
-        for own_contexts, grams in gram_runs(call, plans[0], tile, context_run, height):
-            for start in range(query_run.start, query_run.stop, width):
-                own_queries = range(start, min(start + width, query_run.stop))
-                launch(scan_backward, (len(own_contexts) * len(own_queries),),
-                    *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
-                    *blocks.tensors, blocks.filled, own_contexts.start, own_queries.start, len(own_contexts),
-                    len(own_queries), 0, call.contexts.dim, *call.numbers, **constants,
+    for own_contexts, own_queries, grams in rectangles(
+        contexts, queries, width, lambda run: gram_runs(call, plans[0], tile, run, height)
+    ):
+        launch(scan_backward, (len(own_contexts) * len(own_queries),),
+            *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
+            *blocks.tensors, blocks.filled, own_contexts.start, own_queries.start, len(own_contexts),
+            len(own_queries), 0, call.contexts.dim, *call.numbers, **constants,
+        )  # fmt: skip
+        for own, tiles, partners, their_tiles in (
+            (contexts, own_contexts, queries, own_queries),
+            (queries, own_queries, contexts, own_contexts),
+        ):
+            if own.out.numel():
+                listed = blocks.listed(len(own_contexts), len(own_queries), by_contexts=own is contexts)
+                if own is contexts:
+                    launch(gram_gradients, (len(tiles),),
+                        blocks.weights, blocks.scaled_weights, *listed, own.plan.owners, of_grams,
+                        tiles.start, len(their_tiles), M=tile.m, N=tile.n, FINE=constants["FINE"],
+                        num_warps=tile.warps, num_stages=3,
+                    )  # fmt: skip
+                _launch(
+                    own.side, own.plan, partners.side, partners.plan, partners.norms, None, listed, blocks,
+                    of_grams, own.of(tiles.start), tiles, their_tiles, 0, own is contexts, own.buffered,
                 )  # fmt: skip
-                for own, tiles, partners, their_tiles in (
-                    (contexts, own_contexts, queries, own_queries),
-                    (queries, own_queries, contexts, own_contexts),
-                ):
-                    if own.out.numel():
-                        listed = blocks.listed(len(own_contexts), len(own_queries), by_contexts=own is contexts)
-                        if own is contexts:
-                            launch(gram_gradients, (len(tiles),),
-                                blocks.weights, blocks.scaled_weights, *listed, own.plan.owners, of_grams,
-                                tiles.start, len(their_tiles), M=tile.m, N=tile.n, FINE=constants["FINE"],
-                                num_warps=tile.warps, num_stages=3,
-                            )  # fmt: skip
-                        _launch(
-                            own.side, own.plan, partners.side, partners.plan, partners.norms, None, listed, blocks,
-                            of_grams, own.of(tiles.start), tiles, their_tiles, 0, own is contexts, own.buffered,
-                        )  # fmt: skip
-        outer.finish(run)
-    inner.finish(inner.whole)
 
 
 def _add_of_listed_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queries: Tensor) -> None:

@@ -19,23 +19,7 @@ from crossret_kernels.cross_attention.triton_attention import (
     clip,
     least_length,
 )
-from crossret_kernels.triton_tiles import bounded, inverse, product, row_offsets, tile_items
-
-
-@triton.jit
-def block_slots(
-    rows_table, owners_table, first_rows, lengths, tile, size, start, COUNT: tl.constexpr, WHOLE: tl.constexpr
-):
-    """(rows, owners) of COUNT slots of a tile of `size` from `start` on; where WHOLE, of the item that `tile` names."""
-    slot = start + tl.arange(0, COUNT)
-    if WHOLE:
-        inside = slot < tl.load(lengths + tile)
-        rows = tl.load(first_rows + tile) + tl.where(inside, slot, 0)
-        owners = tl.where(inside, 0, -1)
-    else:
-        rows = tl.load(rows_table + tile * size + slot)
-        owners = tl.load(owners_table + tile * size + slot)
-    return rows, owners
+from crossret_kernels.triton_tiles import block_slots, bounded, inverse, product, row_offsets, tile_items
 
 
 @triton.jit

@@ -11,13 +11,12 @@ from crossret_kernels.cross_attention.triton_attention import EPS, MOST, TINY, c
 from crossret_kernels.cross_attention.triton_backward import MOST_FACTOR, MOST_GRADIENT
 from crossret_kernels.cross_attention.triton_long_attention import (
     attend,
-    block_slots,
     extent,
     in_range,
     item_at,
     row_scales,
 )
-from crossret_kernels.triton_tiles import bounded, inverse, tile_items
+from crossret_kernels.triton_tiles import block_slots, bounded, inverse, tile_items
 
 
 @triton.jit
@@ -109,6 +108,15 @@ def store_factors(
 
 
 @triton.jit
+def weight_gradients(cells, weights, gram_weights, places, inside, of_products, of_squares):
+    """(p, ∂L/∂p) of these places."""
+    p = tl.load(weights + places, mask=inside, other=0.0)
+    s = in_range(tl.load(cells + places, mask=inside, other=0.0))
+    gp = tl.load(gram_weights + places, mask=inside, other=0.0)
+    return p, bounded(of_products[None, :] * s + of_squares[None, :] * gp, MOST_GRADIENT)
+
+
+@triton.jit
 def logit_gradients(
     gradients, weights, cells, columns, sums, first, count, column, inside_columns, lambda_softmax,
     ITEMS: tl.constexpr, STEP: tl.constexpr,
@@ -125,20 +133,15 @@ def logit_gradients(
         row = i + tl.arange(0, STEP)
         places = (first + row)[:, None] * columns + column[None, :]
         inside = (row < count)[:, None] & inside_columns[None, :]
-        p = tl.load(weights + places, mask=inside, other=0.0)
-        s = in_range(tl.load(cells + places, mask=inside, other=0.0))
-        gram_weights = tl.load(gradients + places, mask=inside, other=0.0)
-        mean += tl.sum(p * bounded(of_products[None, :] * s + of_squares[None, :] * gram_weights, MOST_GRADIENT), 0)
+        p, of_weights = weight_gradients(cells, weights, gradients, places, inside, of_products, of_squares)
+        mean += tl.sum(p * of_weights, 0)
     # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
     mean = mean * inverse(totals)
     for i in range(0, count, STEP):
         row = i + tl.arange(0, STEP)
         places = (first + row)[:, None] * columns + column[None, :]
         inside = (row < count)[:, None] & inside_columns[None, :]
-        p = tl.load(weights + places, mask=inside, other=0.0)
-        s = in_range(tl.load(cells + places, mask=inside, other=0.0))
-        gram_weights = tl.load(gradients + places, mask=inside, other=0.0)
-        of_weights = bounded(of_products[None, :] * s + of_squares[None, :] * gram_weights, MOST_GRADIENT)
+        p, of_weights = weight_gradients(cells, weights, gradients, places, inside, of_products, of_squares)
         of_logits = p * (of_weights - mean[None, :])
         tl.store(gradients + places, bounded(lambda_softmax * of_logits, MOST_GRADIENT), mask=inside)
 

@@ -7,13 +7,12 @@ import triton
 import triton.language as tl
 
 from crossret_kernels.cross_attention.triton_long_attention import (
-    block_slots,
     extent,
     item_at,
     item_features,
     row_scales,
 )
-from crossret_kernels.triton_tiles import row_offsets
+from crossret_kernels.triton_tiles import block_slots, row_offsets
 
 
 @triton.jit

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.long_tiling import LongTiling, long_tiling
 from crossret_kernels.cross_attention.triton import Call
-from crossret_kernels.cross_attention.triton_gradients import SORTED_PAIRS, SUM_BYTES, Sums, finish
+from crossret_kernels.cross_attention.triton_gradients import (
+    SORTED_PAIRS,
+    Sums,
+    finish,
+    rectangle_size,
+    rectangles,
+    together_or_apart,
+)
 from crossret_kernels.cross_attention.triton_long import gram_runs, long_constants
 from crossret_kernels.cross_attention.triton_long_backward import long_backward
 from crossret_kernels.cross_attention.triton_long_features import (
@@ -36,12 +43,8 @@ def add_gradients(call: Call, grad_scores: Tensor, of_contexts: Tensor, of_queri
         _add_of_listed_pairs(call, grad_scores, tile, of_contexts, of_queries)
         return
     plans = call.contexts.tiles(tile.rows, tile.items), call.queries.tiles(tile.columns, tile.items)
-    slots = sum(plan.rows.numel() for plan in plans)
-    nothing = of_contexts.new_empty(0)
-    together = of_contexts.dtype == torch.float32 or 4 * call.contexts.dim * slots <= SUM_BYTES
-    for outs in [(of_contexts, of_queries)] if together else [(of_contexts, nothing), (nothing, of_queries)]:
-        if any(out.numel() for out in outs):
-            _add_of_tiles(call, grad_scores, tile, plans, *outs)
+    for outs in together_or_apart(plans, of_contexts, of_queries):
+        _add_of_tiles(call, grad_scores, tile, plans, *outs)
 
 
 Plans = tuple[TilePlan, TilePlan] | tuple[None, None]
@@ -84,37 +87,27 @@ def _add_of_tiles(
     normalize = call.options.normalize
     contexts = Sums(call.contexts, plans[0], call.context_norms, of_contexts, normalize)
     queries = Sums(call.queries, plans[1], call.query_norms, of_queries, normalize)
-    n_units = most_units(tile)
     n_grams = GRAM_BYTES // (4 * tile.rows * tile.gram_columns)
-    height = max(1, min(contexts.most, n_grams, max(int(n_units**0.5), n_units // queries.most)))
-    width = max(1, min(queries.most, n_units // height))
+    height, width = rectangle_size(contexts, queries, most_units(tile), n_grams)
     units = Units(height * width, height, tile, of_contexts.device)
     score_strides = (grad_scores.stride(call.context_column), grad_scores.stride(1 - call.context_column))
 
-    # Sums of one side alone may come in runs; the other's, if any, are all kept.
-    outer, inner = (queries, contexts) if queries.most < plans[1].tiles else (contexts, queries)
-    inner.begin(inner.whole)
-    for run in outer.runs():
-        outer.begin(run)
-        context_run, query_run = (run, queries.whole) if outer is contexts else (contexts.whole, run)
-        for own_contexts, grams in gram_runs(call, plans[0], tile, context_run, height):
-            for start in range(query_run.start, query_run.stop, width):
-                own_queries = range(start, min(start + width, query_run.stop))
-                launch(long_backward, (len(own_contexts) * len(own_queries),),
-                    *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
-                    *units.tensors, own_contexts.start, own_queries.start, len(own_queries), 0,
-                    tile.rows, tile.columns, tile.gram_columns, call.contexts.dim, *call.numbers,
-                    VECTORS=False, **long_constants(call, tile),
-                )  # fmt: skip
-                if of_contexts.numel():
-                    sums = contexts.of(own_contexts.start)
-                    _add_of_grams(call, tile, plans, units, own_contexts, own_queries, None, 0, sums)
-                    _add_of_similarities(call, tile, plans, units, own_contexts, own_queries, None, 0, sums, True)
-                if of_queries.numel():
-                    sums = queries.of(own_queries.start)
-                    _add_of_similarities(call, tile, plans, units, own_queries, own_contexts, None, 0, sums, False)
-        outer.finish(run)
-    inner.finish(inner.whole)
+    for own_contexts, own_queries, grams in rectangles(
+        contexts, queries, width, lambda run: gram_runs(call, plans[0], tile, run, height)
+    ):
+        launch(long_backward, (len(own_contexts) * len(own_queries),),
+            *call.sides(*plans), grad_scores, grad_scores, grams, grad_scores, *score_strides,
+            *units.tensors, own_contexts.start, own_queries.start, len(own_queries), 0,
+            tile.rows, tile.columns, tile.gram_columns, call.contexts.dim, *call.numbers,
+            VECTORS=False, **long_constants(call, tile),
+        )  # fmt: skip
+        if of_contexts.numel():
+            sums = contexts.of(own_contexts.start)
+            _add_of_grams(call, tile, plans, units, own_contexts, own_queries, None, 0, sums)
+            _add_of_similarities(call, tile, plans, units, own_contexts, own_queries, None, 0, sums, True)
+        if of_queries.numel():
+            sums = queries.of(own_queries.start)
+            _add_of_similarities(call, tile, plans, units, own_queries, own_contexts, None, 0, sums, False)
 
 
 def _add_of_listed_pairs(

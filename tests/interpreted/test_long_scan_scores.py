@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
-from crossret_kernels.cross_attention import long_tiling, tiling, triton_long, triton_long_gradients
+from crossret_kernels.cross_attention import long_tiling, tiling, triton_gradients, triton_long, triton_long_gradients
 from crossret_kernels.ragged import as_ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
@@ -101,11 +101,10 @@ def test_workspaces_of_few_tiles(
         (triton_long, "GRAM_BYTES", tiles * 4 * 64 * 48),
         (triton_long, "CELL_BYTES", 1),
         (triton_long_gradients, "GRAM_BYTES", tiles * 4 * 64 * 48),
-        (triton_long_gradients, "SUM_BYTES", 1),
+        (triton_gradients, "SUM_BYTES", tiles * 4 * 64 * 64),
         (triton_long_gradients, "MOST_ROWS", 64),
     ):
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr("crossret_kernels.cross_attention.triton_gradients.SUM_BYTES", tiles * 4 * 64 * 64)
     check(batch_of(dim=64, n=(5, 6)), dtype, direction=direction, pooling="lse", normalize=tiles == 1)
 
 
@@ -288,7 +287,7 @@ def test_workspaces_stay_within_their_bound(dtype: torch.dtype, most: int, monke
         tile = long_tiling.long_tiling(*sides, False, 256, 256)
         grams = 4 * tile.rows * tile.gram_columns
         units = 4 * triton_long_gradients.most_units(tile) * sum(triton_long_gradients.unit_sizes(tile))
-        sums = 0 if dtype == torch.float32 else triton_long_gradients.SUM_BYTES
+        sums = 0 if dtype == torch.float32 else triton_gradients.SUM_BYTES
         assert units + 2 * max(grams, triton_long_gradients.GRAM_BYTES) + sums <= 240 * 2**20, rows
 
 
