@@ -110,7 +110,7 @@ def chunked_scores(
 
     rows = []
     for v, v_lengths in image_chunks:
-        scored = [_recomputed(cross, v, e, v_lengths, e_lengths) for e, e_lengths in caption_chunks]
+        scored = [recomputed(cross, v, e, v_lengths, e_lengths) for e, e_lengths in caption_chunks]
         rows.append(torch.cat(scored, 1))
     return torch.cat(rows)
 
@@ -138,7 +138,7 @@ def chunked_pairs(
     v_all, e_all = regions.values, words.values
     cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * v_all.size(-1)
     size = max(1, WORKSPACE_BYTES // (_computed_in(v_all).itemsize * cells))
-    scored = [_recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
+    scored = [recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
     return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
 
 
@@ -157,7 +157,7 @@ def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Ten
     return v @ e.T
 
 
-def _recomputed(function: Callable[..., Result], *arguments: object) -> Result:
+def recomputed(function: Callable[..., Result], *arguments: object) -> Result:
     if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
         return function(*arguments)
     result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
@@ -171,15 +171,21 @@ def _chunk_rows(side: Ragged, other: Ragged) -> int:
     return max(int(cells**0.5), cells // total)
 
 
-def _split(side: Ragged, rows: int) -> list[tuple[Tensor, list[int]]]:
-    """Packed rows of successive items whose padded form stays within `rows`, and the items' lengths."""
+def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
+    """Lengths of successive items, in groups whose padded form stays within `rows`, of one item at least."""
     groups: list[list[int]] = []
     longest = 0
-    for length in side.lengths.tolist():
+    for length in lengths:
         longest = max(longest, length)
         if not groups or longest * (len(groups[-1]) + 1) > rows:
             groups.append([])
             longest = length
         groups[-1].append(length)
+    return groups
+
+
+def _split(side: Ragged, rows: int) -> list[tuple[Tensor, list[int]]]:
+    """Packed rows of successive items whose padded form stays within `rows`, and the items' lengths."""
+    groups = runs(side.lengths.tolist(), rows)
     pieces = side.packed().split([sum(group) for group in groups])
     return list(zip(pieces, groups, strict=True))

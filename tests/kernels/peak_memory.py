@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels import gated_attention_scores, maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from tests.kernels.gated import gated_features, gated_parameters
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -94,6 +95,8 @@ def run(case: str) -> float:
                 lambda: scan_scores((regions.view(-1, 512), offsets), words, pairs=pairs, return_attention=True)
             )
         return rise(lambda: scan_scores(regions, words, lengths, pairs=pairs, return_attention=True))
+    if case.startswith("gated"):
+        return gated_rise(case)
     dtype = HALF.get(case, torch.float32)
     n_images, n_captions, n_regions, n_words, dim = {
         "gram": (1, 512, 1, 1000, 8),
@@ -112,6 +115,33 @@ def run(case: str) -> float:
     return rise(lambda: torch.autograd.grad(scores, (regions, words), weights, retain_graph=True)) - mebibytes(
         regions, words
     )
+
+
+def gated_rise(case: str) -> float:
+    """MiB beyond inputs, scores and gradients of SMAN's step at a training batch, or of many listed pairs.
+
+    One run is enough, as these take seconds: what a shortage of memory adds is small beside the bound.
+    """
+    torch.set_num_threads(1)
+    listed = case == "gated pairs"  # whose keys and values would take 200 MiB, and their gradients too
+    counts, dim = ((200, 300), 256) if listed else ((128, 128), 512)
+    (regions, words), lengths = gated_features(*counts, 49, (6, 20), dim)
+    contexts = [torch.randn(n, 2, dim) for n in counts]
+    parameters = gated_parameters(dim, dim, dim, dim, dim)
+    pairs = torch.stack([torch.randint(n, (1500,)) for n in counts], 1) if listed else None
+    leaves = [x.requires_grad_() for x in (regions, words, *contexts, *parameters.flat())]
+
+    def score(few: int | None = None) -> Tensor:
+        return gated_attention_scores(
+            regions[:few], words[:few], word_lengths=lengths[:few], region_contexts=contexts[0][:few],
+            word_contexts=contexts[1][:few], parameters=parameters, pairs=None if few else pairs,
+        )  # fmt: skip
+
+    torch.autograd.grad(score(2).sum(), leaves)  # loads what the first call does
+    if case == "gated forward":
+        with torch.no_grad():
+            return rise_of_one_run(score)
+    return rise_of_one_run(lambda: torch.autograd.grad(score().sum(), leaves)) - mebibytes(*leaves)
 
 
 def run_topk(case: str, path: str) -> float:

@@ -98,6 +98,12 @@ def test_attention_pads_the_listed_items_alone(case: str) -> None:
     assert peak_rise(case) <= 32
 
 
+@pytest.mark.parametrize("case", ["gated forward", "gated backward", "gated pairs"])
+def test_the_workspace_of_gated_attention_is_bounded(case: str) -> None:
+    """Where all pairs' hidden states would take 1.6 GiB."""
+    assert peak_rise(case) <= 192
+
+
 def peak_rise(case: str) -> float:
     process = run_python("-m", "tests.kernels.peak_memory", case)
     assert process.returncode == 0, process.stderr

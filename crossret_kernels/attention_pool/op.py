@@ -1,0 +1,119 @@
+"""`attention_pool`: multi-head soft attention within items of any length; its checks and dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.attention_pool.chunked import attention_pool_chunked
+from crossret_kernels.attention_pool.reference import attention_pool_reference
+from crossret_kernels.backends import select_backend
+from crossret_kernels.checks import check_flag
+from crossret_kernels.operands import check_operand
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, checkable, is_offsets
+
+
+@overload
+def attention_pool(
+    values: Features,
+    logits: Tensor | Sequence[Tensor],
+    lengths: Lengths = None,
+    *,
+    return_weights: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def attention_pool(
+    values: Features,
+    logits: Tensor | Sequence[Tensor],
+    lengths: Lengths = None,
+    *,
+    return_weights: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attention_pool(
+    values: Features,
+    logits: Tensor | Sequence[Tensor],
+    lengths: Lengths = None,
+    *,
+    return_weights: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The rows of each item averaged by a softmax over them, once for each head.
+
+    MHSAN Eqs. 1 and 2, OAN Eqs. 6–8, SMAN Eqs. 6, 7, 10 and 11 without the further 1/M. Heads share the values.
+
+    Args:
+        values: rows of n items: padded (n, L, D); or packed ``(values (rows, D), cu_seqlens (n + 1,))``; or a list of
+            (L_i, D) tensors. float32, bfloat16, float16 or float64. Every item has at least one row.
+        logits: of r heads for each row, laid out as the values: (n, L, r); (rows, r) of packed values; a list of
+            (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
+        lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
+        return_weights: whether to return the weights too.
+        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+
+    Returns:
+        Pooled (n, r, D), computed in float32 and returned in it, in float64 for float64 values, under autocast too.
+        With `return_weights` (pooled, weights (n, r, L)): weights sum to 1 over L, the width of padded values, the
+        longest item's length of packed and listed ones, and are zero behind the ends of items. Both are differentiable
+        in values and logits.
+
+    Raises:
+        ValueError: shapes or lengths out of range; the message names the argument and the place. Packed or listed
+            values inside torch.compile.
+        TypeError: values or logits that are no floating-point tensors, lengths that are no integers, mixed dtypes.
+        UnsupportedByBackend: the named backend cannot serve the call.
+
+    NaN in an item makes its own results NaN and no others.
+    """
+    check_flag("return_weights", return_weights)
+    items = as_ragged(values, lengths, name="values", lengths_name="lengths", item="item")
+    if items.values.is_meta and checkable():
+        raise ValueError("values are on the meta device, which holds no values to pool")
+    heads = _as_logits(logits, values, items)
+    if not checkable() and items.offsets is not None:
+        raise ValueError(
+            "attention_pool takes padded values inside torch.compile: call it outside with packed or list ones"
+        )
+    device, dtype = items.values.device, items.values.dtype
+    by_torch = "attention is pooled in PyTorch operations, by 'torch' and 'reference'"
+    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    pool = attention_pool_chunked if chosen == "torch" else attention_pool_reference
+    with torch.autocast(device.type, enabled=False):
+        pooled, weights = pool(items, heads)
+    return (pooled, weights) if return_weights else pooled
+
+
+def _as_logits(logits: object, values: Features, items: Ragged) -> Ragged:
+    """The logits in the layout of the values."""
+    if isinstance(values, Tensor) or (len(values) == 2 and is_offsets(values[1])):
+        form = "(n, L, r)" if items.offsets is None else "(rows, r)"
+        return replace(items, values=_checked("logits", logits, items.values, form, items.values.shape[:-1]))
+    if not isinstance(logits, Sequence):
+        raise TypeError(f"logits must be a list of (L, r) tensors as the values are, not {type(logits).__name__}")
+    if len(logits) != len(values):
+        raise ValueError(f"logits must hold a tensor for each of {len(values)} items, got {len(logits)}")
+    checked: list[Tensor] = []
+    for index, (item, value) in enumerate(zip(logits, values, strict=True)):
+        name = f"logits[{index}]"
+        checked.append(_checked(name, item, value, "(L, r)", value.shape[:-1]))
+        if checked[-1].size(1) != checked[0].size(1):
+            raise ValueError(f"{name} has r = {checked[-1].size(1)} but logits[0] has r = {checked[0].size(1)}")
+    rows = torch.cat(checked)
+    return replace(items, values=rows if items.offsets is not None else rows.unsqueeze(0))
+
+
+def _checked(name: str, logits: object, values: Tensor, form: str, rows: Sequence[int]) -> Tensor:
+    heads = logits.size(-1) if isinstance(logits, Tensor) and logits.dim() else 1
+    checked = check_operand(name, logits, values, "values", form, (*rows, heads))
+    if heads == 0:
+        raise ValueError(f"{name} has r = 0 (shape {tuple(checked.shape)}): there is at least one head")
+    return checked

@@ -1,0 +1,163 @@
+"""`gated_attention_scores`: SMAN's multi-modal attention of images and captions in pairs; its checks and dispatch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import select_backend
+from crossret_kernels.checks import check_flag, check_number
+from crossret_kernels.gated_attention.chunked import gated_attention_chunked
+from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
+from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.operands import check_operand
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, checkable
+from crossret_kernels.selection import as_pairs
+
+
+@overload
+def gated_attention_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    region_contexts: Tensor,
+    word_contexts: Tensor,
+    parameters: GatedAttention,
+    alpha: float = 0.9,
+    pairs: Tensor | None = None,
+    return_attention: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def gated_attention_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    region_contexts: Tensor,
+    word_contexts: Tensor,
+    parameters: GatedAttention,
+    alpha: float = 0.9,
+    pairs: Tensor | None = None,
+    return_attention: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def gated_attention_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    region_contexts: Tensor,
+    word_contexts: Tensor,
+    parameters: GatedAttention,
+    alpha: float = 0.9,
+    pairs: Tensor | None = None,
+    return_attention: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Similarities of images and captions by SMAN's levels, the last of which is made for each pair (Ji et al.).
+
+    A gate mixes the memories of image and caption (Eq. 12); guided by it, attention over the regions and over the words
+    makes the pair's own context vectors v⁽²⁾ (Eqs. 13–15, without the further 1/M) and t⁽²⁾ (Eqs. 16–18). The score is
+    the sum of the levels' cosines (Eqs. 19, 20): of v⁽²⁾ and t⁽²⁾, and of the given context vectors.
+
+    Args:
+        regions: region features of the images: padded (n_images, M, D_v); or packed ``(values (rows, D_v), cu_seqlens
+            (n_images + 1,))``; or a list of (M_i, D_v) tensors. float32, bfloat16, float16 or float64.
+        words: word features of the captions, in any of the same three layouts, (…, L, D); same dtype and device.
+        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
+            them is never read.
+        word_lengths: the same for captions.
+        region_contexts: (n_images, K, D), the images' context vectors of the K ≥ 1 earlier levels: v⁽⁰⁾, v⁽¹⁾.
+        word_contexts: (n_captions, K, D), the captions': t⁽⁰⁾, t⁽¹⁾.
+        parameters: of the gate, both attentions and the embedding; as the context vectors on the features' device,
+            float64 with float64 features, else of any narrower floating point.
+        alpha: α of Eq. 12 in 0..1: the share of the own modality's memory in each gate; 1 leaves the other's out.
+        pairs: (P, 2) integers (image, caption): only these pairs are scored.
+        return_attention: whether to return the attention too; takes `pairs`, as the weights of all pairs would fill the
+            memory.
+        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+
+    Returns:
+        Scores (n_images, n_captions); (P,) with `pairs`. Computed in float32 and returned in it, in float64 for float64
+        features, under autocast too. Differentiable in features, context vectors and all parameters.
+
+        With `return_attention` (scores, region_weights, word_weights), all three differentiable: the softmax over an
+        image's regions (P, M) and over a caption's words (P, L) of each pair (Eqs. 14, 17). They are zero behind the
+        ends of items; M and L are the widths of padded features, the longest item's length of packed and listed ones.
+
+    Raises:
+        ValueError: shapes, lengths, indices or alpha out of range; the message names the argument and the place. Packed
+            or listed features inside torch.compile.
+        TypeError: features, context vectors or parameters that are no floating-point tensors, lengths or indices that
+            are no integers, mixed dtypes.
+        UnsupportedByBackend: the named backend cannot serve the call.
+
+    A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
+    is its gradient. "torch" makes keys and embedded regions once an item (kernels.md §6), holds few of them and of what
+    pairs take at a time, and recomputes all in the backward pass; inside torch.compile, under torch.func and for second
+    derivatives the whole call is one block, whose memory grows with the pairs.
+    """
+    check_flag("return_attention", return_attention)
+    check_number("alpha", alpha)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
+    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
+    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    check_together(_one_column(images), _one_column(captions))  # whose D may differ
+    check_parameters(parameters, images.values, captions.values)
+    _check_contexts(region_contexts, word_contexts, images, captions)
+    if return_attention and pairs is None:
+        raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
+    if not checkable() and (images.offsets is not None or captions.offsets is not None):
+        raise ValueError(
+            "gated attention takes padded features inside torch.compile: call it outside with packed or list ones"
+        )
+    device, dtype = images.values.device, images.values.dtype
+    by_torch = "gated attention is made in PyTorch operations, by 'torch' and 'reference'"
+    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    selected = as_pairs(pairs, None, "t2i", len(images), len(captions), device)
+    listed = None if selected is None else selected.listed()
+    with torch.autocast(device.type, enabled=False):
+        tensors = (region_contexts, word_contexts, parameters.to(torch.promote_types(dtype, torch.float32)))
+        if chosen == "torch":
+            results = gated_attention_chunked(images, captions, *tensors, alpha, listed, return_attention)
+        else:
+            results = gated_attention_reference(images, captions, *tensors, alpha, listed)
+    if not return_attention:
+        return results[0]
+    scores, region_weights, word_weights = results
+    return scores, region_weights, word_weights
+
+
+def _one_column(side: Ragged) -> Ragged:
+    return replace(side, values=side.values[..., :1])
+
+
+def _check_contexts(region_contexts: object, word_contexts: object, images: Ragged, captions: Ragged) -> None:
+    """Raises TypeError or ValueError where they are no context vectors of these, as many levels of each."""
+    levels = None
+    for name, contexts, side in (("region", region_contexts, images), ("word", word_contexts, captions)):
+        if levels is None:  # of the first
+            levels = contexts.size(1) if isinstance(contexts, Tensor) and contexts.dim() == 3 else 1
+        check_operand(
+            f"{name}_contexts",
+            contexts,
+            side.values,
+            f"{name}s",
+            f"(n_{'images' if side is images else 'captions'}, K, D)",
+            (len(side), levels, captions.values.size(-1)),
+        )
+    if levels == 0:
+        raise ValueError("region_contexts and word_contexts have K = 0: there is at least one earlier level")

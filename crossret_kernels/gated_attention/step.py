@@ -1,0 +1,77 @@
+"""SMAN's pairwise step on some images and captions (Eqs. 12–20): what is made once an item, and what once a pair."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crossret_kernels.arithmetic import safe_sqrt
+from crossret_kernels.cross_attention.attention import relevances
+from crossret_kernels.gated_attention.pairing import Pairing
+from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
+
+
+class Side(NamedTuple):
+    """What pairs need of n images, or of n captions.
+
+    Attributes:
+        keys: (n, L, H), w_h ⊙ tanh(W x + b): a row's logit is its product with tanh(W_q o + b_q).
+        values: (n, L, D), P⁽²⁾ I_m of regions, words as they are: D numbers whatever regions have.
+        memory: (n, G), the memory of Eq. 12.
+        contexts: (n, K, D), the context vectors of the earlier levels.
+        mask: (n, L), the rows that are no padding.
+    """
+
+    keys: Tensor
+    values: Tensor
+    memory: Tensor
+    contexts: Tensor
+    mask: Tensor
+
+
+def image_side(regions: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
+    """Of padded regions (n, M, D_v), with zeros behind."""
+    memory = F.linear(contexts.sum(1), parameters.region_gate_weight, parameters.region_gate_bias)
+    values = F.linear(regions, parameters.embedding_weight)
+    return Side(_keys(regions, parameters.region_step), values, memory, contexts, mask)
+
+
+def caption_side(words: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
+    """Of padded words (n, L, D), with zeros behind."""
+    memory = F.linear(contexts.sum(1), parameters.word_gate_weight, parameters.word_gate_bias)
+    return Side(_keys(words, parameters.word_step), words, memory, contexts, mask)
+
+
+def _keys(rows: Tensor, step: AttentionStep) -> Tensor:
+    return torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
+
+
+def score(
+    images: Side, captions: Side, pairing: Pairing, parameters: GatedAttention, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (…) and the weights of regions (…, M) and of words (…, L) of the pairs, whose own side are the images."""
+    turned = pairing.turned()
+    attended, region_weights = _attend(images, captions, pairing, parameters.region_step, alpha)
+    v2 = torch.tanh(attended + parameters.embedding_bias)
+    t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
+    last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
+    queries, contexts = pairing.meet(images.contexts, captions.contexts)
+    earlier = relevances(pairing.dots(images.contexts, captions.contexts), _norms(contexts), queries)
+    return earlier.sum(-1) + last, region_weights, word_weights
+
+
+def _norms(vectors: Tensor) -> Tensor:
+    return safe_sqrt(vectors.square().sum(-1))
+
+
+def _attend(own: Side, other: Side, pairing: Pairing, step: AttentionStep, alpha: float) -> tuple[Tensor, Tensor]:
+    """Σ weight · value (…, D) of the own side's rows and the weights (…, L), guided by the gate's o (…, G)."""
+    memory, other_memory = pairing.meet(alpha * own.memory, (1 - alpha) * other.memory)
+    query = torch.tanh(F.linear(torch.sigmoid(memory + other_memory), step.query_weight, step.query_bias))
+    mask, _ = pairing.meet(own.mask, other.mask)
+    logits = pairing.products(query, own.keys.mT)
+    weights = torch.softmax(logits.masked_fill(~mask, -torch.inf), -1)
+    return pairing.products(weights, own.values), weights

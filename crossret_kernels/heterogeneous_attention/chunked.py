@@ -1,0 +1,63 @@
+"""Backend "torch" of heterogeneous attention: kernels.md §6, in bounded groups of items and chunks of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.heterogeneous_attention.groups import Group
+from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.pairs import of_pairs
+from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
+from crossret_kernels.ragged import Ragged
+
+SHARED_BYTES = 24 * 2**20  # of one side's items in a group, as the first layer takes them
+
+
+def heterogeneous_scores_chunked(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor | None,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+) -> Tensor:
+    """Scores (n_images, n_captions) or (P,) of at least one layer; no features of a pair outlive its chunk."""
+    if not len(regions) or not len(words):
+        return heterogeneous_scores_reference(regions, words, pairs, layers, options)
+    if pairs is not None:
+        return of_pairs(regions, words, pairs, layers, options)[0]
+    arrays = 2 * options.heads + 4  # (rows, D) in `Shared`, and the rows themselves
+    rows = SHARED_BYTES // (arrays * layers[0].norm_bias.itemsize * regions.values.size(-1))
+    captions = _grouped(words, rows)
+    parameters = [parameter for layer in layers for parameter in layer]
+    return torch.cat(
+        [
+            torch.cat([Group(image, caption, options).scores(*parameters) for caption in captions], 1)
+            for image in _grouped(regions, rows)
+        ]
+    )
+
+
+def heterogeneous_attention_chunked(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+) -> tuple[Tensor, ...]:
+    """Scores of pairs, with the weights and relevances of the matching step on the way."""
+    return of_pairs(regions, words, pairs, layers, options)
+
+
+def _grouped(side: Ragged, rows: int) -> list[Ragged]:
+    """Successive items in groups of equal size, as few as have their padded rows within `rows`."""
+    lengths = side.lengths.tolist()
+    most = max(1, rows // max(lengths))
+    count = -(-len(lengths) // most)
+    size = -(-len(lengths) // count)
+    groups = [lengths[first : first + size] for first in range(0, len(lengths), size)]
+    pieces = side.packed().split([sum(group) for group in groups])
+    offsets = (torch.tensor([0, *group]).cumsum(0) for group in groups)
+    return [Ragged(*group, None) for group in zip(pieces, offsets, strict=True)]

@@ -1,0 +1,48 @@
+"""The matching step of pairs whose features are their own (HAN §3.3), without normalised copies of those."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.arithmetic import safe_divide
+from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
+from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
+
+
+class PairFeatures(NamedTuple):
+    """Regions (P, R, D) and words (P, W, D) of P pairs, as each pair has them, and their masks (P, R) and (P, W)."""
+
+    regions: Tensor
+    words: Tensor
+    region_mask: Tensor
+    word_mask: Tensor
+
+
+def match_locally(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (P,), weights (P, Q, C) and relevances (P, Q).
+
+    Norms divide the similarities and the weights, which are short, and not the features. The attended vectors are
+    built: the Gram matrix of a pair's own contexts costs more.
+    """
+    regions, words = (pairs.regions, pairs.region_mask), (pairs.words, pairs.word_mask)
+    (contexts, context_mask), (queries, query_mask) = (
+        (regions, words) if options.direction == "t2i" else (words, regions)
+    )
+    context_norms, query_norms = (torch.linalg.vector_norm(x, dim=-1) for x in (contexts, queries))
+    cosines = safe_divide(safe_divide(contexts @ queries.mT, context_norms[:, :, None]), query_norms[:, None, :])
+    weights = torch.softmax(attention_logits(cosines, context_mask, query_mask, options.local), -2)
+    attended = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
+    # Of a unit query there is but its length to know, 1, or 0 where it was zero.
+    lengths = query_norms.sign()[..., None]
+    relevance = relevances((weights * cosines).sum(-2), torch.linalg.vector_norm(attended, dim=-1), lengths)
+    return score_with_attention(weights, relevance, context_mask, query_mask, options.local)
+
+
+def match_globally(pairs: PairFeatures) -> Tensor:
+    """The cosines (P,) of the first region with the first word of each pair."""
+    v, e = pairs.regions[:, 0], pairs.words[:, 0]
+    product = safe_divide((v * e).sum(-1), torch.linalg.vector_norm(v, dim=-1))
+    return safe_divide(product, torch.linalg.vector_norm(e, dim=-1))

@@ -1,0 +1,184 @@
+"""`heterogeneous_scores`: HAN's layers over an image and a caption together, then their matching; its dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.backends import select_backend
+from crossret_kernels.checks import check_flag
+from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.heterogeneous_attention.chunked import (
+    heterogeneous_attention_chunked,
+    heterogeneous_scores_chunked,
+)
+from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
+from crossret_kernels.heterogeneous_attention.reference import (
+    heterogeneous_attention_reference,
+    heterogeneous_scores_reference,
+)
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, checkable
+from crossret_kernels.selection import as_pairs, shape_scores
+
+
+@overload
+def heterogeneous_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    layers: Sequence[HeterogeneousLayer],
+    heads: int = 4,
+    lambda_attention: float = 1.0,
+    matching: str = "local",
+    direction: str = "t2i",
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = True,
+    pairs: Tensor | None = None,
+    return_attention: Literal[False] = False,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def heterogeneous_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    layers: Sequence[HeterogeneousLayer],
+    heads: int = 4,
+    lambda_attention: float = 1.0,
+    matching: str = "local",
+    direction: str = "t2i",
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = True,
+    pairs: Tensor | None = None,
+    return_attention: Literal[True],
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def heterogeneous_scores(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    layers: Sequence[HeterogeneousLayer],
+    heads: int = 4,
+    lambda_attention: float = 1.0,
+    matching: str = "local",
+    direction: str = "t2i",
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = True,
+    pairs: Tensor | None = None,
+    return_attention: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Scores of images and captions after layers of attention over both together (HAN, Yu et al. 2021, §3.2–3.3).
+
+    The rows of an image and of a caption are concatenated, without type or position. A layer has queries, keys and
+    values of them (linear, with biases), of each head the weights softmax(λ q·k) over all rows of the pair, the heads'
+    outputs concatenated and projected, the query added to them, and a layer normalisation.
+
+    Args:
+        regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
+            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64.
+        words: word features of the captions, in any of the same three layouts; same D, dtype and device.
+        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
+            them is never read.
+        word_lengths: the same for captions.
+        layers: parameters of the layers, the first of which is the lowest; none for the matching alone. On the
+            features' device; float64 with float64 features, else any narrower floating point.
+        heads: of each layer; they split D.
+        lambda_attention: β of the layers' softmax, which multiplies q·k as it is: there is no 1/√D beside it.
+        matching: "local": each row of the attending side is matched with what it attends to, as `scan_scores` does it
+            with raw_feature_norm="no_norm" and normalize=True (§3.3). "global": the score is the cosine of the pair's
+            first region with its first word, where the caller has put SEP and CLS (§4.3); what follows here is not
+            used then.
+        direction: of the local matching: "t2i": words attend to regions (HAN's); "i2t": regions attend to words.
+        lambda_softmax: β of the local matching's softmax over cosines.
+        pooling: of the relevances over the attending side: "avg" (Eq. 1), "lse", "sum" or "max".
+        lambda_lse: λ of "lse", above 0.
+        normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
+        pairs: (P, 2) integers (image, caption): only these pairs are scored.
+        return_attention: whether to return the attention of the local matching too; takes `pairs`.
+        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes the environment variable
+            CROSSRET_BACKEND, else the fastest that serves the call.
+
+    Returns:
+        Scores (n_images, n_captions); (P,) with `pairs`. float32, float64 for float64 features. Differentiable in
+        regions, words and all parameters.
+
+        With `return_attention` (scores, weights, relevances), all three differentiable: weights (P, Q, C) tell how each
+        of Q queries (words for t2i, regions for i2t) attends to C contexts (the other side) after the layers,
+        relevances (P, Q) are the cosines of the two that are pooled to the score. Both are zero behind the ends of
+        items; Q and C are the widths of padded features, the longest item's length of packed and listed ones.
+
+    Raises:
+        ValueError: shapes, lengths, indices, parameters or options out of range; the message names the argument and the
+            place. Attention of the global matching, of all pairs, or of packed or listed features inside torch.compile.
+        TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
+            mixed dtypes.
+        UnsupportedByBackend: the named backend cannot serve the call.
+
+    A NaN feature makes its own item's scores NaN and no others. "torch" makes what the first layer shares of an item
+    once for all of its pairs (kernels.md §6), where pairs are not listed; higher layers are each pair's own.
+    """
+    options = HeterogeneousOptions(
+        heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
+    )
+    check_flag("return_attention", return_attention)
+    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
+    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    check_together(images, captions)
+    parameters = check_layers(layers, images.values, heads)
+    if return_attention and matching == "global":
+        raise ValueError("return_attention takes the local matching: the global one has no attention")
+    if return_attention and pairs is None:
+        raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
+    if not parameters:
+        sides: tuple[Any, ...] = (regions, words, region_lengths, word_lengths)
+        if matching == "global":
+            sides = (_first_rows(images), _first_rows(captions))
+        match: Callable[..., Tensor | tuple[Tensor, Tensor, Tensor]] = scan_scores
+        own = {"pairs": pairs, "return_attention": return_attention, "backend": backend}
+        return match(*sides, **asdict(options.local), **own)
+    by_torch = "heterogeneous attention is made in PyTorch operations, by 'torch' and 'reference'"
+    device, dtype = images.values.device, images.values.dtype
+    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    selected = as_pairs(pairs, None, direction, len(images), len(captions), device)
+    listed = None if selected is None else selected.listed()
+    if chosen == "torch":
+        dtype = torch.promote_types(dtype, torch.float32)
+    parameters = tuple(layer.to(dtype) for layer in parameters)
+    if listed is not None and return_attention:
+        if not checkable() and (images.offsets is not None or captions.offsets is not None):
+            raise ValueError(
+                "return_attention takes padded features inside torch.compile: call it outside with packed or list ones"
+            )
+        attend = heterogeneous_attention_chunked if chosen == "torch" else heterogeneous_attention_reference
+        scores, weights, relevances = attend(images, captions, listed, parameters, options)
+        return shape_scores(scores, None), shape_scores(weights, None), shape_scores(relevances, None)
+    score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
+    return shape_scores(score(images, captions, listed, parameters, options), None)
+
+
+def _first_rows(side: Ragged) -> Tensor:
+    """(n, 1, D)."""
+    if side.offsets is None:
+        return side.values[:, :1]
+    return side.values.index_select(0, side.offsets[:-1].to(side.values.device)).unsqueeze(1)

@@ -1,0 +1,91 @@
+"""The layers and the options of heterogeneous attention: names, defaults and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.checks import check_flag, check_number, choose
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.operands import check_operand
+
+MATCHINGS = ("local", "global")
+LAYER_NORM_EPS = 1e-5
+WEIGHTS = ("query_weight", "key_weight", "value_weight", "output_weight")
+
+
+class HeterogeneousLayer(NamedTuple):
+    """Parameters of one layer (HAN §3.2): weights (D, D) as `torch.nn.Linear` has them, all others (D,).
+
+    q, k, v and fc of the paper are query, key, value and output; norm is its layer normalisation. The key's bias adds
+    the same to all logits of a query, which the softmax takes out again: it changes no score.
+    """
+
+    query_weight: Tensor
+    query_bias: Tensor
+    key_weight: Tensor
+    key_bias: Tensor
+    value_weight: Tensor
+    value_bias: Tensor
+    output_weight: Tensor
+    output_bias: Tensor
+    norm_weight: Tensor
+    norm_bias: Tensor
+
+    def to(self, dtype: torch.dtype) -> HeterogeneousLayer:
+        return HeterogeneousLayer(*(parameter.to(dtype) for parameter in self))
+
+
+@dataclass(frozen=True)
+class HeterogeneousOptions:
+    """One way to score a pair; `heterogeneous_scores` documents the fields.
+
+    Raises ValueError where one is out of range, TypeError where one is no number or no flag.
+    """
+
+    heads: int
+    lambda_attention: float
+    matching: str
+    direction: str
+    lambda_softmax: float
+    pooling: str
+    lambda_lse: float
+    normalize: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.heads, int) or isinstance(self.heads, bool):
+            raise TypeError(f"heads must be an integer, not {type(self.heads).__name__}")
+        if self.heads < 1:
+            raise ValueError(f"heads must be at least 1, not {self.heads}")
+        check_number("lambda_attention", self.lambda_attention)
+        choose("matching", self.matching, MATCHINGS)
+        check_flag("normalize", self.normalize)
+        _ = self.local  # checks what it is made of
+
+    @property
+    def local(self) -> CrossAttentionOptions:
+        """The local matching step (HAN §3.3): SCAN's, of cosines without a norm."""
+        return CrossAttentionOptions(
+            self.direction, "no_norm", 0.0, self.lambda_softmax, self.pooling, self.lambda_lse, normalize=True
+        )
+
+
+def check_layers(layers: object, features: Tensor, heads: int) -> tuple[HeterogeneousLayer, ...]:
+    """The layers for features (…, D); raises TypeError or ValueError naming the layer and the parameter."""
+    if isinstance(layers, HeterogeneousLayer) or not isinstance(layers, Sequence):
+        raise TypeError(f"layers must be a sequence of HeterogeneousLayer, not {type(layers).__name__}")
+    dim = features.size(-1)
+    if layers and dim % heads:
+        raise ValueError(f"heads must divide D = {dim}, and {heads} does not")
+    for index, layer in enumerate(layers):
+        if not isinstance(layer, HeterogeneousLayer):
+            raise TypeError(f"layers[{index}] must be a HeterogeneousLayer, not {type(layer).__name__}")
+        for name, parameter in zip(layer._fields, layer, strict=True):
+            axes = 2 if name in WEIGHTS else 1
+            form = "(D, D)" if axes == 2 else "(D,)"
+            check_operand(f"layers[{index}].{name}", parameter, features, "the features", form, (dim,) * axes)
+    return tuple(layers)

@@ -1,0 +1,83 @@
+"""Backend "reference" of heterogeneous attention: the formulas of HAN as einsums, everything materialised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crossret_kernels.arithmetic import safe_normalize
+from crossret_kernels.cross_attention.reference import scan_attention_reference
+from crossret_kernels.heterogeneous_attention.matching import PairFeatures
+from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.ragged import Ragged
+
+
+def heterogeneous_scores_reference(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor | None,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+) -> Tensor:
+    """Scores with the items of every pair concatenated, at the inputs' precision: the oracle in float64."""
+    every = pairs
+    if every is None:
+        device = regions.values.device
+        every = torch.cartesian_prod(torch.arange(len(regions), device=device), torch.arange(len(words), device=device))
+    attended = _attended(regions, words, every, layers, options)
+    if options.matching == "global":
+        v, e = safe_normalize(attended.regions[:, 0]), safe_normalize(attended.words[:, 0])
+        scores = (v * e).sum(-1)
+    else:
+        scores = _matched(attended, options)[0]
+    return scores if pairs is not None else scores.view(len(regions), len(words))
+
+
+def heterogeneous_attention_reference(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+) -> tuple[Tensor, ...]:
+    """Scores of pairs, weights and relevances of the matching step, likewise."""
+    return _matched(_attended(regions, words, pairs, layers, options), options)
+
+
+def _attended(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+) -> PairFeatures:
+    """Every pair's regions and words after the layers."""
+    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
+    if options.normalize:
+        v, e = safe_normalize(v), safe_normalize(e)
+    images, captions = pairs.unbind(1)
+    h, mask = torch.cat([v[images], e[captions]], 1), torch.cat([v_mask[images], e_mask[captions]], 1)
+    for layer in layers:
+        q, k, values = (
+            torch.einsum("pid,ed->pie", h, weight) + bias
+            for weight, bias in zip(layer[0:6:2], layer[1:6:2], strict=True)
+        )
+        q_heads, k_heads, v_heads = (x.unflatten(-1, (options.heads, -1)) for x in (q, k, values))
+        logits = options.lambda_attention * torch.einsum("pihd,pjhd->phij", q_heads, k_heads)
+        weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
+        attended = torch.einsum("phij,pjhd->pihd", weights, v_heads).flatten(-2)
+        h = torch.einsum("pid,ed->pie", attended, layer.output_weight) + layer.output_bias + q
+        h = F.layer_norm(h, h.shape[-1:], layer.norm_weight, layer.norm_bias, LAYER_NORM_EPS)
+    width = v.size(1)
+    return PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
+
+
+def _matched(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[Tensor, ...]:
+    """Each pair's own regions with its own words, as stacked cross attention matches them."""
+    images = Ragged(pairs.regions, None, pairs.region_mask.sum(1))
+    captions = Ragged(pairs.words, None, pairs.word_mask.sum(1))
+    places = torch.arange(len(images), device=pairs.regions.device)
+    return scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)

@@ -1,0 +1,80 @@
+"""The first layer of heterogeneous attention for all pairs of some images and captions: what does not depend on the
+pair is made once an item (kernels.md §6).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
+
+
+class Shared(NamedTuple):
+    """Items (n, L, …) of one side, as the first layer meets them in every pair.
+
+    Attributes:
+        queries, keys: (n, L, H, D / H).
+        values: (n, L, H, D), the values of each head behind its part of the output projection.
+        own_logits: (n, L, H), log Σ exp of each query's logits over its own item.
+        own_values: (n, L, H + 1, D): what the query makes of its own item by each head, as if that were one more key,
+            and the query itself with the output's bias, which the residual adds.
+        mask: (n, L), valid rows.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    own_logits: Tensor
+    own_values: Tensor
+    mask: Tensor
+
+    def split(self, size: int) -> list[Shared]:
+        """Runs of `size` items, at the width of their longest."""
+        return [Shared(*parts) for parts in zip(*(tensor.split(size) for tensor in self), strict=True)]
+
+    def cut(self) -> Shared:
+        """The same as leaves of a graph of their own, which gather gradients where these have them."""
+        return Shared(*(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self))
+
+    def narrowed(self, width: int) -> Shared:
+        return Shared(*(tensor[:, :width] for tensor in self))
+
+
+def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float) -> Shared:
+    """What the first layer makes of items (n, L, D) by themselves."""
+    queries = F.linear(items, layer.query_weight, layer.query_bias)
+    q = queries.unflatten(-1, (heads, -1))
+    k = F.linear(items, layer.key_weight, layer.key_bias).unflatten(-1, (heads, -1))
+    v = F.linear(items, layer.value_weight, layer.value_bias).unflatten(-1, (heads, -1))
+    values = torch.einsum("nlhe,dhe->nlhd", v, layer.output_weight.unflatten(-1, (heads, -1)))
+    logits = (lambda_attention * torch.einsum("nihe,njhe->nihj", q, k)).to(items.dtype)
+    logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
+    own_values = torch.einsum("nihj,njhd->nihd", torch.softmax(logits, -1), values)
+    residual = (queries + layer.output_bias).unsqueeze(2)
+    return Shared(q, k, values.contiguous(), logits.logsumexp(-1), torch.cat([own_values, residual], 2), mask)
+
+
+def attend_across(queries: Shared, contexts: Shared, lambda_attention: float) -> Tensor:
+    """The rows of some items (a, L, …) after the layer in pairs with other items (b, K, …): (b, a, L, D).
+
+    The softmax runs over the other item's keys and the query's own item, which counts as one key.
+    """
+    a, length, heads, _ = queries.queries.shape
+    b, width = contexts.mask.shape
+    rows = a * length
+    q = queries.queries.flatten(0, 1).transpose(0, 1)
+    k = contexts.keys.flatten(0, 1).permute(1, 2, 0)
+    dtype = queries.own_logits.dtype  # autocast has its products elsewhere
+    logits = (lambda_attention * (q @ k)).to(dtype).view(heads, rows, b, width)
+    logits = logits.masked_fill(~contexts.mask, -torch.inf)
+    own_logits = queries.own_logits.flatten(0, 1).T[:, :, None, None].expand(-1, -1, b, -1)
+    weights = torch.softmax(torch.cat([logits, own_logits], -1), -1)
+    across = weights[..., :width].permute(2, 1, 3, 0).reshape(b, rows, width * heads)
+    own = F.pad(weights[..., width].permute(1, 2, 0), (0, 1), value=1.0)
+    attended = (own @ queries.own_values.flatten(0, 1)).transpose(0, 1)  # (b, rows, D)
+    attended = torch.baddbmm(attended, across, contexts.values.flatten(1, 2))
+    return attended.to(dtype).view(b, a, length, -1)

@@ -1,0 +1,33 @@
+"""Checks on tensors that come beside features: logits, context vectors, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.ragged import FEATURE_DTYPES
+
+
+def check_operand(
+    name: str, operand: object, features: Tensor, features_name: str, form: str, sizes: Sequence[int]
+) -> Tensor:
+    """The operand, of shape `sizes`, which `form` spells out, on the device of the features.
+
+    Its dtype is any floating one but float64, which goes with float64 alone. Raises TypeError or ValueError that names
+    it.
+    """
+    if not isinstance(operand, Tensor):
+        raise TypeError(f"{name} must be a {form} tensor, not {type(operand).__name__}")
+    if operand.is_nested or operand.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, not a nested or sparse one")
+    if operand.dtype not in FEATURE_DTYPES:
+        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {operand.dtype}")
+    if operand.shape != tuple(sizes):
+        raise ValueError(f"{name} must have shape {form} = {tuple(sizes)}, got {tuple(operand.shape)}")
+    if operand.device != features.device:
+        raise ValueError(f"{name} is on {operand.device} but {features_name} are on {features.device}")
+    if (operand.dtype == torch.float64) != (features.dtype == torch.float64):
+        raise TypeError(f"{name} is {operand.dtype} but {features_name} are {features.dtype}: float64 takes float64")
+    return operand

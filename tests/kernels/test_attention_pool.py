@@ -1,0 +1,227 @@
+"""`attention_pool` against its formula: layouts, precision, gradients, checks and transforms."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from crossret_kernels import UnsupportedByBackend, attention_pool
+from crossret_kernels.attention_pool import chunked
+from tests.kernels.strategies import examples
+from tests.kernels.tolerance import EPS
+
+backends = pytest.mark.parametrize("backend", ["torch", "reference"])
+LAYOUTS = ("padded", "packed", "list")
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+VALUES, LOGITS, LENGTHS = randn(4, 5, 6), 3 * randn(4, 5, 2, seed=1), [5, 1, 3, 4]
+
+
+def laid_out(values: Tensor, logits: Tensor, lengths: list[int], layout: str) -> tuple[Any, ...]:
+    if layout == "padded":
+        return values, logits, lengths
+    sides = [[item[:length] for item, length in zip(side, lengths, strict=True)] for side in (values, logits)]
+    if layout == "list":
+        return tuple(sides)
+    return (torch.cat(sides[0]), torch.tensor([0, *np.cumsum(lengths)])), torch.cat(sides[1])
+
+
+def by_hand(values: Tensor, logits: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+    """Item by item, head by head, row by row, in NumPy."""
+    n, width, dim = values.shape
+    heads = logits.size(2)
+    pooled, weights = np.zeros((n, heads, dim)), np.zeros((n, heads, width))
+    for item, length in enumerate(lengths):
+        for head in range(heads):
+            a = logits[item, :length, head].numpy()
+            exponentials = np.exp(a - a.max())
+            weights[item, head, :length] = exponentials / exponentials.sum()
+            for row in range(length):
+                pooled[item, head] += weights[item, head, row] * values[item, row].numpy()
+    return torch.from_numpy(pooled), torch.from_numpy(weights)
+
+
+@pytest.fixture(params=[32 * 2**20, 500], ids=["one chunk", "many chunks"])
+def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "WORKSPACE_BYTES", request.param)
+
+
+@examples(40)
+@given(
+    lengths=st.lists(st.sampled_from((1, 2, 7, 16)), min_size=1, max_size=6), spare=st.integers(0, 2),
+    dim=st.sampled_from((1, 3, 16)), heads=st.integers(1, 4), scale=st.sampled_from((0.0, 1.0, 300.0)),
+    dtype=st.sampled_from((torch.float64, torch.float32, torch.bfloat16, torch.float16)),
+    layout=st.sampled_from(LAYOUTS),
+)  # fmt: skip
+def test_follows_the_formula(
+    lengths: list[int], spare: int, dim: int, heads: int, scale: float, dtype: torch.dtype, layout: str
+) -> None:
+    width = max(lengths) + (spare if layout == "padded" else 0)
+    values = randn(len(lengths), width, dim).to(dtype)
+    logits = (scale * randn(len(lengths), width, heads, seed=1)).to(dtype)
+    expected = by_hand(values.double(), logits.double(), lengths)
+    for backend in ("torch", "reference"):
+        arguments = laid_out(values, logits, lengths, layout)
+        outputs = attention_pool(*arguments, return_weights=True, backend=backend)
+        for ours, true in zip(outputs, expected, strict=True):
+            assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            unit = 1e-14 if dtype == torch.float64 else 64 * EPS
+            torch.testing.assert_close(ours.double(), true, rtol=unit, atol=unit)
+        assert torch.equal(attention_pool(*arguments, backend=backend), outputs[0])
+
+
+@pytest.mark.usefixtures("workspace")
+@backends
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradcheck(layout: str, backend: str) -> None:
+    """Of both results; padding gets no gradient."""
+    values, logits = VALUES.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+
+    def outputs(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        return attention_pool(*laid_out(x, a, LENGTHS, layout), return_weights=True, backend=backend)
+
+    assert gradcheck(outputs, (values, logits), fast_mode=True)
+    for gradient in torch.autograd.grad([x.square().sum() for x in outputs(values, logits)], (values, logits)):
+        for item, length in zip(gradient, LENGTHS, strict=True):
+            assert not item[length:].any()
+
+
+@pytest.mark.usefixtures("workspace")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_rows_by_default(dtype: torch.dtype) -> None:
+    values, logits = VALUES.to(dtype), LOGITS.to(dtype)
+    leaves = [values.clone().requires_grad_(), logits.clone().requires_grad_()]
+    pooled = attention_pool(*leaves)
+    assert torch.equal(pooled, attention_pool(values, logits, [5] * 4))
+    gradients = torch.autograd.grad(pooled.square().sum(), leaves)
+    expected = torch.autograd.grad(attention_pool(*leaves, backend="reference").square().sum(), leaves)
+    for ours, true in zip(gradients, expected, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, true)
+
+
+@pytest.mark.usefixtures("workspace")
+@backends
+def test_nan_stays_in_its_item_and_padding_is_never_read(backend: str) -> None:
+    def results(values: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        leaves = values.clone().requires_grad_(), logits.clone().requires_grad_()
+        outputs = attention_pool(*leaves, LENGTHS, return_weights=True, backend=backend)
+        return *outputs, *torch.autograd.grad([x.square().sum() for x in outputs], leaves)
+
+    clean = results(VALUES, LOGITS)
+    for value in (torch.nan, torch.inf):
+        padded = VALUES.clone(), LOGITS.clone()
+        for side in padded:
+            for item, length in zip(side, LENGTHS, strict=True):
+                item[length:] = value
+        for ours, theirs in zip(results(*padded), clean, strict=True):
+            assert torch.equal(ours, theirs)
+        for place in range(2):
+            sides = [side.clone() for side in padded]
+            sides[place][2, 1, 0] = torch.nan
+            outputs = results(*sides)
+            assert outputs[0][2].isnan().any()
+            for ours, theirs in zip(outputs, clean, strict=True):
+                assert torch.equal(ours[[0, 1, 3]], theirs[[0, 1, 3]])
+
+
+@backends
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_no_items(layout: str, backend: str) -> None:
+    values, logits = (torch.zeros(0, dim).requires_grad_() for dim in (6, 2))
+    arguments = ((values, torch.tensor([0])), logits) if layout == "packed" else (values[None][:0], logits[None][:0])
+    pooled, weights = attention_pool(*arguments, return_weights=True, backend=backend)
+    assert pooled.shape == (0, 2, 6)
+    assert weights.shape == (0, 2, 1)
+    for gradient in torch.autograd.grad(pooled.sum() + weights.sum(), (values, logits)):
+        assert gradient.shape[0] == 0
+
+
+def test_autocast_computes_in_float32() -> None:
+    """Values and logits of two dtypes, as layers under autocast hand them on."""
+    values, logits = VALUES.float(), LOGITS.bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pooled = attention_pool(values, logits, LENGTHS)
+    assert pooled.dtype == torch.float32
+    assert torch.equal(pooled, attention_pool(values, logits.float(), LENGTHS))
+
+
+@pytest.mark.parametrize("transform", ["func", "compile"])
+def test_under_transforms(transform: str) -> None:
+    lengths = torch.tensor(LENGTHS)
+
+    def loss(values: Tensor, logits: Tensor) -> Tensor:
+        pooled, weights = attention_pool(values, logits, lengths, return_weights=True)
+        return pooled.square().sum() + weights.square().sum()
+
+    leaves = VALUES.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    if transform == "func":
+        gradients = torch.func.grad(loss, argnums=(0, 1))(VALUES, LOGITS)
+    else:
+        torch.compiler.reset()
+        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+        gradients = torch.autograd.grad(compiled(*leaves), leaves)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+PACKED = laid_out(VALUES, LOGITS, LENGTHS, "packed")
+LISTED = laid_out(VALUES, LOGITS, LENGTHS, "list")
+
+ERRORS: tuple[tuple[str, tuple[Any, ...], type[Exception], str], ...] = (
+    ("values", (VALUES[0], LOGITS), ValueError, "values must have shape (n, L, D), got (5, 6)"),
+    ("integers", (VALUES.long(), LOGITS), TypeError, "values must be float32, float64, bfloat16 or float16"),
+    ("empty item", (VALUES, LOGITS, [5, 0, 1, 1]), ValueError, "lengths[1] is 0: every item needs at least one row"),
+    ("too long", (VALUES, LOGITS, [5, 6, 1, 1]), ValueError, "lengths[1] is 6: it must lie in 1..5"),
+    ("lengths of packed", (*PACKED, [1]), ValueError, "lengths goes with padded values only"),
+    ("no logits", (VALUES, None), TypeError, "logits must be a (n, L, r) tensor, not NoneType"),
+    ("logits of other rows", (VALUES, LOGITS[:, :4]), ValueError, "logits must have shape (n, L, r) = (4, 5, 2), got"),
+    ("flat logits", (VALUES, LOGITS[..., 0]), ValueError, "logits must have shape (n, L, r)"),
+    ("no heads", (VALUES, LOGITS[..., :0]), ValueError, "logits has r = 0"),
+    ("integer logits", (VALUES, LOGITS.long()), TypeError, "logits must be float32, float64, bfloat16 or float16"),
+    ("float32 logits", (VALUES, LOGITS.float()), TypeError, "logits is torch.float32 but values are torch.float64"),
+    ("logits on meta", (VALUES, LOGITS.to("meta")), ValueError, "logits is on meta but values are on cpu"),
+    ("all on meta", (VALUES.to("meta"), LOGITS.to("meta")), ValueError, "values are on the meta device"),
+    ("packed logits", (PACKED[0], LOGITS), ValueError, "logits must have shape (rows, r) = (13, 2), got (4, 5, 2)"),
+    ("listed values", (LISTED[0], LOGITS), TypeError, "logits must be a list of (L, r) tensors"),
+    ("fewer", (LISTED[0], LISTED[1][:3]), ValueError, "logits must hold a tensor for each of 4 items, got 3"),
+    ("listed rows", (LISTED[0], LISTED[1][::-1]), ValueError, "logits[0] must have shape (L, r) = (5, 2), got (4, 2)"),
+    ("heads", (LISTED[0], [*LISTED[1][:3], LISTED[1][3][:, :1]]), ValueError, "logits[3] has r = 1 but logits[0]"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS])
+def test_mistakes_are_named(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        attention_pool(*arguments)
+
+
+def test_a_flag_that_is_none_is_named() -> None:
+    with pytest.raises(TypeError, match="return_weights must be True or False, not 1"):
+        attention_pool(VALUES, LOGITS, return_weights=1)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton", "cuda"])
+def test_other_backends_are_refused(backend: str) -> None:
+    with pytest.raises(UnsupportedByBackend, match=f"backend '{backend}' cannot serve this call"):
+        attention_pool(VALUES.float(), LOGITS.float(), backend=backend)
+
+
+@pytest.mark.parametrize("layout", ["packed", "list"])
+def test_compiled_calls_refuse_what_has_no_width(layout: str) -> None:
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="attention_pool takes padded values inside"):
+        torch.compile(attention_pool, fullgraph=True, backend="aot_eager")(*laid_out(VALUES, LOGITS, LENGTHS, layout))
