@@ -84,7 +84,9 @@ def read_results(path: Path) -> Results:
             results = Results(contents["date"], contents["machine"], measurements)
         else:
             machine = {name: contents["machine_info"][name] for name in MACHINE}
-            measurements = [_measurement(entry) for entry in contents["benchmarks"]]
+            # Clustering is timed beside the scores but not of their kind: pytest-benchmark's own table shows it.
+            scored = [entry for entry in contents["benchmarks"] if "operation" in entry["extra_info"]]
+            measurements = [_measurement(entry) for entry in scored]
             results = Results(contents["datetime"][:10], machine, measurements)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: not the results of a benchmark run ({error!r})") from error

@@ -8,11 +8,10 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.batches import Batch, caption_batches, pad_tokens
+from crossret.data.batches import Batch, caption_batches, pad_tokens, read_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
 
@@ -41,8 +40,11 @@ class Corpus(Protocol):
     def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``."""
 
-    def image_batches(self, batch_size: int) -> Iterator[Tensor]:
-        """The regions of every image, in order: (b, R, image_dim) float32."""
+    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The regions of every image, in order: (b, R, image_dim) float32, and (b, R, 4) float32 x0, y0, x1, y1.
+
+        The boxes are None where the data have none.
+        """
 
     def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Every caption, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths."""
@@ -63,8 +65,10 @@ class PrecomputedCorpus:
         """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced."""
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())
-        for row in np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64)):
-            digest.update(np.ascontiguousarray(self.data.features[self.data.feature_rows[row]]).tobytes())
+        images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64))
+        for array in (self.data.features, self.data.boxes):
+            if array is not None:  # data without boxes keep the digest that they had before there were any
+                digest.update(array[self.data.feature_rows[images]].tobytes())
         return digest.hexdigest()
 
     def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -72,12 +76,10 @@ class PrecomputedCorpus:
         batches = caption_batches(self.data, self.vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)
         return islice(batches, start, None)
 
-    def image_batches(self, batch_size: int) -> Iterator[Tensor]:
+    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         """As ``Corpus.image_batches``."""
         for start in range(0, self.n_images, batch_size):
-            rows = self.data.feature_rows[start : start + batch_size]
-            # Indexing a memory map by rows copies them: the tensor owns its memory.
-            yield torch.from_numpy(np.asarray(self.data.features[rows]))
+            yield read_regions(self.data, slice(start, start + batch_size))
 
     def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``Corpus.caption_batches``."""

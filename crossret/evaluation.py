@@ -98,7 +98,13 @@ def encode_dataset(
     model.eval()
     try:
         with torch.inference_mode():
-            images = collect((model.encode_images(x.to(device)) for x in data.image_batches(batch_size)), 0)
+            images = collect(
+                (
+                    model.encode_images(regions.to(device), boxes=None if boxes is None else boxes.to(device))
+                    for regions, boxes in data.image_batches(batch_size)
+                ),
+                0,
+            )
             captions = collect(
                 (
                     model.encode_captions(tokens.to(device), lengths.to(device))

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from crossret.corpus import PrecomputedCorpus
-from crossret.data.batches import pad_tokens
+from crossret.data.batches import pad_tokens, read_regions
 from crossret.encoded import Encoded
 from crossret.evaluation import Progress
 from crossret.feature_files import StoredItems, check_dimensions
@@ -214,10 +213,11 @@ class _Images:
         return _runs(len(self), most)
 
     def __getitem__(self, run: slice) -> Encoded:
-        # Indexing a memory map by rows copies them: the tensor owns its memory.
-        regions = torch.from_numpy(np.asarray(self.data.features[self.data.feature_rows[run]]))
-        release_pages(self.data.features)
-        return self.model.encode_images(regions.to(self.device))
+        regions, boxes = read_regions(self.data, run)
+        for array in (self.data.features, self.data.boxes):
+            if array is not None:
+                release_pages(array)
+        return self.model.encode_images(regions.to(self.device), boxes=None if boxes is None else boxes.to(self.device))
 
 
 class _Captions:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.precomputed import PrecomputedDataset
@@ -19,12 +20,14 @@ class Batch:
 
     Attributes:
         regions: (b, k, d) float32.
+        boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
         lengths: (b,) int64, each caption's number of words.
         image_ids, caption_ids: (b,) int64, their places in the data set.
     """
 
     regions: Tensor
+    boxes: Tensor | None
     tokens: Tensor
     lengths: Tensor
     image_ids: Tensor
@@ -55,6 +58,14 @@ def caption_batches(
     )
 
 
+def read_regions(data: PrecomputedDataset, images: NDArray[np.int64] | slice) -> tuple[Tensor, Tensor | None]:
+    """The regions (n, k, d) of some images and their boxes (n, k, 4), None where there are none; float32 in memory."""
+    rows = data.feature_rows[images]
+    # Indexing a memory map by rows copies them: the tensors own their memory and may be written to.
+    regions = torch.from_numpy(np.asarray(data.features[rows]))
+    return regions, None if data.boxes is None else torch.from_numpy(np.asarray(data.boxes[rows]))
+
+
 def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Captions of different lengths as one (b, W) int64 tensor padded with 0, and their (b,) int64 lengths."""
     lengths = torch.tensor([len(tokens) for tokens in token_lists], dtype=torch.int64)
@@ -67,6 +78,5 @@ def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
 def _batch(data: PrecomputedDataset, vocabulary: Vocabulary, caption_ids: np.ndarray) -> Batch:
     image_ids = data.image_of_caption[caption_ids]
     tokens, lengths = pad_tokens([vocabulary.encode(data.captions[caption]) for caption in caption_ids])
-    # Indexing a memory map by rows copies them: the tensor owns its memory and may be written to.
-    regions = torch.from_numpy(np.asarray(data.features[data.feature_rows[image_ids]]))
-    return Batch(regions, tokens, lengths, torch.from_numpy(image_ids), torch.from_numpy(caption_ids))
+    regions, boxes = read_regions(data, image_ids)
+    return Batch(regions, boxes, tokens, lengths, torch.from_numpy(image_ids), torch.from_numpy(caption_ids))

@@ -1,4 +1,4 @@
-"""The precomputed-feature format: one array of region features and one file of captions a split."""
+"""The precomputed-feature format: region features, perhaps their boxes, and a file of captions a split."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def features_path(directory: str | os.PathLike[str], split: str) -> Path:
     return Path(directory) / f"{split}_ims.npy"
 
 
+def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where the boxes of a split's regions are, if anywhere."""
+    return Path(directory) / f"{split}_boxes.npy"
+
+
 def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's captions are."""
     return Path(directory) / f"{split}_caps.txt"
@@ -31,18 +36,21 @@ class PrecomputedDataset:
     ``{split}_ims.npy`` holds float32 region features (rows, k, d) and ``{split}_caps.txt`` one UTF-8 caption a line.
     With a fifth as many rows as captions, an image has five captions on consecutive lines. With as many rows as
     captions, the pairs are 1:1, unless every row is there five times in succession (some published development arrays
-    are so): then these are one image again, and the first of its rows is used.
+    are so): then these are one image again, and the first of its rows is used. ``{split}_boxes.npy``, which need not be
+    there, holds float32 x0, y0, x1, y1 of the regions (rows, k, 4), in the order of the features, in pixels; whether
+    they are finite is not looked at.
 
     Attributes:
         features: (rows, k, d) float32, read from the disk as it is used.
+        boxes: (rows, k, 4) float32, likewise; None where there is no such file.
         captions: the captions in the file's order.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
-        feature_rows: (n_images,) int64, the row of ``features`` that belongs to each image.
+        feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
         n_regions, image_dim: k and d.
 
     Raises:
-        FileNotFoundError: the directory or one of the two files is missing.
+        FileNotFoundError: the directory, the features or the captions are missing.
         ValueError: a file is malformed; the message names the file and the line, or what the array should have been.
     """
 
@@ -65,11 +73,22 @@ class PrecomputedDataset:
                 f"{rows_file}: {rows} rows do not fit the {captions} captions of {captions_file.name}: "
                 f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
             )
+        self.boxes = _map_boxes(boxes_path(directory, split), self.features.shape[:2])
         self.n_captions = captions
         self.n_images = captions // captions_per_image
         self.n_regions, self.image_dim = self.features.shape[1:]
         self.image_of_caption: NDArray[np.int64] = np.arange(captions, dtype=np.int64) // captions_per_image
         self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
+
+
+def _map_boxes(path: Path, regions: tuple[int, ...]) -> NDArray[np.float32] | None:
+    """The boxes of (rows, k) regions; None where there is no file."""
+    if not path.exists():
+        return None
+    boxes = map_array(path, ndim=3, dtypes=["<f4"])
+    if boxes.shape != (*regions, 4):
+        raise ValueError(f"{path}: shape {boxes.shape} is not {(*regions, 4)}, four numbers for every region")
+    return boxes
 
 
 def _rows_repeat(features: NDArray[np.float32], times: int) -> bool:
@@ -109,8 +128,13 @@ def check_caption(caption: str, place: str) -> None:
     """Raise a ValueError that begins with the place where a caption shows nothing or holds a NUL."""
     if "\0" in caption:
         raise ValueError(f"{place}: a NUL character, which no caption has")
-    if all(_is_invisible(character) for character in caption):
+    if shows_nothing(caption):
         raise ValueError(f"{place}: the caption is empty")
+
+
+def shows_nothing(caption: str) -> bool:
+    """Whether no character of a caption is visible."""
+    return all(_is_invisible(character) for character in caption)
 
 
 def _is_invisible(character: str) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.data import Batch, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
+from crossret.data.batches import read_regions
 
 IMAGES = 7
 
@@ -20,6 +21,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("data")
     features = np.arange(IMAGES * 3 * 2, dtype=np.float32).reshape(IMAGES, 3, 2)
     np.save(directory / "train_ims.npy", np.repeat(features, request.param, axis=0))
+    np.save(directory / "train_boxes.npy", np.repeat(features.repeat(2, axis=2), request.param, axis=0))
     lines = ["word " * (1 + number % 4) + f"number{number}\n" for number in range(IMAGES * 5)]
     (directory / "train_caps.txt").write_text("".join(lines))
     return PrecomputedDataset(directory, "train")
@@ -51,6 +53,8 @@ def test_every_caption_once_with_its_image(
             assert not batch.tokens[row, length:].any()
             assert int(batch.image_ids[row]) == caption // 5
             assert batch.regions[row, 0, 0] == (caption // 5) * 6  # as the features above are numbered
+            assert batch.boxes is not None
+            assert torch.equal(batch.boxes[row], batch.regions[row].repeat_interleave(2, dim=1))
         seen += batch.caption_ids.tolist()
     assert sorted(seen) == list(range(IMAGES * 5))
     assert (seen == sorted(seen)) is not shuffle
@@ -79,6 +83,14 @@ def test_a_batch_owns_its_memory(data: PrecomputedDataset, vocabulary: Vocabular
     batch = next(iter(caption_batches(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
     batch.regions.fill_(-1)
     assert data.features[0, 0, 1] == 1
+
+
+def test_regions_without_boxes(data: PrecomputedDataset) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "boxes", None)
+        regions, boxes = read_regions(data, slice(2, 4))
+    assert boxes is None
+    assert regions[:, 0, 0].tolist() == [12, 18]
 
 
 @pytest.mark.parametrize(("batch_size", "seed", "epoch"), [(0, 0, 0), (1, -1, 0), (1, 0, -1)])

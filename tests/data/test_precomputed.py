@@ -61,6 +61,35 @@ def test_repeated_rows_may_hold_nan(tmp_path: Path) -> None:
     assert PrecomputedDataset(write(tmp_path, features, 10), "train").n_images == 2
 
 
+def test_boxes_of_the_regions(tmp_path: Path) -> None:
+    write(tmp_path, features_of(4), 20)
+    assert PrecomputedDataset(tmp_path, "train").boxes is None
+    boxes = np.arange(4 * 3 * 4, dtype=np.float32).reshape(4, 3, 4)
+    boxes[2] = np.nan  # not looked at: the whole file would have to be read
+    np.save(tmp_path / "train_boxes.npy", boxes)
+    data = PrecomputedDataset(tmp_path, "train")
+    assert isinstance(data.boxes, np.memmap)
+    np.testing.assert_array_equal(data.boxes, boxes)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (10, 2, 4), (10, 3, 5)])
+def test_boxes_of_other_regions(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    write(tmp_path, np.repeat(features_of(2), 5, axis=0), 10)
+    np.save(tmp_path / "train_boxes.npy", np.zeros((10, 3, 4), np.float32))
+    assert PrecomputedDataset(tmp_path, "train").n_images == 2
+    np.save(tmp_path / "train_boxes.npy", np.zeros(shape, np.float32))
+    with pytest.raises(ValueError, match=r"train_boxes\.npy: shape .* is not \(10, 3, 4\)"):
+        PrecomputedDataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize("array", [np.zeros((4, 3, 4)), np.zeros((4, 12), np.float32)])
+def test_boxes_of_the_wrong_kind(tmp_path: Path, array: NDArray[np.floating]) -> None:
+    write(tmp_path, features_of(4), 20)
+    np.save(tmp_path / "train_boxes.npy", array)
+    with pytest.raises(ValueError, match=r"train_boxes\.npy: expected"):
+        PrecomputedDataset(tmp_path, "train")
+
+
 def test_features_are_mapped_and_read_only(tmp_path: Path) -> None:
     data = PrecomputedDataset(write(tmp_path, features_of(2), 10), "train")
     assert isinstance(data.features, np.memmap)

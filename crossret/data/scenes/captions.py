@@ -1,9 +1,10 @@
-"""A grammar that tells true things about a scene, and remembers which object every noun names."""
+"""A grammar that tells true things about a scene, and knows of every word its part of speech and what it names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from crossret.data.scenes.world import IMAGE_SIZE, Scene, SceneObject
 
 CAPTIONS_PER_SCENE = 5
 
-# A phrase is a list of words, each with the number of the object that it names as a noun, or None.
-Phrase = list[tuple[str, int | None]]
+T = TypeVar("T")
+
+# A phrase is a list of words, each with its part of speech and the number of the object that it names, or None.
+Phrase = list[tuple[str, str, int | None]]
 
 NOUNS = {
     "circle": ("circle", "disc"),
@@ -25,11 +28,12 @@ NOUNS = {
     "crescent": ("crescent", "moon"),
 }
 SIZE_WORDS = {"small": ("small", "little"), "large": ("large", "big")}
+# With the parts of speech as Universal POS tags: "left" is a noun after "the" and an adverb without it.
 RELATIONS = {
-    "left": ("to the left of", "left of"),
-    "right": ("to the right of", "right of"),
-    "above": ("above",),
-    "below": ("below", "under"),
+    "left": (("to the left of", "ADP DET NOUN ADP"), ("left of", "ADV ADP")),
+    "right": (("to the right of", "ADP DET NOUN ADP"), ("right of", "ADV ADP")),
+    "above": (("above", "ADP"),),
+    "below": (("below", "ADP"), ("under", "ADP")),
 }
 CLEAR_ZONE = 6.0  # pixels from the border of a third of the image before a zone is told
 SIZE_TOLD, TEXTURE_TOLD, BACKGROUND_TOLD = 0.6, 0.7, 0.4
@@ -38,9 +42,17 @@ OBJECTS_TOLD = {1: 0.1, 2: 0.5, 3: 0.4}
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption and its nouns: pairs of a word's place in the tokenized caption and the number of the object named."""
+    """A caption, and what is known of its words.
+
+    Attributes:
+        text: as it is written.
+        pos: the Universal POS tag of each word of the tokenized caption, in its use there. "is" is an AUX, as every
+            copula.
+        named: of each noun that names an object, the place in the tokenized caption and the number of the object.
+    """
 
     text: str
+    pos: tuple[str, ...]
     named: tuple[tuple[int, int], ...]
 
 
@@ -93,19 +105,23 @@ def _describe_from(scene: Scene, subject: int, rng: np.random.Generator) -> Capt
     place = zone(thing)
     phrase = _noun_phrase(scene, subject, rng)
     if count == 1 and place is not None:
-        phrase += _words(place)
+        # Before the noun that ends it only what tells the place: "in the top left corner".
+        phrase += _words(place, " ".join(["ADP DET", *["ADJ"] * (len(place.split()) - 3), "NOUN"]))
     else:
         count = max(count, 2)  # an object near the border of a third is placed by another object
-        phrase += _words(_pick(("is", ""), rng) if count == 2 else "is")
+        if count > 2 or _pick((True, False), rng):
+            phrase += _words("is", "AUX")
         for number, other in enumerate(others[: count - 1]):
-            told = _pick(RELATIONS[relation(thing, scene.objects[other])], rng)
-            phrase += _words(f"and {told}" if number else told) + _noun_phrase(scene, other, rng)
+            phrase += _words("and", "CCONJ") if number else []
+            phrase += _words(*_pick(RELATIONS[relation(thing, scene.objects[other])], rng))
+            phrase += _noun_phrase(scene, other, rng)
     if rng.random() < BACKGROUND_TOLD:
-        ground = f"on the {scene.background}"
-        phrase = _words(ground + " ,") + phrase if rng.random() < 0.5 else phrase + _words(ground)
-    text = " ".join(word for word, _ in phrase).replace(" ,", ",")
-    named = tuple((place, number) for place, (_, number) in enumerate(phrase) if number is not None)
-    return Caption(text[0].upper() + text[1:], named)
+        ground = _words(f"on the {scene.background}", "ADP DET NOUN")
+        phrase = ground + _words(",", "PUNCT") + phrase if rng.random() < 0.5 else phrase + ground
+    text = " ".join(word for word, _, _ in phrase).replace(" ,", ",")
+    pos = tuple(tag for _, tag, _ in phrase)
+    named = tuple((place, number) for place, (_, _, number) in enumerate(phrase) if number is not None)
+    return Caption(text[0].upper() + text[1:], pos, named)
 
 
 def _noun_phrase(scene: Scene, number: int, rng: np.random.Generator) -> Phrase:
@@ -121,7 +137,10 @@ def _noun_phrase(scene: Scene, number: int, rng: np.random.Generator) -> Phrase:
     adjectives += [thing.texture] if "texture" in told else []
     adjectives.append(thing.colour)
     article = "an" if adjectives[0][0] in "aeiou" else "a"
-    return [*_words(" ".join([article, *adjectives])), (_pick(NOUNS[thing.shape], rng), number)]
+    return [
+        *_words(" ".join([article, *adjectives]), " ".join(["DET", *["ADJ"] * len(adjectives)])),
+        (_pick(NOUNS[thing.shape], rng), "NOUN", number),
+    ]
 
 
 def _ambiguous(scene: Scene, number: int, told: set[str]) -> bool:
@@ -133,9 +152,10 @@ def _ambiguous(scene: Scene, number: int, told: set[str]) -> bool:
     )
 
 
-def _words(text: str) -> Phrase:
-    return [(word, None) for word in text.split()]
+def _words(text: str, pos: str) -> Phrase:
+    """Words that name no object, with as many parts of speech."""
+    return [(word, tag, None) for word, tag in zip(text.split(), pos.split(), strict=True)]
 
 
-def _pick(values: Sequence[str], rng: np.random.Generator) -> str:
+def _pick(values: Sequence[T], rng: np.random.Generator) -> T:
     return values[int(rng.integers(len(values)))]

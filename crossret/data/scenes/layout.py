@@ -1,4 +1,4 @@
-"""Where the files of a directory of rendered scenes are; the features and captions are in the precomputed format."""
+"""Where the files of a directory of rendered scenes are; features, boxes and captions are in the precomputed format."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ MAX_IMAGES = 100_000  # a split: five digits number its pictures
 def picture_path(directory: str | os.PathLike[str], split: str, index: int) -> Path:
     """Where the picture of a scene is."""
     return Path(directory) / "images" / split / f"{index:05d}.png"
-
-
-def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where the regions' boxes are: (images, 12, 4) float32 x0, y0, x1, y1 in pixels."""
-    return Path(directory) / f"{split}_boxes.npy"
 
 
 def grounding_path(directory: str | os.PathLike[str], split: str) -> Path:

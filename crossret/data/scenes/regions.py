@@ -1,4 +1,4 @@
-"""The boxes of an image's regions, as a detector would propose them: objects, well framed or not, and background."""
+"""The boxes of an image's regions: as a detector would propose them, framed well or not, or the cells of a grid."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from crossret.data.scenes.world import IMAGE_SIZE
 Floats = NDArray[np.float32]
 
 REGIONS = 12
+GRID = 7  # cells of a side
 LEAST_BACKGROUND = 2  # regions
 TIGHT = (1.06, 1.22), 0.05  # scale of the object's box, shift as a share of its side
 LOOSE = (1.3, 1.7), 0.15
@@ -32,6 +33,13 @@ def sample_boxes(object_boxes: Floats, rng: np.random.Generator) -> Floats:
     boxes += [_jitter(box, *LOOSE, rng) for box in object_boxes[rng.permutation(len(object_boxes))[:loose]]]
     boxes += [_background_box(object_boxes, rng) for _ in range(REGIONS - len(boxes))]
     return np.array(boxes, dtype=np.float32)[rng.permutation(REGIONS)]
+
+
+def grid_boxes() -> Floats:
+    """The 7 x 7 cells of an image in raster order, each 32 x 32 pixels: (49, 4) float32 x0, y0, x1, y1."""
+    side = IMAGE_SIZE / GRID
+    corners = side * np.array([(column, row) for row in range(GRID) for column in range(GRID)], dtype=np.float32)
+    return np.concatenate([corners, corners + np.float32(side)], axis=1)
 
 
 def _jitter(box: Floats, scale: tuple[float, float], shift: float, rng: np.random.Generator) -> NDArray[np.float64]:

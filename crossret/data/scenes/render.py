@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from crossret.data.precomputed import captions_path, features_path
-from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, boxes_path, grounding_path, picture_path
+from crossret.data.precomputed import boxes_path, captions_path, features_path
+from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, grounding_path, picture_path
 from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
 from crossret.files import atomic_write
@@ -29,6 +29,7 @@ def render_scenes(
     dev: int = 500,
     test: int = 1000,
     seed: int = 0,
+    grid: bool = False,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -37,13 +38,17 @@ def render_scenes(
     For each split of N images: ``{split}_ims.npy`` (N, 12, 256) float32 region features; ``{split}_caps.txt``, five
     captions an image; ``images/{split}/{index:05d}.png``, 224 x 224 RGB; ``{split}_boxes.npy`` (N, 12, 4) float32, the
     regions' x0, y0, x1, y1 in pixels; ``{split}_grounding.jsonl``, for each caption
-    ``{"words": [...], "named": [[word index, [x0, y0, x1, y1]], ...]}``, the box of the object that each noun names.
-    ``scenes.json`` (format version, seed, counts, whether they are all there) is written first with ``finished`` false
-    and last with true. What the files hold depends on the counts and the seed only, not on the number of workers.
+    ``{"words": [...], "pos": [...], "named": [[word index, [x0, y0, x1, y1]], ...]}``, the Universal POS tag of each
+    word and the box of the object that each noun names. With a grid the regions are 49 instead of 12, and the rest is
+    the same. ``scenes.json`` (format version, seed, counts, whether the regions are a grid, whether they are all there)
+    is written first with ``finished`` false and last with true. What the files hold depends on the counts, the seed and
+    the grid only, not on the number of workers.
 
     Args:
         train, dev, test: numbers of images, each 1 to 100,000.
         seed: not negative; decides everything that is random.
+        grid: the regions are the 7 x 7 cells of the picture in raster order, 32 x 32 pixels each, instead of those that
+            a detector would propose.
         workers: processes; None takes one for every core that this process may use.
         progress: called with (images rendered, images in all) now and then.
 
@@ -69,11 +74,11 @@ def render_scenes(
     root = Path(directory)
     _check_replaceable(root)
     root.mkdir(parents=True, exist_ok=True)
-    manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts}
+    manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts, "grid": grid}
     _write_manifest(root, {**manifest, "finished": False})
     for split in counts:
         _make_room(picture_path(root, split, 0).parent)
-    tasks = {split: _tasks(root, seed, split, count) for split, count in counts.items()}
+    tasks = {split: _tasks(root, seed, split, count, grid) for split, count in counts.items()}
     done = 0
     # Closed at once when anything is raised, or the workers would go on.
     with closing(run_tasks([task for split in tasks.values() for task in split], workers)) as results:
@@ -116,9 +121,9 @@ def _make_room(images: Path) -> None:
             path.unlink()
 
 
-def _tasks(root: Path, seed: int, split: str, count: int) -> list[Task]:
+def _tasks(root: Path, seed: int, split: str, count: int, grid: bool) -> list[Task]:
     return [
-        Task(str(root), seed, split, first, min(first + SCENES_PER_TASK, count))
+        Task(str(root), seed, split, first, min(first + SCENES_PER_TASK, count), grid)
         for first in range(0, count, SCENES_PER_TASK)
     ]
 

@@ -13,7 +13,7 @@ from crossret.data.scenes.captions import Caption, describe
 from crossret.data.scenes.drawing import draw_scene
 from crossret.data.scenes.features import region_features
 from crossret.data.scenes.layout import picture_path
-from crossret.data.scenes.regions import sample_boxes
+from crossret.data.scenes.regions import grid_boxes, sample_boxes
 from crossret.data.scenes.world import SPLITS, sample_scene
 from crossret.data.vocabulary import tokenize
 
@@ -24,13 +24,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Task:
-    """Scenes ``first`` to ``last`` - 1 of a split, for a data set in ``directory``."""
+    """Scenes ``first`` to ``last`` - 1 of a split, for a data set in ``directory``; their regions, a grid or not."""
 
     directory: str
     seed: int
     split: str
     first: int
     last: int
+    grid: bool
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Rendered:
     """What a task adds to the files of its split.
 
     Attributes:
-        features: (scenes, 12, 256) float32.
-        boxes: (scenes, 12, 4) float32.
+        features: (scenes, k, 256) float32, of 12 proposed regions or of 49 cells.
+        boxes: (scenes, k, 4) float32.
         captions, grounding: five lines a scene.
     """
 
@@ -56,7 +57,8 @@ def render_task(task: Task) -> Rendered:
         scene = sample_scene(task.seed, task.split, index)
         drawing = draw_scene(scene)
         rng = np.random.default_rng((task.seed, SPLITS.index(task.split), index, 2))
-        scene_boxes = sample_boxes(drawing.object_boxes, rng)
+        proposed = sample_boxes(drawing.object_boxes, rng)  # with a grid too: the captions are then the same
+        scene_boxes = grid_boxes() if task.grid else proposed
         scene_captions = describe(scene, rng)
         # Not renamed into place one by one: the manifest comes after them all, and 5,500 flushes would take longer.
         path = picture_path(task.directory, task.split, index)
@@ -70,4 +72,4 @@ def render_task(task: Task) -> Rendered:
 
 def _grounding(caption: Caption, object_boxes: Floats) -> str:
     named = [[word, object_boxes[number].tolist()] for word, number in caption.named]
-    return json.dumps({"words": tokenize(caption.text), "named": named})
+    return json.dumps({"words": tokenize(caption.text), "pos": caption.pos, "named": named})

@@ -31,6 +31,26 @@ SIZE_MEANING = {"small": "small", "little": "small", "large": "large", "big": "l
 GLUE = {"a", "an", "is", "and", "to", "the", "of", "on", "in", "at", "side", "corner", "middle", "top", "bottom", ","}
 PLACES = {"left", "right", "above", "below", "under"}
 
+# Universal POS tags; what stands for more than one is below.
+TAGS = {
+    **dict.fromkeys([*SIZE_MEANING, *COLOURS, *TEXTURES], "ADJ"),
+    **dict.fromkeys([*MEANING, *BACKGROUNDS, "side", "corner", "middle"], "NOUN"),
+    **dict.fromkeys(["a", "an", "the"], "DET"),
+    **dict.fromkeys(["to", "of", "on", "in", "at", "above", "below", "under"], "ADP"),
+    "is": "AUX",
+    "and": "CCONJ",
+    ",": "PUNCT",
+}
+
+
+def tag(before, word, after):
+    """The tag of a word between its neighbours."""
+    if word in TAGS:
+        return TAGS[word]
+    if before == "the" and ((word in ("top", "bottom") and after not in ("left", "right", "corner")) or after == "of"):
+        return "NOUN"  # "at the top", "to the left of"
+    return "ADV" if after == "of" else "ADJ"  # "left of"; "on the left side", "in the top left corner"
+
 
 def centre(box):
     return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
@@ -57,6 +77,8 @@ def test_captions_are_true_of_the_picture(seed, index):
     for caption in captions:
         words = tokenize(caption.text)
         assert "".join(words) == caption.text.lower().replace(" ", "")
+        around = zip(["", *words], words, [*words[1:], ""], strict=False)
+        assert list(caption.pos) == [tag(*neighbours) for neighbours in around]
         nouns = [place for place, word in enumerate(words) if word in MEANING]
         assert nouns == [place for place, _ in caption.named]
         numbers = [number for _, number in caption.named]
@@ -89,6 +111,30 @@ def test_captions_are_true_of_the_picture(seed, index):
         else:
             assert not {"side", "corner", "middle", "top", "bottom"} & set(words)
         assert {word for word in words if word in BACKGROUNDS} <= {scene.background}
+
+
+@pytest.mark.parametrize(
+    ("words", "tags"),
+    [
+        (" is to the left of a ", "AUX ADP DET NOUN ADP DET"),
+        (" is right of a ", "AUX ADV ADP DET"),
+        (" and under a ", "CCONJ ADP DET"),
+        (" in the bottom right corner", "ADP DET ADJ ADJ NOUN"),
+        (" on the right side", "ADP DET ADJ NOUN"),
+        (" at the top", "ADP DET NOUN"),
+        (" in the middle", "ADP DET NOUN"),
+        ("On the snow, a ", "ADP DET NOUN PUNCT DET"),
+    ],
+)
+def test_parts_of_speech(words, tags):
+    captions = (
+        caption
+        for index in range(500)
+        for caption in describe(sample_scene(0, "train", index), np.random.default_rng(index))
+    )
+    caption = next(caption for caption in captions if words in caption.text)
+    start = len(tokenize(caption.text[: caption.text.index(words)]))
+    assert " ".join(caption.pos[start : start + len(tokenize(words))]) == tags
 
 
 def test_captions_differ_in_what_they_tell():

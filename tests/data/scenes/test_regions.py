@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossret.data.scenes.regions import overlap_areas, sample_boxes
+from crossret.data.scenes.regions import grid_boxes, overlap_areas, sample_boxes
 from crossret.data.scenes.world import IMAGE_SIZE
 
 
@@ -52,6 +52,13 @@ def test_at_least_two_boxes_are_on_the_background(count):
         shares = overlap_areas(sample_boxes(objects, np.random.default_rng(seed)), objects).max(axis=1) / 36**2
         assert (shares < 0.5).sum() >= 2
         assert count <= (shares > 0.5).sum() <= 10
+
+
+def test_the_cells_of_a_grid_are_in_raster_order_and_cover_the_image_once():
+    boxes = grid_boxes()
+    assert (boxes.shape, boxes.dtype) == ((49, 4), np.float32)
+    assert boxes[[0, 1, 7, 48]].tolist() == [[0, 0, 32, 32], [32, 0, 64, 32], [0, 32, 32, 64], [192, 192, 224, 224]]
+    np.testing.assert_array_equal(overlap_areas(boxes, boxes), 32**2 * np.eye(49))
 
 
 def test_overlap_areas():

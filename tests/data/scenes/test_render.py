@@ -15,6 +15,7 @@ from PIL import Image
 
 from crossret.data import PrecomputedDataset, render_scenes, tokenize
 from crossret.data.scenes.features import region_features
+from crossret.data.scenes.regions import grid_boxes
 
 COUNTS = {"train": 6, "dev": 2, "test": 3}
 
@@ -42,6 +43,7 @@ def test_the_files_are_the_promised_ones(scenes):
         "format": 1,
         "seed": 3,
         "counts": COUNTS,
+        "grid": False,
         "finished": True,
     }
 
@@ -65,14 +67,29 @@ def test_features_follow_from_the_pictures_and_the_boxes(scenes):
             np.testing.assert_array_equal(features[index], region_features(np.asarray(image), boxes[index]))
 
 
+def test_a_grid_changes_the_regions_alone(scenes, tmp_path):
+    render_scenes(tmp_path, **COUNTS, seed=3, grid=True, workers=1)
+    cells, proposals = contents(tmp_path), contents(scenes)
+    changed = {f"{split}_{name}.npy" for split in COUNTS for name in ("ims", "boxes")} | {"scenes.json"}
+    assert {name for name in proposals.keys() | cells.keys() if proposals.get(name) != cells.get(name)} == changed
+    assert json.loads(cells["scenes.json"]) == {**json.loads(proposals["scenes.json"]), "grid": True}
+    data = PrecomputedDataset(tmp_path, "test")
+    assert data.features.shape == (COUNTS["test"], 49, 256)
+    np.testing.assert_array_equal(data.boxes, np.stack([grid_boxes()] * COUNTS["test"]))
+    with Image.open(tmp_path / "images" / "test" / "00001.png") as image:
+        np.testing.assert_array_equal(data.features[1], region_features(np.asarray(image), grid_boxes()))
+
+
 def test_grounding_names_words_of_the_caption_and_boxes_in_the_picture(scenes):
     captions = PrecomputedDataset(scenes, "test").captions
     lines = (scenes / "test_grounding.jsonl").read_text().splitlines()
     for caption, line in zip(captions, lines, strict=True):
         grounding = json.loads(line)
         assert grounding["words"] == tokenize(caption)
+        assert len(grounding["pos"]) == len(grounding["words"])
         assert 1 <= len(grounding["named"]) <= 3
         for word, (x0, y0, x1, y1) in grounding["named"]:
+            assert grounding["pos"][word] == "NOUN"
             assert grounding["words"][word] not in ("a", "is", "of", "on", "the")
             assert 0 <= x0 < x1 <= 224
             assert 0 <= y0 < y1 <= 224

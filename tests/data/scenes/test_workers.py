@@ -11,13 +11,16 @@ from crossret.data.scenes.task import Task
 from crossret.data.scenes.workers import run_tasks
 
 
-def tasks_in(directory, sizes=(1, 2, 1)):
-    return [Task(str(directory), 0, "train", 10 * number, 10 * number + size) for number, size in enumerate(sizes)]
+def tasks_in(directory, sizes=(1, 2, 1), grid=False):
+    return [
+        Task(str(directory), 0, "train", 10 * number, 10 * number + size, grid) for number, size in enumerate(sizes)
+    ]
 
 
-def test_results_come_in_the_order_of_the_tasks(tmp_path):
+@pytest.mark.parametrize("grid", [False, True])
+def test_results_come_in_the_order_of_the_tasks(tmp_path, grid):
     picture_path(tmp_path, "train", 0).parent.mkdir(parents=True)
-    tasks = tasks_in(tmp_path)
+    tasks = tasks_in(tmp_path, grid=grid)
     for one, other in zip(run_tasks(tasks, 1), run_tasks(tasks, 2), strict=True):
         assert one.captions == other.captions
         assert one.grounding == other.grounding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -119,3 +120,38 @@ def test_the_gradient_of_a_zero_region_is_zero() -> None:
 def test_normalising_passes_gradcheck() -> None:
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(l2_normalize, (x,))
+
+
+def test_regions_may_pass_tanh() -> None:
+    encoder, features = RegionEncoder(6, 4, normalize=False, activation="tanh"), torch.randn(2, 3, 6)
+    torch.testing.assert_close(encoder(features), encoder.fc(features).tanh())
+    encoder.normalize = True
+    torch.testing.assert_close(encoder(features), l2_normalize(encoder.fc(features).tanh()))
+
+
+@pytest.mark.parametrize("merge", ["mean", "sum"])
+def test_an_lstm_s_directions_are_merged(merge: Literal["mean", "sum"]) -> None:
+    encoder = WordEncoder(9, 4, 5, cell="lstm", merge=merge, normalize=False)
+    tokens, lengths = torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 4])
+    encoded = encoder(tokens, lengths)
+    for item, length in enumerate(lengths.tolist()):
+        states, _ = encoder.rnn(encoder.embed(tokens[item : item + 1, :length]))
+        expected = states[0].unflatten(1, (2, 5)).sum(1) / (2 if merge == "mean" else 1)
+        torch.testing.assert_close(encoded[item, :length], expected)
+        assert not encoded[item, length:].any()
+
+
+def test_words_are_dropped_in_training_only() -> None:
+    encoder = WordEncoder(9, 4, 5, dropout=0.5)
+    tokens, lengths = torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 4])
+    assert not torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
+    encoder.eval()
+    assert torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
+
+
+@pytest.mark.parametrize(("argument", "value"), [("cell", "rnn"), ("merge", "max")])
+def test_choices_that_there_are_not(argument: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{argument} must be one of .*, not '{value}'"):
+        WordEncoder(9, 4, 5, **{argument: value})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="activation must be one of none, tanh, not 'relu'"):
+        RegionEncoder(3, 4, activation="relu")  # type: ignore[arg-type]

@@ -1,0 +1,20 @@
+"""Encoders of regions and words into the space where they are compared, one file each."""
+
+from crossret.encoders.ngrams import NgramEncoder
+from crossret.encoders.normalize import EPSILON, l2_normalize
+from crossret.encoders.regions import RegionEncoder
+from crossret.encoders.sru import SruEncoder
+from crossret.encoders.tokens import check_tokens
+from crossret.encoders.transformer import TransformerEncoder
+from crossret.encoders.words import WordEncoder
+
+__all__ = [
+    "EPSILON",
+    "NgramEncoder",
+    "RegionEncoder",
+    "SruEncoder",
+    "TransformerEncoder",
+    "WordEncoder",
+    "check_tokens",
+    "l2_normalize",
+]

@@ -1,0 +1,78 @@
+"""Words by a recurrent network: SCAN's and HAN's GRU, SMAN's LSTM."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from crossret.encoders.normalize import l2_normalize
+from crossret.encoders.tokens import pack, pad, with_data
+from crossret_kernels.checks import choose
+
+_CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class WordEncoder(nn.Module):
+    """Word embedding and GRU or LSTM (SCAN Eqs. 14-16, HAN §3.1, SMAN's BiLSTM), L2-normalised if ``normalize``.
+
+    Parameters: ``embed.weight``, uniform in (-0.1, 0.1), and torch's names and initial values under ``rnn``, as in
+    SCAN's published checkpoints.
+
+    Args:
+        vocabulary_size: number of words.
+        word_dim: length of a word's embedding, the network's input.
+        embed_dim: length D of a word's encoding, the network's state.
+        bidirectional: whether the network also reads the caption from its end.
+        normalize: whether every encoded word gets length 1.
+        cell: "gru" or "lstm".
+        merge: "mean" (SCAN, HAN) or "sum" (SMAN) of the two directions; one direction is taken as it is.
+        dropout: probability with which an entry of an embedded word is zeroed in training (SMAN: 0.3).
+
+    Raises:
+        ValueError: ``cell`` or ``merge`` is none of these, or ``dropout`` is not in 0..1.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        word_dim: int,
+        embed_dim: int,
+        *,
+        bidirectional: bool = True,
+        normalize: bool = True,
+        cell: Literal["gru", "lstm"] = "gru",
+        merge: Literal["mean", "sum"] = "mean",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        choose("cell", cell, tuple(_CELLS))
+        choose("merge", merge, ("mean", "sum"))
+        self.normalize = normalize
+        self.merge = merge
+        # The embedding is drawn after the network: so were those of runs recorded with their seeds.
+        self.embed = nn.Embedding(vocabulary_size, word_dim)
+        self.rnn = _CELLS[cell](word_dim, embed_dim, batch_first=True, bidirectional=bidirectional)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Encode each word in the context of its caption.
+
+        Args:
+            tokens: (n, W) int64 word numbers; what lies behind a caption's length is ignored.
+            lengths: (n,) int64, each in 1..W.
+
+        Returns:
+            (n, longest length, embed_dim), zero behind each caption's length.
+        """
+        packed = pack(tokens, lengths)
+        # Everything but the network works word by word, so it runs on the packed words and never on padding.
+        states, _ = self.rnn(with_data(packed, self.dropout(self.embed(packed.data))))
+        words = states.data
+        if self.rnn.bidirectional:
+            forward, backward = words.chunk(2, dim=-1)
+            words = forward + backward
+            if self.merge == "mean":
+                words = words / 2
+        return pad(with_data(states, l2_normalize(words) if self.normalize else words))

@@ -1,0 +1,86 @@
+"""crossret cluster-regions: a data directory of centres, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.clustering import cluster_regions
+from crossret.data import PrecomputedDataset
+from tests.cli.command import Cli
+
+
+def test_every_split_gets_its_centres(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossret.data.clustered._BLOCK_BYTES", 4 * 3 * 6 * 7)  # seven images a block
+    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 0
+    assert crossret.out == f"{tmp_path}/out: 2 centres for each of 120 images (dev, test, train)\n"
+    for split in ("train", "dev", "test"):
+        before, after = PrecomputedDataset(data, split), PrecomputedDataset(tmp_path / "out", split)
+        assert after.captions == before.captions
+        expected, _, _ = cluster_regions(torch.from_numpy(np.array(before.features)), clusters=2)
+        np.testing.assert_allclose(after.features, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_repeat_are_one_image_and_equal_regions_one_centre(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    features = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+    features[1, 2:] = features[1, :2]
+    np.save(tmp_path / "in" / "dev_ims.npy", np.repeat(features, 5, axis=0))
+    (tmp_path / "in" / "dev_caps.txt").write_text("a picture\n" * 10)
+    assert crossret("cluster-regions", tmp_path / "in", tmp_path / "out", "--clusters", "3") == 0
+    stored = np.load(tmp_path / "out" / "dev_ims.npy")
+    assert stored.shape == (2, 3, 3)
+    np.testing.assert_array_equal(stored[1, 2], stored[1, 0])
+    assert PrecomputedDataset(tmp_path / "out", "dev").n_captions == 10
+
+
+def test_captions_are_copied_where_they_cannot_be_linked(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("another file system")
+
+    monkeypatch.setattr("os.link", refuse)
+    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 0
+    assert (tmp_path / "out" / "dev_caps.txt").read_bytes() == (data / "dev_caps.txt").read_bytes()
+
+
+def test_mistakes(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    def mistake(*arguments: str | Path) -> str:
+        assert crossret("cluster-regions", *arguments) == 2
+        assert crossret.err.count("\n") == 1
+        return crossret.err
+
+    (tmp_path / "empty").mkdir()
+    assert f"{tmp_path}/empty: no SPLIT_ims.npy in it" in mistake(tmp_path / "empty", tmp_path / "out")
+    assert f"{data}: not empty; choose a new or an empty directory" in mistake(data, data, "--clusters", "2")
+    assert "dev_ims.npy: clusters must be 1 to its 3 regions, not 4" in mistake(
+        data, tmp_path / "out", "--clusters", "4"
+    )
+    assert not (tmp_path / "out").exists()
+    shutil.copytree(data, tmp_path / "nan")
+    features = np.load(data / "dev_ims.npy")
+    features[4, 1, 2] = np.nan
+    np.save(tmp_path / "nan" / "dev_ims.npy", features)
+    message = mistake(tmp_path / "nan", tmp_path / "out", "--clusters", "2")
+    assert "dev_ims.npy: row 4 has features that are not finite" in message
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_an_interruption_says_what_is_left(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.data.clustered.cluster_regions", interrupted)
+    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 130
+    assert crossret.err == (
+        f"crossret: interrupted; {tmp_path}/out holds the splits that were done: remove it to start anew\n"
+    )

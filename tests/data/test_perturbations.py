@@ -1,0 +1,87 @@
+"""Perturbed words: the same ones in another order, or all but those of one part of speech."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossret.data import tokenize
+from crossret.data.perturbations import PARTS_OF_SPEECH, drop_words, join_words, shuffle_words
+from tests.kernels.strategies import examples
+
+WORDS = tokenize("Two dogs are chasing a red ball in Rome.")
+TAGS = ["NUM", "NOUN", "AUX", "VERB", "DET", "ADJ", "NOUN", "ADP", "PROPN", "PUNCT"]
+TAGSET = ["ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "VERB", "X"]
+
+
+@pytest.mark.parametrize(
+    ("part", "left"),
+    [
+        ("noun", "two are chasing a red in ."),
+        ("verb", "two dogs a red ball in rome ."),
+        ("adjective", "two dogs are chasing a ball in rome ."),
+        ("preposition", "two dogs are chasing a red ball rome ."),
+        ("number", "dogs are chasing a red ball in rome ."),
+    ],
+)
+def test_a_part_of_speech_is_dropped(part: str, left: str) -> None:
+    assert " ".join(drop_words(WORDS, TAGS, part)) == left
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(TAGSET)), max_size=12))
+def test_dropping_keeps_every_other_word_in_its_place(tagged: list[tuple[str, str]]) -> None:
+    words, tags = [word for word, _ in tagged], [tag for _, tag in tagged]
+    for part, dropped in PARTS_OF_SPEECH.items():
+        assert drop_words(words, tags, part) == [word for word, tag in tagged if tag not in dropped]
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="part must be one of noun, verb, adjective, preposition, number, not 'nouns'"):
+        drop_words(WORDS, TAGS, "nouns")
+    with pytest.raises(ValueError, match="tags: 9 for 10 words"):
+        drop_words(WORDS, TAGS[1:], "noun")
+
+
+def test_every_order_is_as_likely_and_follows_from_the_generator() -> None:
+    orders = [tuple(shuffle_words(["a", "b", "c"], np.random.default_rng([7, caption]))) for caption in range(600)]
+    assert orders == [
+        tuple(shuffle_words(["a", "b", "c"], np.random.default_rng([7, caption]))) for caption in range(600)
+    ]
+    counts = [orders.count(order) for order in set(orders)]
+    assert len(counts) == 6
+    assert min(counts) > 70  # of 100; three standard deviations are 27
+
+
+# What tokenize parts and joins in every way that it knows, but for what says of itself that it cannot be joined.
+CAPTIONS = st.lists(
+    st.sampled_from(
+        [
+            "dog's",
+            "isn't",
+            "cannot",
+            "10,000",
+            "U.S.",
+            "mid-air",
+            "o'clock",
+            '"stop"',
+            "--",
+            "...",
+            ",",
+            "9:30",
+            "gimme",
+        ]
+    ),
+    min_size=1,
+    max_size=6,
+).map(" ".join)
+
+
+@examples(100)
+@given(CAPTIONS, st.integers(0, 99))
+def test_joined_words_are_read_as_the_same_words(caption: str, seed: int) -> None:
+    words = shuffle_words(tokenize(caption), np.random.default_rng(seed))
+    assert sorted(words) == sorted(tokenize(caption))
+    assert tokenize(join_words(words)) == words

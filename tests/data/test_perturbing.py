@@ -1,0 +1,217 @@
+"""A perturbed data directory: which captions are other ones, what is linked, and what is never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossret.data import PrecomputedDataset, perturbing, render_scenes, tokenize
+from crossret.data.perturbing import Perturbed, perturb_data
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("scenes")
+    render_scenes(directory, train=4, dev=2, test=1, workers=1)
+    return directory
+
+
+def names(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+def parts(directory: Path, split: str = "train") -> list[dict[str, list[str]]]:
+    return [json.loads(line) for line in (directory / f"{split}_grounding.jsonl").read_text().splitlines()]
+
+
+def test_words_are_shuffled(scenes: Path, tmp_path: Path) -> None:
+    seen = []
+    done = perturb_data(scenes, tmp_path / "one", seed=5, progress=lambda *counts: seen.append(counts))
+    assert done == Perturbed(captions=20, changed=20, kept=0)
+    assert (seen[0], seen[-1]) == ((1, 20), (20, 20))
+    before, after = (PrecomputedDataset(directory, "train").captions for directory in (scenes, tmp_path / "one"))
+    assert [sorted(tokenize(caption)) for caption in before] == [sorted(tokenize(caption)) for caption in after]
+    perturb_data(scenes, tmp_path / "same", seed=5)
+    perturb_data(scenes, tmp_path / "other", seed=6)
+    one, same, other = ((tmp_path / name / "train_caps.txt").read_bytes() for name in ("one", "same", "other"))
+    assert one == same != other
+
+
+def test_a_caption_is_shuffled_by_its_number_alone(scenes: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    lines = (scenes / "train_caps.txt").read_text().splitlines()
+    np.save(tmp_path / "data" / "train_ims.npy", np.zeros((2, 3, 4), np.float32))
+    (tmp_path / "data" / "train_caps.txt").write_text("\n".join(["another", *lines[1:10]]))
+    for data, output in ((scenes, "all"), (tmp_path / "data", "some")):
+        perturb_data(data, tmp_path / output)
+    all_, some = (PrecomputedDataset(tmp_path / output, "train").captions for output in ("all", "some"))
+    assert all_[1:10] == some[1:]
+
+
+@pytest.mark.parametrize(
+    ("drop", "tags"), [("noun", {"NOUN"}), ("verb", {"AUX"}), ("adjective", {"ADJ"}), ("preposition", {"ADP"})]
+)
+def test_scenes_know_their_parts_of_speech(scenes: Path, tmp_path: Path, drop: str, tags: set[str]) -> None:
+    done = perturb_data(scenes, tmp_path / "new", drop=drop)
+    before, after = (PrecomputedDataset(directory, "train").captions for directory in (scenes, tmp_path / "new"))
+    changed = 0
+    for old, new, truth in zip(before, after, parts(scenes), strict=True):
+        left = [word for word, tag in zip(truth["words"], truth["pos"], strict=True) if tag not in tags]
+        assert tokenize(new) == left
+        assert (new == old) is (left == truth["words"]), "what is not changed stays as it was written"
+        changed += new != old
+    assert done == Perturbed(20, changed, 0)
+    assert changed > 0
+
+
+def test_scenes_have_no_numbers(scenes: Path, tmp_path: Path) -> None:
+    assert perturb_data(scenes, tmp_path / "new", drop="number").changed == 0
+    assert (tmp_path / "new" / "train_caps.txt").read_bytes() == (scenes / "train_caps.txt").read_bytes()
+
+
+def test_the_rest_is_linked(scenes: Path, tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "new"
+    perturb_data(scenes, output, drop="noun", split="dev")
+    left = {"dev_caps.txt", "dev_grounding.jsonl", "scenes.json"}
+    assert names(output) == (names(scenes) - left) | {"dev_caps.txt", "perturbation.json"}
+    for name in names(scenes) - left:
+        assert (output / name).samefile(scenes / name)
+    assert json.loads((output / "perturbation.json").read_text()) == {
+        "split": "dev",
+        "drop": "noun",
+        "tags": "dev_grounding.jsonl",
+        "seed": None,
+        "captions": 10,
+        "changed": 10,
+        "kept": 0,
+    }
+    with pytest.raises(FileExistsError):
+        render_scenes(output, train=1, dev=1, test=1, workers=1)
+
+
+def test_files_are_copied_where_there_are_no_links(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    perturb_data(scenes, tmp_path / "new")
+    for name in ("train_ims.npy", "train_boxes.npy", "dev_grounding.jsonl", "images/train/00003.png"):
+        assert (tmp_path / "new" / name).read_bytes() == (scenes / name).read_bytes()
+        assert not (tmp_path / "new" / name).samefile(scenes / name)
+
+
+def test_a_link_in_the_data_is_followed(scenes: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train_ims.npy", "train_caps.txt"):
+        (tmp_path / "data" / name).symlink_to(scenes / name)
+    perturb_data(tmp_path / "data", tmp_path / "new")
+    assert not (tmp_path / "new" / "train_ims.npy").is_symlink()
+    assert (tmp_path / "new" / "train_ims.npy").samefile(scenes / "train_ims.npy")
+
+
+def plain(directory: Path, captions: list[str]) -> Path:
+    directory.mkdir()
+    np.save(directory / "train_ims.npy", np.zeros((1, 2, 3), np.float32))
+    (directory / "train_caps.txt").write_text("\n".join(captions), "utf-8")
+    return directory
+
+
+def nouns(model: str) -> Callable[[Iterable[list[str]]], Iterator[list[str]]]:
+    """Of the model "model": to it every word is a noun but "a" and one that cannot be seen."""
+    assert model == "model"
+    return lambda captions: iter(
+        [["DET" if word in ("a", "\u200b") else "NOUN" for word in words] for words in captions]
+    )
+
+
+def test_a_caption_that_nothing_would_be_left_of_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perturbing, "load_tagger", nouns)
+    data = plain(tmp_path / "data", ["A Dog", "Dogs dogs", "a", "\u200b dog", "Dog"])
+    monkeypatch.setattr(perturbing, "DEFAULT_MODEL", "model")
+    assert perturb_data(data, tmp_path / "new", drop="noun") == Perturbed(captions=5, changed=1, kept=3)
+    assert PrecomputedDataset(tmp_path / "new", "train").captions == ["a", "Dogs dogs", "a", "\u200b dog", "Dog"]
+
+
+def test_a_tagger_that_is_asked_for_is_used_for_scenes_too(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perturbing, "load_tagger", nouns)
+    perturb_data(scenes, tmp_path / "new", drop="noun", tagger="model")
+    assert set((tmp_path / "new" / "train_caps.txt").read_text().split()) == {"a"}
+    assert json.loads((tmp_path / "new" / "perturbation.json").read_text())["tags"] == "model"
+
+
+def test_scenes_rendered_before_tags_were_told_take_a_tagger(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perturbing, "load_tagger", nouns)
+    monkeypatch.setattr(perturbing, "DEFAULT_MODEL", "model")
+    data = plain(tmp_path / "data", ["a dog", "a", "a", "a", "a"])
+    entries = [{"words": caption.split(), "named": []} for caption in ("a dog", "a", "a", "a", "a")]
+    (data / "train_grounding.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    assert perturb_data(data, tmp_path / "new", drop="noun").changed == 1
+
+
+def test_a_grounding_of_other_words_is_named(scenes: Path, tmp_path: Path) -> None:
+    data = plain(tmp_path / "data", ["a dog"] * 5)
+    (data / "train_grounding.jsonl").write_bytes((scenes / "train_grounding.jsonl").read_bytes())
+    with pytest.raises(ValueError, match=r"train_grounding\.jsonl: not the words of train_caps\.txt"):
+        perturb_data(data, tmp_path / "new", drop="noun")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("place", [".", "inside/deep", "../data/x/../.."])
+def test_the_data_itself_is_not_written_into(tmp_path: Path, place: str) -> None:
+    data = plain(tmp_path / "data", ["a dog"] * 5)
+    (data / "x").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((ValueError, FileExistsError), match=r"or inside it|not empty"):
+        perturb_data(data, data / place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [".hidden", "train_caps.txt"])
+def test_what_is_there_is_not_written_over(scenes: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    for output in (tmp_path, tmp_path / name):
+        with pytest.raises(FileExistsError, match="not empty; choose a new or an empty directory"):
+            perturb_data(scenes, output)
+    assert names(tmp_path) == {name}
+
+
+def test_an_empty_directory_is_filled(scenes: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    perturb_data(scenes, tmp_path / "link")
+    assert (tmp_path / "real" / "train_caps.txt").is_file()
+
+
+@pytest.mark.parametrize("moment", ["write", "rename"])
+def test_nothing_is_left_when_it_ends_early(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt if moment == "write" else OSError(16, "Device or resource busy", "hidden")
+
+    if moment == "write":
+        monkeypatch.setattr(perturbing, "atomic_write", stop)
+    else:
+        monkeypatch.setattr(os, "rename", stop)
+    with pytest.raises((KeyboardInterrupt, OSError)) as caught:
+        perturb_data(scenes, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(caught.value, OSError):
+        assert caught.value.filename == str(tmp_path / "new")
+
+
+def test_an_absent_split_is_named(scenes: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"val_ims\.npy: no such file"):
+        perturb_data(scenes, tmp_path / "new", split="val")
+    assert list(tmp_path.iterdir()) == []
