@@ -14,7 +14,9 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Base of the hyper-parameter classes; fields are int, float, bool, a Literal of strings, or one of these or None.
+    """Base of the hyper-parameter classes.
+
+    Fields are int, float, bool, a Literal of strings, one of these or None, or a tuple of any number of int.
 
     Raises:
         TypeError: a field has another type than declared; names the field.
@@ -22,8 +24,9 @@ class Config:
     """
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            value = getattr(self, name)
+        hints = get_type_hints(type(self))
+        for name in (field.name for field in dataclasses.fields(self)):
+            hint, value = hints[name], getattr(self, name)
             if type(None) in get_args(hint):
                 if value is None:
                     continue
@@ -42,6 +45,10 @@ class Config:
                 if not math.isfinite(number):
                     raise ValueError(f"{name} must be finite, not {value!r}")
                 object.__setattr__(self, name, number)
+            elif get_origin(hint) is tuple:
+                if not isinstance(value, (tuple, list)) or any(type(number) is not int for number in value):
+                    raise TypeError(f"{name} must be whole numbers, not {value!r}")
+                object.__setattr__(self, name, tuple(value))
             elif type(value) is not hint:
                 raise TypeError(f"{name} must be {hint.__name__}, not {value!r}")
 

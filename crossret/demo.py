@@ -1,7 +1,8 @@
-"""The main job on real input: render scenes, train SCAN with the fused kernels, evaluate it, show where it looks."""
+"""The main job on real input: render scenes, train a model with the fused kernels, evaluate it, show where it looks."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
@@ -22,47 +22,59 @@ from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.encoded import Encoded
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
-from crossret.grounding import GroundedSplit, draw_caption, play_pointing_game
+from crossret.explain import PointingGame
+from crossret.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
+from crossret.hyperparameters import TrainingConfig
 from crossret.json_files import parse_json
-from crossret.models.scan import Scan, ScanConfig
+from crossret.models import MODELS, Matcher
 from crossret.pictures import draw_training
-from crossret.report import describe_machine, progress_bar, read_json_lines, retrieval_table, write_json
-from crossret.scorers import CrossAttentionScorer
-from crossret.training import BEST, CHECKPOINT, LOG, TrainingConfig, train
-from crossret_kernels import scan_scores
-from crossret_kernels.backends import select_backend
+from crossret.report import (
+    describe_machine,
+    pointing_table,
+    progress_bar,
+    read_json_lines,
+    retrieval_table,
+    write_json,
+)
+from crossret.training import BEST, CHECKPOINT, LOG, train
+from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
 
-# SCAN's text-image attention at a size that two cores train in two minutes. All negatives of a batch (Eq. 11) teach it
-# from the first step on; the hardest alone (Eq. 12) leave the loss at its starting point for longer than a demo lasts.
-PRESET = "f30k_t2i_avg"
-SETTINGS = {"embed_dim": 256, "word_dim": 64, "negatives": "sum"}
-LEARNING_RATE = 1e-3
-
+PRESET = "scenes"
 PICTURES = 4
 
 # Written before anything else: a directory with this file is an earlier demo's, and its contents may be replaced.
 MARK = "crossret-demo.json"
 _MARK_CONTENTS = {"format": "crossret demo 1"}
+PLAIN_PRODUCTS = ("mhsan",)  # models whose scores are one matrix product, of which there is nothing to compare
 # The einsum reference materialises images * captions * words * dimensions numbers: a subset of the test is timed.
 TIMED_IMAGES, TIMED_CAPTIONS, REPEATS = 64, 128, 3
 
 
-def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Console) -> dict[str, Any]:
+def run_demo(
+    output: Path, *, model: str, images: int, epochs: int | None, seed: int, console: Console
+) -> dict[str, Any]:
     """Do the whole job in ``output`` and return what ``output/report.json`` says.
 
     Args:
         output: created if absent. Gets scenes/, model/, report.json, training.png, attention/*.png and
             crossret-demo.json, which marks it as a demo's: what an earlier demo left there is replaced.
+        model: which of ``MODELS``; it is trained with its preset "scenes".
         images: training images; an eighth as many are rendered for development and a quarter for the test.
-        epochs: passes over the training captions.
+        epochs: passes over the training captions, the last of them at a lower learning rate; None takes the preset's.
         seed: of the scenes and of the training.
         console: where steps and tables are printed.
 
     Raises:
         FileExistsError: ``output`` holds anything that is not an earlier demo's.
         OSError: ``output`` cannot be written.
+        ValueError: no model has this name.
     """
+    if model not in MODELS:
+        raise ValueError(f"model must be one of {', '.join(MODELS)}, not {model!r}")
     _claim(output)
+    config_class, _ = MODELS[model]
+    lengths = {} if epochs is None else {"epochs": epochs, "decay_epochs": (max(1, epochs - 1),)}
+    schedule = config_class.schedule(PRESET, seed=seed, checkpoint_every=10**6, **lengths)
     steps = _Steps(console)
     scenes, run = output / "scenes", output / "model"
     counts = {"train": images, "dev": images // 8, "test": images // 4}
@@ -70,39 +82,42 @@ def run_demo(output: Path, *, images: int, epochs: int, seed: int, console: Cons
         render_scenes(
             scenes, train=counts["train"], dev=counts["dev"], test=counts["test"], seed=seed, progress=progress
         )
-    with steps.step("train", f"Training SCAN for {epochs} epochs"):
-        model, vocabulary = _train(scenes, run, epochs, seed)
+    with steps.step("train", f"Training {model.upper()} for {schedule.epochs} epochs"):
+        trained, vocabulary = _train(model, scenes, run, schedule)
     with steps.step("evaluate", f"Scoring {counts['test']:,} test images with {5 * counts['test']:,} captions"):
         corpus = PrecomputedCorpus(PrecomputedDataset(scenes, "test"), vocabulary)
-        encoded = encode_dataset(model, corpus)
+        encoded = encode_dataset(trained, corpus)
         started = time.perf_counter()
-        scores = score_matrix(model, *encoded)
+        scores = score_matrix(trained, *encoded)
         pairs_per_second = scores.size / (time.perf_counter() - started)
         metrics = retrieval_metrics(scores, corpus.image_of_caption)
-    with steps.step("compare", "Timing the einsum reference on a part of them"):
-        comparison = _time_backends(model, *encoded)
-    with steps.step("explain", "Asking the words where they look"):
-        scorer = CrossAttentionScorer(**model.config.attention_options("t2i"))
-        test = GroundedSplit.load(scenes, "test", *encoded, corpus.image_of_caption)
-        game = play_pointing_game(scorer, test)
-        pictures = _draw(scorer, test, output / "attention")
+    comparison = {}
+    if model not in PLAIN_PRODUCTS:
+        with steps.step("compare", "Timing the einsum reference on a part of them"):
+            comparison = _time_backends(trained, *encoded)
+    with steps.step("explain", "Asking the model where it looks"):
+        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded)
+        games = play_pointing_game(trained, test)
+        pictures = _draw(trained, test, output / "attention")
         draw_training(output / "training.png", read_json_lines(run / LOG))
     report = {
         "crossret": metadata.version("crossret"),
         "machine": describe_machine(),
         "images": counts,
         "seed": seed,
-        "epochs": epochs,
-        "model": asdict(model.config),
+        "epochs": schedule.epochs,
+        "model": {"kind": model, **asdict(trained.config)},
         "retrieval": metrics.as_dict(),
         "scoring": {"pairs": scores.size, "pairs_per_second": pairs_per_second, **comparison},
-        "pointing_game": asdict(game),
+        "pointing_game": [asdict(game) for game in games],
         "pictures": pictures,
         "seconds": {name: round(value, 2) for name, value in steps.seconds.items()},
     }
     write_json(output / "report.json", report)
     console.print(retrieval_table(metrics, f"Retrieval on {counts['test']:,} test images"))
-    console.print(_figures_table(report))
+    if len(games) > 1:
+        console.print(pointing_table(games, "Pointing game"))
+    console.print(_figures_table(report, games[0] if len(games) == 1 else None))
     console.print(
         escape(f"Pictures and figures are in {output}: attention/, training.png, report.json"), soft_wrap=True
     )
@@ -140,18 +155,15 @@ class _Steps:
         self.seconds[name] = time.perf_counter() - started
 
 
-def _train(scenes: Path, run: Path, epochs: int, seed: int) -> tuple[Scan, Vocabulary]:
+def _train(model: str, scenes: Path, run: Path, schedule: TrainingConfig) -> tuple[Matcher, Vocabulary]:
     """The model that was best on the development set."""
     (run / CHECKPOINT).unlink(missing_ok=True)  # an earlier demo's: this one starts anew
     data = PrecomputedDataset(scenes, "train")
     vocabulary = Vocabulary.build(data.captions)
-    torch.manual_seed(seed)
-    config = ScanConfig.preset(PRESET, image_dim=data.image_dim, vocabulary_size=len(vocabulary), **SETTINGS)
-    schedule = TrainingConfig(
-        epochs=epochs, decay_epoch=max(1, epochs - 1), learning_rate=LEARNING_RATE, seed=seed, checkpoint_every=10**6
-    )
+    torch.manual_seed(schedule.seed)
+    config_class, model_class = MODELS[model]
     train(
-        Scan(config),
+        model_class(config_class.preset(PRESET, image_dim=data.image_dim, vocabulary_size=len(vocabulary))),
         PrecomputedCorpus(data, vocabulary),
         PrecomputedCorpus(PrecomputedDataset(scenes, "dev"), vocabulary),
         schedule,
@@ -160,23 +172,22 @@ def _train(scenes: Path, run: Path, epochs: int, seed: int) -> tuple[Scan, Vocab
     return load_model(run / BEST)
 
 
-def _time_backends(model: Scan, images: Encoded, captions: Encoded) -> dict[str, Any]:
+def _time_backends(model: Matcher, images: Encoded, captions: Encoded) -> dict[str, Any]:
     """Median seconds of the fused kernels and of the einsum reference on one part of the test, and their ratio."""
     images, captions = images[:TIMED_IMAGES], captions[:TIMED_CAPTIONS]
-    options = model.config.attention_options("t2i")
 
-    def median_seconds(backend: str | None) -> float:
+    def median_seconds() -> float:
         seconds = []
         for _ in range(1 + REPEATS):  # the first warms up
             started = time.perf_counter()
-            scan_scores(
-                images.sequences, captions.sequences, images.lengths, captions.lengths, **options, backend=backend
-            )
+            model.score(images, captions)
             seconds.append(time.perf_counter() - started)
         return statistics.median(seconds[1:])
 
     with torch.inference_mode():
-        fused, reference = median_seconds(None), median_seconds("reference")
+        fused = median_seconds()
+        with _scored_by("reference"):
+            reference = median_seconds()
     return {
         "backend": select_backend(None, images.sequences.device, images.sequences.dtype),
         "compared_pairs": len(images) * len(captions),
@@ -186,35 +197,47 @@ def _time_backends(model: Scan, images: Encoded, captions: Encoded) -> dict[str,
     }
 
 
-def _draw(scorer: CrossAttentionScorer, test: GroundedSplit, directory: Path) -> list[str]:
-    """Pictures of evenly spaced test images, each with the caption that names most objects: not picked by success."""
-    directory.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def _scored_by(backend: str) -> Iterator[None]:
+    """Scores are of this backend meanwhile, whatever the environment says."""
+    before = os.environ.get(ENVIRONMENT_VARIABLE)
+    os.environ[ENVIRONMENT_VARIABLE] = backend
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENVIRONMENT_VARIABLE]
+        else:
+            os.environ[ENVIRONMENT_VARIABLE] = before
+
+
+def _draw(model: Matcher, test: GroundedSplit, directory: Path) -> list[str]:
+    """Pictures of a few captions, in the place of an earlier demo's."""
     for path in directory.glob("[0-9]*.png"):
         path.unlink()
-    names = []
-    for image in np.linspace(0, len(test.images) - 1, PICTURES).astype(int):
-        own = np.flatnonzero(test.image_of_caption == image)
-        caption = max(own.tolist(), key=lambda index: len(test.grounding[index].objects))
-        names.append(f"{caption:05d}.png")
-        draw_caption(directory / names[-1], scorer, test, caption)
-    return names
+    return draw_captions(directory, model, test, spaced_captions(test, PICTURES))
 
 
-def _figures_table(report: dict[str, Any]) -> Table:
-    scoring, game, machine = report["scoring"], report["pointing_game"], report["machine"]
+def _figures_table(report: dict[str, Any], game: PointingGame | None) -> Table:
+    """Speed and, of a model with a single pointing game, that; of several there is a table of their own."""
+    scoring, machine = report["scoring"], report["machine"]
     table = Table(title=escape(f"{machine['cpu']}, {machine['threads']} threads"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_row(
-        f"pairs scored a second (whole test set, backend {scoring['backend']})", f"{scoring['pairs_per_second']:,.0f}"
-    )
-    table.add_row(
-        f"speed-up over the einsum reference ({scoring['compared_pairs']:,} pairs)", f"{scoring['speed_up']:.1f} x"
-    )
-    for rule, prefix in (("overlaps the object it names", ""), ("has its centre in that object's box", "centre_")):
-        table.add_row(f"pointing game: a noun's strongest region {rule}", f"{game[prefix + 'accuracy']:.1%}")
-        table.add_row("    by chance", f"{game[prefix + 'chance']:.1%}")
-    table.add_row("    nouns asked", f"{game['nouns']:,}")
+    backend = f", backend {scoring['backend']}" if "backend" in scoring else ""
+    table.add_row(f"pairs scored a second (whole test set{backend})", f"{scoring['pairs_per_second']:,.0f}")
+    if "speed_up" in scoring:
+        table.add_row(
+            f"speed-up over the einsum reference ({scoring['compared_pairs']:,} pairs)", f"{scoring['speed_up']:.1f} x"
+        )
+    if game is not None:
+        for rule, right, chance in (
+            ("overlaps the object it names", game.accuracy, game.chance),
+            ("has its centre in that object's box", game.centre_accuracy, game.centre_chance),
+        ):
+            table.add_row(f"pointing game: a noun's strongest region {rule}", f"{right:.1%}")
+            table.add_row("    by chance", f"{chance:.1%}")
+        table.add_row("    nouns asked", f"{game.asked:,}")
     for name, seconds in report["seconds"].items():
         table.add_row(f"seconds to {name}", f"{seconds:.1f}")
     return table

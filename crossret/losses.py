@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from crossret_kernels import triplet_loss
+from crossret_kernels.arithmetic import safe_sqrt
 
 
 class TripletLoss(nn.Module):
@@ -51,3 +53,114 @@ class TripletLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, negatives={self.negatives!r}, p={self.p}, reduction={self.reduction!r}"
+
+
+class IntraPairLoss(nn.Module):
+    """SMAN's intra-pair constraint (Eq. 22): matching pairs are to lie closer together than a margin.
+
+    Eq. 22 needs a distance: of the mean over the levels of the cosines, 1 - d / levels with d of Eq. 20. Its two terms
+    are equal, so that it counts twice.
+
+    Args:
+        margin: m₂, the distance that a matching pair may have.
+        levels: of context vectors, over which d is summed.
+    """
+
+    def __init__(self, margin: float = 0.25, levels: int = 3) -> None:
+        super().__init__()
+        self.margin = margin
+        self.levels = levels
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """The loss of a batch, a scalar: summed over the diagonal of (n, n) ``scores``, the d of Eq. 20."""
+        distances = 1 - scores.diagonal() / self.levels
+        return 2 * (distances - self.margin).relu().sum()
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}, levels={self.levels}"
+
+
+class DiversityLoss(nn.Module):
+    """MHSAN's diversity regularisation (Eq. 5): heads are to look at different places.
+
+    Args:
+        squared: whether the Frobenius norm is squared, as Eq. 5 has it; the figures of Table 5 are of the plain norm.
+    """
+
+    def __init__(self, *, squared: bool = False) -> None:
+        super().__init__()
+        self.squared = squared
+
+    def forward(self, weights: Tensor) -> Tensor:
+        """The mean over n items of ‖M Mᵀ − I‖, a scalar.
+
+        Args:
+            weights: (n, L, r) float: the weight of each of r heads on each of L places, zero at the padding.
+        """
+        overlaps = weights.mT @ weights
+        squares = (overlaps - torch.eye(weights.shape[2], dtype=weights.dtype, device=weights.device)).square()
+        sums = squares.sum((1, 2))
+        return (sums if self.squared else safe_sqrt(sums)).mean()
+
+    def extra_repr(self) -> str:
+        return f"squared={self.squared}"
+
+
+class StructurePreservingLoss(nn.Module):
+    """OAN's loss of one kind of score with hard negatives of both modalities (Eqs. 9-12).
+
+    Eq. 10's intra-modal term rewards similar negatives as it is printed. Built is [α_intra − 1 + S(v, v̄)]₊ and the same
+    of captions: the hinge with S(v, v) = 1 restored.
+
+    Args:
+        margin: α_inter of the hinges between modalities.
+        negatives: of those hinges, as in ``TripletLoss``.
+        intra_negatives: v̄ is the hardest negative of the own modality ("own", Eq. 11) or the partner of the other
+            modality's hardest ("partner", Eq. 12); "none" leaves the term out.
+        intra_margin, intra_weight: α_intra and β.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        negatives: str = "hardest",
+        *,
+        intra_negatives: str = "partner",
+        intra_margin: float = 0.1,
+        intra_weight: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.triplet_loss = TripletLoss(margin, negatives)
+        self.intra_negatives = intra_negatives
+        self.intra_margin = intra_margin
+        self.intra_weight = intra_weight
+
+    def forward(
+        self, scores: Tensor, images: Tensor, captions: Tensor, image_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The two terms of a batch, summed over it: that between the modalities and, weighted by β, that within them.
+
+        Args:
+            scores: (n, n) float, image-major; image i and caption i match.
+            images, captions: (n, n) float, the cosines S of images with images and of captions with captions.
+            image_ids: (n,) int64, as in ``TripletLoss``.
+        """
+        inter = self.triplet_loss(scores, image_ids)
+        if self.intra_negatives == "none":
+            return inter, inter.new_zeros(())
+        n = len(scores)
+        ids = torch.arange(n, device=scores.device) if image_ids is None else image_ids
+        match = ids[:, None] == ids[None, :]
+        intra = inter.new_zeros(())
+        for own, other in ((images, scores), (captions, scores.T)):
+            ranked = (own if self.intra_negatives == "own" else other).detach().masked_fill(match, -torch.inf)
+            hardest = own.gather(1, ranked.argmax(1, keepdim=True)).squeeze(1)
+            hinges = (self.intra_margin - 1 + hardest).relu()
+            intra = intra + hinges.masked_fill(match.all(1), 0).sum()
+        return inter, self.intra_weight * intra
+
+    def extra_repr(self) -> str:
+        return (
+            f"intra_negatives={self.intra_negatives!r}, intra_margin={self.intra_margin}, "
+            f"intra_weight={self.intra_weight}"
+        )

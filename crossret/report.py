@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from crossret.evaluation import RetrievalMetrics
+from crossret.explain import PointingGame
 from crossret.files import atomic_write
 from crossret.json_files import parse_json_object
 
@@ -31,6 +32,25 @@ def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
         table.add_column(heading, justify="right")
     for name, way in (("image → sentence", metrics.i2t), ("sentence → image", metrics.t2i)):
         table.add_row(name, f"{way.r1:.1f}", f"{way.r5:.1f}", f"{way.r10:.1f}", f"{way.medr:.0f}", f"{way.meanr:.1f}")
+    return table
+
+
+def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
+    """How often what attends points at what the captions name, by both rules, in percent; a section a map."""
+    table = Table(title=escape(title), caption="the strongest region against the objects that captions name")
+    table.add_column("attention")
+    table.add_column("query", no_wrap=True)
+    for heading in ("asked", "overlaps", "by chance", "centre inside", "by chance"):
+        table.add_column(heading, justify="right")
+    last = None
+    for game in games:
+        if game.map != last:
+            table.add_section()
+        shares = (game.accuracy, game.chance, game.centre_accuracy, game.centre_chance)
+        table.add_row(
+            "" if game.map == last else game.map, game.query, f"{game.asked:,}", *(f"{share:.1%}" for share in shares)
+        )
+        last = game.map
     return table
 
 

@@ -1,7 +1,8 @@
-"""Training of any model that scores images with captions: Adam, validation every epoch, interruption and resumption."""
+"""Training of any model that scores images with captions: validation every epoch, interruption and resumption."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -17,15 +18,22 @@ from typing import Any
 import torch
 
 from crossret.checkpoints import check_vocabulary, describe_model, digest, load_model, save_model
-from crossret.config import Config, check_at_least, check_positive
 from crossret.corpus import Corpus
 from crossret.data.batches import Batch
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
+from crossret.hyperparameters import TrainingConfig
 from crossret.models.protocol import Matcher
-from crossret.presets import SCHEDULES
 from crossret.training_log import TrainingLog
 from crossret.training_progress import TrainingProgress
-from crossret.training_state import Machine, Position, load_state, random_state, save_state, set_random_state
+from crossret.training_state import (
+    Machine,
+    Optimizer,
+    Position,
+    load_state,
+    random_state,
+    save_state,
+    set_random_state,
+)
 
 __all__ = [
     "CHECKPOINT",
@@ -39,54 +47,7 @@ __all__ = [
 ]
 
 CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best"
-LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
-
-
-@dataclass(frozen=True)
-class TrainingConfig(Config):
-    """How to train; the defaults are SCAN's on Flickr30K (Appendix A).
-
-    Attributes:
-        epochs: times through the training captions.
-        decay_epoch: epochs after which the learning rate is divided by 10.
-        batch_size: captions a step.
-        learning_rate: Adam's.
-        gradient_norm: gradients are scaled down to this L2 norm where they exceed it.
-        seed: of the order of the captions and of whatever a model draws at random while it is trained.
-        log_every: steps between two lines of the log.
-        checkpoint_every: steps between two checkpoints; there is one at the end of each epoch besides.
-
-    Raises:
-        TypeError, ValueError: a field is out of its range; the message names it.
-    """
-
-    epochs: int = 30
-    decay_epoch: int = 15
-    batch_size: int = 128
-    learning_rate: float = 2e-4
-    gradient_norm: float = 2.0
-    seed: int = 0
-    log_every: int = 10
-    checkpoint_every: int = 500
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 1, "epochs", "decay_epoch", "batch_size", "log_every", "checkpoint_every")
-        check_positive(self, "learning_rate", "gradient_norm")
-        check_at_least(self, 0, "seed")
-        if self.seed > LARGEST_SEED:
-            raise ValueError(f"seed must be at most {LARGEST_SEED}, not {self.seed}")
-
-    @classmethod
-    def preset(cls, name: str, **fields: Any) -> TrainingConfig:
-        """The paper's schedule for "f30k" or "coco", with ``fields`` set or replaced.
-
-        Raises:
-            ValueError: no preset has this name.
-        """
-        if name not in SCHEDULES:
-            raise ValueError(f"preset must be one of {', '.join(SCHEDULES)}, not {name!r}")
-        return cls(**{**SCHEDULES[name], **fields})
+_MAY_CHANGE = ("epochs", "log_every", "checkpoint_every")  # on resuming
 
 
 class ResumedElsewhere(UserWarning):
@@ -130,6 +91,10 @@ def train(
     ``log.jsonl``, one object every ``log_every`` steps and one an epoch. An interruption (Ctrl-C) writes a checkpoint
     and goes on as KeyboardInterrupt.
 
+    A parameter that the model does not train in an epoch (``Matcher.trains``), or that requires no gradient when the
+    training starts, keeps its value: it has no gradient, no share in the gradient's norm and no weight decay. In the
+    end, however it comes, all require a gradient that did before.
+
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
         train_data, dev_data: images and captions, of the same vocabulary.
@@ -161,7 +126,7 @@ def train(
                 run.save()
                 raise
             finally:
-                run.log.close()
+                run.close()
     position = run.position
     metrics = RetrievalMetrics.from_dict(position.best)
     return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, metrics, Path(out_dir))
@@ -170,8 +135,8 @@ def train(
 class _Run:
     """One training: its state, and the steps that advance it.
 
-    ``position``, the weights, Adam's state and ``random`` change together, inside ``_uninterrupted`` blocks: whenever
-    a KeyboardInterrupt can arrive, they are the state after a whole step, and ``save`` may write them.
+    ``position``, the weights, the optimizer's state and ``random`` change together, inside ``_uninterrupted`` blocks:
+    whenever a KeyboardInterrupt can arrive, they are the state after a whole step, and ``save`` may write them.
     """
 
     def __init__(
@@ -183,10 +148,9 @@ class _Run:
         self.config = config
         self.out_dir = out_dir
         self.device = next(model.parameters()).device
-        self.parameters = list(model.parameters())
-        self.optimizer = torch.optim.Adam(
-            self.parameters, lr=config.learning_rate, fused=self.device.type in ("cpu", "cuda")
-        )
+        self.parameters = dict(model.named_parameters())
+        self.trainable = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
+        self.optimizer = self._optimizer()
         self.identity = self._identity()
         self.batches = math.ceil(train_data.n_captions / config.batch_size)
         torch.manual_seed(config.seed)
@@ -226,9 +190,22 @@ class _Run:
         checkpoint = self.out_dir / CHECKPOINT
         save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity)
 
+    def close(self) -> None:
+        """Leave the log whole, and the parameters as trainable as they were."""
+        self.log.close()
+        for name in self.trainable:
+            self.parameters[name].requires_grad_(True)
+
+    def _optimizer(self) -> Optimizer:
+        config, parameters = self.config, list(self.parameters.values())
+        if config.optimizer == "adadelta":
+            return torch.optim.Adadelta(parameters, lr=config.learning_rate, rho=0.9, weight_decay=config.weight_decay)
+        fused = self.device.type in ("cpu", "cuda")
+        return torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
+
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
-        names = ("batch_size", "decay_epoch", "learning_rate", "gradient_norm", "seed")
+        schedule = json.loads(self.config.to_json())
         return {
             "model": describe_model(self.model),
             "vocabulary": digest(self.train_data.vocabulary),
@@ -236,14 +213,16 @@ class _Run:
             "training captions": self.train_data.n_captions,
             "training data": self.train_data.fingerprint(),
             "development data": self.dev_data.fingerprint(),
-            **{name: getattr(self.config, name) for name in names},
+            **{name: value for name, value in schedule.items() if name not in _MAY_CHANGE},
         }
 
     def _train_epoch(self, show: TrainingProgress) -> None:
         position, config = self.position, self.config
-        rate = config.learning_rate / (10 if position.epoch >= config.decay_epoch else 1)
+        rate = config.learning_rate_of(position.epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        for name in self.trainable:
+            self.parameters[name].requires_grad_(self.model.trains(name, position.epoch))
         self.model.train()
         self.clock.start()
         batches = self.train_data.training_batches(
@@ -257,14 +236,15 @@ class _Run:
 
     def _step(self, batch: Batch, rate: float) -> dict[str, float]:
         position = self.position
-        images = self.model.encode_images(batch.regions.to(self.device))
+        boxes = None if batch.boxes is None else batch.boxes.to(self.device)
+        images = self.model.encode_images(batch.regions.to(self.device), boxes=boxes)
         captions = self.model.encode_captions(batch.tokens.to(self.device), batch.lengths.to(self.device))
         terms = self.model.loss(images, captions, batch.image_ids.to(self.device))
         values = {name: term.item() for name, term in terms.items()}
         self._check_finite("loss", values["loss"])
         self.optimizer.zero_grad()
         torch.autograd.backward(terms["loss"])
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_norm).item()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.gradient_norm).item()
         self._check_finite("gradient's norm", norm)
         with _uninterrupted():
             self.optimizer.step()

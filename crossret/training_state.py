@@ -9,16 +9,18 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossret.checkpoints import tensors_of, types_of
 from crossret.evaluation import RetrievalMetrics
-from crossret.json_files import parse_json_object
+from crossret.json_files import parse_json, parse_json_object
 from crossret.models.protocol import Matcher
 from crossret.tensor_files import TensorType, read_header, read_tensors, write_tensors
 
-_FORMAT = "crossret training 2"
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
+_FORMAT = "crossret training 3"
+Optimizer = torch.optim.Adam | torch.optim.Adadelta
+# What an optimizer averages of each parameter, beside the "step" that it counts.
+_AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
 _LOG_FIELDS = {"kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second"}
 
 
@@ -69,7 +71,7 @@ class Machine:
         return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions})"
 
 
-LARGEST_STEP = 2**53  # Adam counts in floating point
+LARGEST_STEP = 2**53  # optimizers count in floating point
 RandomState = dict[str, Tensor]
 
 
@@ -91,7 +93,7 @@ def set_random_state(states: RandomState, device: torch.device) -> None:
 def save_state(
     path: str | os.PathLike[str],
     model: Matcher,
-    optimizer: torch.optim.Adam,
+    optimizer: Optimizer,
     random: RandomState,
     position: Position,
     run: dict[str, Any],
@@ -102,10 +104,11 @@ def save_state(
         run: what identifies the training (hyper-parameters, data): JSON values, compared on resuming.
     """
     tensors = {f"model.{name}": tensor for name, tensor in tensors_of(model).items()}
+    trained = [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"adam.{key}.{name}"] = value
-    parts = {"run": run, "position": asdict(position), "machine": asdict(Machine.this())}
+            tensors[f"optimizer.{key}.{name}"] = value
+    parts = {"run": run, "position": asdict(position), "trained": trained, "machine": asdict(Machine.this())}
     metadata = {"format": _FORMAT, **{name: json.dumps(part) for name, part in parts.items()}}
     write_tensors(path, {**tensors, **random}, metadata)
 
@@ -113,7 +116,7 @@ def save_state(
 def load_state(
     path: str | os.PathLike[str],
     model: Matcher,
-    optimizer: torch.optim.Adam,
+    optimizer: Optimizer,
     random: RandomState,
     run: dict[str, Any],
     batches: int,
@@ -139,27 +142,53 @@ def load_state(
     position = _position(path, _parse(path, metadata, "position"), batches)
     machine = _machine(path, _parse(path, metadata, "machine"))
 
+    trained = _trained(path, metadata, model)
+    averages = _AVERAGES[type(optimizer)]
     expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
-    parameters = dict(model.named_parameters()) if position.step else {}
-    for name, parameter in parameters.items():
-        expected[f"adam.step.{name}"] = TensorType((), torch.float32)
-        expected[f"adam.exp_avg.{name}"] = expected[f"adam.exp_avg_sq.{name}"] = TensorType.of(parameter)
+    for name, parameter in trained.items():
+        expected[f"optimizer.step.{name}"] = TensorType((), torch.float32)
+        expected.update({f"optimizer.{key}.{name}": TensorType.of(parameter) for key in averages})
     tensors = read_tensors(path, {**expected, **types_of(random)})
     states = {name: tensors[name] for name in random}
     _check_random(path, states)
+    _check_steps(path, {name: tensors[f"optimizer.step.{name}"].item() for name in trained}, position.step)
 
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():
             tensor.copy_(tensors[f"model.{name}"])
-        for name, parameter in parameters.items():
-            optimizer.state[parameter] = {key: tensors[f"adam.{key}.{name}"].to(parameter.device) for key in _ADAM}
+        for name, parameter in trained.items():
+            optimizer.state[parameter] = {
+                key: tensors[f"optimizer.{key}.{name}"].to(parameter.device) for key in ("step", *averages)
+            }
     return position, states, machine
 
 
 def _parse(path: str | os.PathLike[str], metadata: dict[str, str], key: str) -> dict[str, Any]:
+    return parse_json_object(_part(path, metadata, key), f"{path}: its {key}")
+
+
+def _part(path: str | os.PathLike[str], metadata: dict[str, str], key: str) -> str:
     if key not in metadata:
         raise ValueError(f"{path}: has no {key!r}")
-    return parse_json_object(metadata[key], f"{path}: its {key}")
+    return metadata[key]
+
+
+def _trained(path: str | os.PathLike[str], metadata: dict[str, str], model: Matcher) -> dict[str, nn.Parameter]:
+    """The parameters of which the optimizer has a state; one that no step has trained has none."""
+    names = parse_json(_part(path, metadata, "trained"), f"{path}: its trained")
+    parameters = dict(model.named_parameters())
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in parameters for name in names):
+        raise ValueError(f"{path}: its trained must be a list of names of the model's parameters")
+    return {name: parameters[name] for name in names}
+
+
+def _check_steps(path: str | os.PathLike[str], counts: dict[str, float], steps: int) -> None:
+    """Raise a ValueError where a parameter was not trained in a whole number of the training's steps."""
+    for name, count in counts.items():
+        if not 1 <= count <= steps or not count.is_integer():
+            raise ValueError(f"{path}: tensor 'optimizer.step.{name}' is {count}, not a step of 1 to {steps}")
+    if steps and not counts:
+        raise ValueError(f"{path}: no parameter was trained in {steps} steps")
 
 
 def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str, Any]) -> None:

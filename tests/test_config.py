@@ -19,6 +19,7 @@ class Example(Config):
     kind: Literal["one", "two"] = "one"
     flag: bool = True
     limit: int | None = None
+    places: tuple[int, ...] = ()
 
 
 @given(
@@ -29,10 +30,17 @@ class Example(Config):
         kind=st.sampled_from(["one", "two"]),
         flag=st.booleans(),
         limit=st.none() | st.integers(),
+        places=st.lists(st.integers()).map(tuple),
     )
 )
 def test_json_there_and_back(example: Example) -> None:
     assert Example.from_json(example.to_json()) == example
+
+
+def test_a_list_serves_as_a_tuple() -> None:
+    example = Example.from_json('{"size": 1, "places": [3, 1]}')
+    assert example.places == (3, 1)
+    assert hash(example) == hash(Example(size=1, places=(3, 1)))
 
 
 def test_a_whole_number_serves_as_a_float() -> None:
@@ -52,6 +60,9 @@ def test_a_whole_number_serves_as_a_float() -> None:
         ({"size": 1, "kind": "three"}, ValueError, "kind must be one of one, two, not 'three'"),
         ({"size": 1, "flag": 1}, TypeError, "flag must be bool, not 1"),
         ({"size": 1, "limit": "all"}, TypeError, "limit must be int, not 'all'"),
+        ({"size": 1, "places": 3}, TypeError, "places must be whole numbers, not 3"),
+        ({"size": 1, "places": (1, 2.0)}, TypeError, r"places must be whole numbers, not \(1, 2.0\)"),
+        ({"size": 1, "places": (True,)}, TypeError, r"places must be whole numbers, not \(True,\)"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, object], error: type[Exception], message: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from rich.console import Console
 
 from crossret.data import PrecomputedDataset
 from crossret.demo import MARK, PICTURES, run_demo
+from crossret.hyperparameters import MODEL_CONFIGS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)  # nothing here is large enough for two
     try:
         with open(output / "printed.txt", "w") as file:
-            run_demo(output, images=16, epochs=1, seed=3, console=Console(file=file, width=100))
+            run_demo(output, model="scan", images=16, epochs=1, seed=3, console=Console(file=file, width=100))
     finally:
         torch.set_num_threads(threads)
     return output
@@ -41,7 +45,8 @@ def test_report(output: Path) -> None:
     assert report["scoring"]["pairs_per_second"] > 0
     scoring = report["scoring"]
     assert scoring["speed_up"] == pytest.approx(scoring["reference_seconds"] / scoring["fused_seconds"])
-    game = report["pointing_game"]
+    (game,) = report["pointing_game"]
+    assert (game["map"], game["query"]) == ("t2i", "nouns")
     assert 0 <= game["centre_accuracy"] <= game["accuracy"] <= 1
     assert 0 < game["centre_chance"] < game["chance"] < 1
     assert report["machine"]["cpu"]
@@ -49,7 +54,7 @@ def test_report(output: Path) -> None:
     nouns = [
         json.loads(line)["named"] for line in (output / "scenes" / "test_grounding.jsonl").read_text().splitlines()
     ]
-    assert report["pointing_game"]["nouns"] == sum(map(len, nouns))
+    assert game["asked"] == sum(map(len, nouns))
 
 
 def test_table_shows_the_reports_figures(output: Path) -> None:
@@ -57,8 +62,8 @@ def test_table_shows_the_reports_figures(output: Path) -> None:
     printed = (output / "printed.txt").read_text()
     assert f"rsum {report['retrieval']['rsum']:.1f}" in printed
     for figure in ("accuracy", "chance", "centre_accuracy", "centre_chance"):
-        assert f"{report['pointing_game'][figure]:.1%}" in printed
-    assert f"{report['pointing_game']['nouns']:,}" in printed
+        assert f"{report['pointing_game'][0][figure]:.1%}" in printed
+    assert f"{report['pointing_game'][0]['asked']:,}" in printed
     assert f"{report['scoring']['pairs_per_second']:,.0f}" in printed
 
 
@@ -81,6 +86,33 @@ def test_model_and_scenes_can_be_used_again(output: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("model", [model for model in MODEL_CONFIGS if model != "scan"])
+def test_every_model_has_a_demo(
+    output: Path, tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.delenv("CROSSRET_BACKEND", raising=False)
+    monkeypatch.setattr("crossret.demo.PICTURES", 0)
+    # The same scenes as above: they depend on the seed and the counts alone.
+    monkeypatch.setattr("crossret.demo.render_scenes", lambda scenes, **_: shutil.copytree(output / "scenes", scenes))
+    printed = io.StringIO()
+    console = Console(file=printed, width=100)
+    report = run_demo(tmp_path, model=model, images=16, epochs=1, seed=3, console=console)
+    assert report["model"]["kind"] == model
+    assert f"Training {model.upper()} for 1 epochs" in printed.getvalue()
+    assert ("speed_up" in report["scoring"]) is ("compare" in report["seconds"]) is (model != "mhsan")
+    maps = list(dict.fromkeys(game["map"] for game in report["pointing_game"]))
+    assert maps == {"sman": ["steps"], "han": ["t2i"], "mhsan": ["heads"], "oan": ["t2i", "i2t", "heads"]}[model]
+    for game in report["pointing_game"]:
+        assert f"{game['accuracy']:.1%}" in printed.getvalue()
+    assert "CROSSRET_BACKEND" not in os.environ
+
+
+def test_an_unknown_model_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model must be one of scan, sman, han, mhsan, oan, not 'clip'"):
+        run_demo(tmp_path / "demo", model="clip", images=16, epochs=1, seed=3, console=Console(quiet=True))
+    assert not (tmp_path / "demo").exists()
+
+
 @pytest.mark.parametrize("mark", [None, "{}", "{"])
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, mark: str | None) -> None:
     foreign = ("attention/00001.png", "model/checkpoint.safetensors", "report.json", "scenes/train_ims.npy")
@@ -91,6 +123,6 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, mark: str |
         (tmp_path / MARK).write_text(mark)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises((FileExistsError, ValueError), match=r"not empty, and not|not the mark|not JSON"):
-        run_demo(tmp_path, images=16, epochs=1, seed=3, console=Console(quiet=True))
+        run_demo(tmp_path, model="scan", images=16, epochs=1, seed=3, console=Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
     assert all((tmp_path / name).read_bytes() == b"not the demo's" for name in foreign)

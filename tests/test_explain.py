@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.encoded import Encoded
-from crossret.explain import pointing_game, word_region_attention
+from crossret.explain import paired, pointing_answers, word_region_attention
 from crossret.scorers import CrossAttentionScorer
 from tests.kernels.strategies import NORM_MODES
 
@@ -55,14 +55,21 @@ def test_pooled_relevance_is_the_score(
         lambda_lse=5.0,
         normalize=normalize,
     )
+    scores, weights, relevances = scorer.attention(
+        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=paired(images, captions)
+    )
     attention = word_region_attention(scorer, images, captions)
+    strength = weights * relevances.clamp(min=0)[:, :, None]
+    torch.testing.assert_close(attention.weights, weights if direction == "t2i" else weights.mT)
+    torch.testing.assert_close(attention.strength, strength if direction == "t2i" else strength.mT)
     queries = captions if direction == "t2i" else images
     pooled = []
-    for relevance, length in zip(attention.relevance, queries.lengths, strict=True):
+    for relevance, length in zip(relevances, queries.lengths, strict=True):
         r = relevance[:length]
         pooled.append({"lse": torch.logsumexp(5 * r, 0) / 5, "avg": r.mean(), "sum": r.sum(), "max": r.max()}[pooling])
     expected = scorer(images.sequences, captions.sequences, captions.lengths, images.lengths).diagonal()
     torch.testing.assert_close(torch.stack(pooled), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(scores, expected, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=20)
@@ -75,8 +82,7 @@ def test_weights_sum_to_one_over_what_is_attended(direction: str, seed: int) -> 
     lengths = captions.lengths if direction == "t2i" else images.lengths
     real = torch.arange(over_contexts.shape[1]) < lengths[:, None]
     torch.testing.assert_close(over_contexts, real.double())
-    relevance = attention.relevance[:, :, None] if direction == "t2i" else attention.relevance[:, None, :]
-    torch.testing.assert_close(attention.strength, attention.weights * relevance.clamp(min=0))
+    assert (attention.name, attention.queries, attention.word_weights) == (direction, None, None)
 
 
 def test_a_word_looks_at_the_region_that_is_like_it() -> None:
@@ -93,17 +99,26 @@ def test_images_without_partners_are_an_error() -> None:
         word_region_attention(CrossAttentionScorer(), some_items(2, 3, 4, 0), some_items(3, 3, 4, 0))
 
 
-def test_pointing_game_counts_hits_and_chance() -> None:
-    here, around, there = [10, 10, 20, 20], [5, 6, 26, 23], [50, 50, 60, 60]
-    corner = [18, 18, 30, 30]  # overlaps "here" and "around", its centre lies in "around" alone
-    regions = np.array([[here, there, around], [here, there, there], [here, here, here], [corner] * 3], np.float32)
-    objects = np.array([here, here, there, here], np.float32)
-    game = pointing_game(np.array([2, 1, 0, 1]), regions, objects)
-    assert game.nouns == 4
-    assert game.accuracy == pytest.approx(2 / 4)
-    assert game.chance == pytest.approx((2 / 3 + 1 / 3 + 0 + 1) / 4)
-    assert game.centre_accuracy == pytest.approx(1 / 4)
-    assert game.centre_chance == pytest.approx((2 / 3 + 1 / 3 + 0 + 0) / 4)
+HERE, AROUND, THERE = [10, 10, 20, 20], [5, 6, 26, 23], [50, 50, 60, 60]
+CORNER = [18, 18, 30, 30]  # overlaps "here" and "around", its centre lies in "around" alone
+
+
+def test_answers_are_hits_and_chances() -> None:
+    regions = [[HERE, THERE, AROUND], [HERE, THERE, THERE], [HERE, HERE, HERE], [CORNER] * 3]
+    objects = np.array([HERE, HERE, THERE, HERE], np.float32)[:, None]
+    answers = pointing_answers(np.array([[2], [1], [0], [1]]), np.array(regions, np.float32), objects)
+    expected = [[1, 2 / 3, 1, 2 / 3], [0, 1 / 3, 0, 1 / 3], [0, 0, 0, 0], [1, 1, 0, 0]]
+    np.testing.assert_allclose(answers[:, 0], expected)
+
+
+def test_any_object_is_right_and_every_query_is_asked() -> None:
+    regions = np.array([[HERE, THERE, [80, 80, 90, 90]]] * 2, np.float32)
+    objects = np.array([[HERE, THERE], [THERE, [np.nan] * 4]], np.float32)
+    answers = pointing_answers(np.array([[0, 1, 2]] * 2), regions, objects)
+    np.testing.assert_array_equal(answers[:, :, 0], [[1, 1, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(answers[:, :, 2], answers[:, :, 0])
+    for chance in (1, 3):
+        np.testing.assert_allclose(answers[:, :, chance], [[2 / 3] * 3, [1 / 3] * 3])
 
 
 @pytest.mark.parametrize(
@@ -114,16 +129,17 @@ def test_pointing_game_counts_hits_and_chance() -> None:
 def test_pointing_beside_an_object_is_a_miss(way: tuple[int, int], shift: int, overlaps: bool, inside: bool) -> None:
     thing = np.array([20, 20, 40, 40], np.float32)
     beside = thing + shift * np.array([*way, *way], np.float32)
-    game = pointing_game(np.array([0]), beside[None, None], thing[None])
-    assert (game.accuracy, game.centre_accuracy) == (overlaps, inside)
+    answers = pointing_answers(np.array([[0]]), beside[None, None], thing[None, None])
+    assert answers[0, 0].tolist() == [overlaps, overlaps, inside, inside]
 
 
 @pytest.mark.parametrize(
-    ("nouns", "regions", "objects", "message"),
-    [(0, (0, 3, 4), (0, 4), "no nouns"), (2, (1, 3, 4), (2, 4), "regions"), (2, (2, 3, 4), (2, 3), "objects")],
+    ("strongest", "regions", "objects"),
+    [((2, 1), (1, 3, 4), (2, 1, 4)), ((2, 1), (2, 3, 4), (2, 1, 3)), ((2,), (2, 3, 4), (2, 1, 4))],
 )
-def test_pointing_game_rejects_what_does_not_fit(
-    nouns: int, regions: tuple[int, ...], objects: tuple[int, ...], message: str
+def test_shapes_that_do_not_fit_are_named(
+    strongest: tuple[int, ...], regions: tuple[int, ...], objects: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        pointing_game(np.zeros(nouns, np.int64), np.zeros(regions, np.float32), np.zeros(objects, np.float32))
+    arrays = np.zeros(strongest, np.int64), np.zeros(regions, np.float32), np.zeros(objects, np.float32)
+    with pytest.raises(ValueError, match="does not fit regions"):
+        pointing_answers(*arrays)

@@ -1,14 +1,16 @@
-"""The loss module: every hyper-parameter reaches the operation."""
+"""The loss modules: every hyper-parameter reaches the operation; values by loops, gradients, what has no negatives."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from crossret.losses import TripletLoss
+from crossret.losses import DiversityLoss, IntraPairLoss, StructurePreservingLoss, TripletLoss
 from crossret_kernels import triplet_loss
+from tests.models.loss_loops import triplet_by_hand, within_by_hand
 
 SCORES = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -37,3 +39,126 @@ def test_options_differ() -> None:
     losses += [TripletLoss(negatives="softmax", p=2.0), TripletLoss(reduction="mean")]
     assert len({round(loss(SCORES).item(), 4) for loss in losses}) == len(losses)
     assert "margin=0.7, negatives='hardest'" in repr(losses[0])
+
+
+@pytest.mark.parametrize(("margin", "levels"), [(0.25, 3), (0.25, 2), (0.9, 3), (0.0, 1)])
+def test_intra_pair_is_equation_22(margin: float, levels: int) -> None:
+    scores = levels * SCORES.double().tanh().fill_diagonal_(0.0) + levels * torch.diag(
+        torch.tensor([0.9, 0.5, -0.3, 1])
+    )
+    expected = 0.0
+    for pair in range(4):
+        distance = 1 - scores[pair, pair].item() / levels
+        expected += max(0.0, distance - margin) + max(0.0, distance - margin)
+    assert IntraPairLoss(margin, levels)(scores).item() == pytest.approx(expected, rel=1e-12)
+    assert f"margin={margin}, levels={levels}" in repr(IntraPairLoss(margin, levels))
+
+
+def test_intra_pair_pulls_only_pairs_beyond_the_margin() -> None:
+    scores = torch.tensor([[2.9, 5.0], [5.0, 0.3]], requires_grad=True)
+    IntraPairLoss()(scores).backward()
+    torch.testing.assert_close(scores.grad, torch.tensor([[0.0, 0.0], [0.0, -2 / 3]]))
+
+
+def weights_of(*heads: list[list[float]]) -> torch.Tensor:
+    """(n, L, r) from each item's heads."""
+    return torch.tensor(heads, dtype=torch.float64).mT.contiguous()
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_diversity_is_equation_5_over_the_batch(squared: bool) -> None:
+    items = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    items[1, :, 3:] = 0  # padding
+    expected = 0.0
+    for heads in items.tolist():
+        square = 0.0
+        for m, a in enumerate(heads):
+            for n, b in enumerate(heads):
+                square += (sum(x * y for x, y in zip(a, b, strict=True)) - (m == n)) ** 2
+        expected += (square if squared else math.sqrt(square)) / 4
+    assert DiversityLoss(squared=squared)(items.mT).item() == pytest.approx(expected, rel=1e-12)
+    assert f"squared={squared}" in repr(DiversityLoss(squared=squared))
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_diversity_is_smallest_for_heads_apart(squared: bool) -> None:
+    apart, same = weights_of([[1, 0, 0], [0, 1, 0]]), weights_of([[0, 1, 0], [0, 1, 0]])
+    loss = DiversityLoss(squared=squared)
+    assert loss(apart).item() == 0
+    assert loss(same).item() == pytest.approx(2 if squared else math.sqrt(2))
+    apart.requires_grad_()
+    loss(apart).backward()
+    assert torch.equal(apart.grad, torch.zeros_like(apart))  # not NaN, where the norm has no derivative
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_diversity_has_its_gradient(squared: bool) -> None:
+    weights = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(DiversityLoss(squared=squared), (weights,))
+
+
+def cosine_matrices(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of images with captions, images with images, captions with captions."""
+    generator = torch.Generator().manual_seed(seed)
+    sides = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    images, captions = (side / side.norm(dim=1, keepdim=True) for side in sides)
+    return images @ captions.T, images @ images.T, captions @ captions.T
+
+
+@pytest.mark.parametrize("ids", [None, [3, 5, 3, 0, 5, 1], [3, 3, 3, 3, 3, 0]], ids=str)
+@pytest.mark.parametrize("kind", ["own", "partner"])
+@pytest.mark.parametrize("seed", range(3))
+def test_structure_is_equations_9_to_12(kind: str, ids: list[int] | None, seed: int) -> None:
+    matrices = cosine_matrices(6, seed)
+    image_ids = None if ids is None else torch.tensor(ids)
+    for negatives in ("hardest", "sum"):
+        for margin in (0.3, 1.5):  # a few of the negatives are near enough, then most
+            loss = StructurePreservingLoss(0.3, negatives, intra_negatives=kind, intra_margin=margin, intra_weight=0.7)
+            inter, intra = loss(*matrices, image_ids)
+            assert inter.item() == pytest.approx(triplet_by_hand(matrices[0], 0.3, negatives, ids=ids), rel=1e-12)
+            expected = 0.7 * within_by_hand(*matrices, margin, kind, ids)
+            assert intra.item() == pytest.approx(expected, rel=1e-12)
+            assert expected > 0 or margin < 1.5
+
+
+def test_structure_tells_the_negatives_apart() -> None:
+    matrices = cosine_matrices(6, 0)
+    losses = [
+        StructurePreservingLoss(intra_negatives=kind, intra_margin=0.8)(*matrices)[1].item()
+        for kind in ("own", "partner", "none")
+    ]
+    assert losses[0] > losses[1] > losses[2] == 0
+    assert StructurePreservingLoss()(*matrices)[1] == StructurePreservingLoss(intra_negatives="partner")(*matrices)[1]
+    assert "intra_negatives='partner', intra_margin=0.1, intra_weight=0.5" in repr(StructurePreservingLoss())
+
+
+@pytest.mark.parametrize("kind", ["own", "partner", "none"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_where_there_are_no_negatives_there_is_no_loss(kind: str, n: int) -> None:
+    matrices = [matrix.requires_grad_() for matrix in cosine_matrices(n, 0)]
+    ids = torch.full((n,), 4)  # all of one image
+    inter, intra = StructurePreservingLoss(9.0, intra_negatives=kind, intra_margin=9.0)(*matrices, ids)
+    assert inter.item() == intra.item() == 0
+    (inter + intra).backward()
+    assert all(matrix.grad is None or not matrix.grad.any() for matrix in matrices)
+
+
+@pytest.mark.parametrize("kind", ["own", "partner"])
+def test_structure_has_its_gradient(kind: str) -> None:
+    matrices = [matrix.requires_grad_() for matrix in cosine_matrices(4, 1)]
+    ids = torch.tensor([0, 1, 1, 2])
+    loss = StructurePreservingLoss(0.4, "sum", intra_negatives=kind, intra_margin=0.7)
+    assert torch.autograd.gradcheck(lambda *parts: sum(loss(*parts, ids)), matrices)
+
+
+@pytest.mark.parametrize("kind", ["own", "partner"])
+def test_structure_pushes_the_hardest_apart(kind: str) -> None:
+    """The scores choose a partner, and have no gradient of the term within the modalities."""
+    scores, images, captions = (matrix.requires_grad_() for matrix in cosine_matrices(4, 1))
+    loss = StructurePreservingLoss(intra_negatives=kind, intra_margin=2.5, intra_weight=0.7)
+    loss(scores, images, captions)[1].backward()
+    assert scores.grad is None
+    for own, other in ((images, scores), (captions, scores.T)):
+        ranked = (own if kind == "own" else other).detach().clone().fill_diagonal_(-9)
+        expected = 0.7 * torch.nn.functional.one_hot(ranked.argmax(1), 4).double()
+        torch.testing.assert_close(own.grad, expected)

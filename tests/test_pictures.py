@@ -1,14 +1,15 @@
-"""Pictures of attention: brightness and outlines follow the numbers."""
+"""Pictures of attention: brightness, outlines and shades of words follow the numbers."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from crossret.pictures import draw_attention, draw_training
+from crossret.pictures import WORD_SHADE, Panel, draw_attention, draw_training
 
 SIDE = 60
 IMAGE = np.full((SIDE, SIDE, 3), (200, 100, 50), np.uint8)
@@ -27,7 +28,13 @@ def draw(
     """The picture's colours (pixels, 3), with the regions given in this order."""
     words = [f"word{i}" for i in range(len(strength))]
     values = np.array(strength, np.float32)[:, order]
-    draw_attention(path, IMAGE, BOXES[list(order)], words, values, values.argmax(1).tolist(), objects or {})
+    named = [[objects[word]] if objects and word in objects else [] for word in range(len(words))]
+    panels = [Panel(*contents) for contents in zip(words, values, values.argmax(1).tolist(), named, strict=True)]
+    draw_attention(path, IMAGE, BOXES[list(order)], " ".join(words), panels)
+    return colours_of(path)
+
+
+def colours_of(path: Path) -> np.ndarray:
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
 
@@ -62,6 +69,36 @@ def test_the_object_is_outlined_at_the_word_that_names_it(tmp_path: Path, word: 
     with_ = draw(tmp_path / "with.png", strength, objects={word: BOXES[2]})
     assert count(with_, GREEN) > count(without, GREEN) + 100
     assert count(with_, RED) == pytest.approx(count(without, RED), abs=20)
+
+
+def draw_heads(path: Path, words: list[list[tuple[str, float]]], **options: Any) -> np.ndarray:
+    strength = np.array([0.1, 0.6, 0.3], np.float32)
+    panels = [Panel(f"head {number}", strength, 1, [], of_head) for number, of_head in enumerate(words, start=1)]
+    draw_attention(path, IMAGE, BOXES, "a caption", panels, **options)
+    return colours_of(path)
+
+
+def test_words_are_shaded_by_their_weights(tmp_path: Path) -> None:
+    def shade(weight: float) -> np.ndarray:
+        return np.rint(255 + weight * (np.array(WORD_SHADE) * 255 - 255))
+
+    colours = draw_heads(tmp_path / "a.png", [[("dog", 0.4), ("cat", 0.2)], [("dog", 0.0), ("cat", 0.1)]])
+    full, half, quarter = (count(colours, shade(weight)) for weight in (1, 0.5, 0.25))
+    assert min(full, half, quarter) > 50  # one scale for all heads
+    assert count(draw_heads(tmp_path / "b.png", [[("dog", 0.0)]]), shade(1)) == 0
+
+
+def test_a_long_caption_is_written_in_lines_within_its_panel(tmp_path: Path) -> None:
+    words = [(f"word{number}", 1 / 16) for number in range(16)]
+    long, short = (draw_heads(tmp_path / "c.png", [weighed] * 2) for weighed in (words, words[:2]))
+    assert len(long) > len(short)  # a higher picture, of panels as large
+    assert count(long, RED) == pytest.approx(count(short, RED), rel=0.05)
+
+
+def test_objects_of_a_caption_are_outlined_in_the_image(tmp_path: Path) -> None:
+    without = draw_heads(tmp_path / "without.png", [[("dog", 1.0)]])
+    with_ = draw_heads(tmp_path / "with.png", [[("dog", 1.0)]], objects=[BOXES[2], BOXES[1]])
+    assert count(with_, GREEN) > count(without, GREEN) + 200
 
 
 @pytest.mark.parametrize("words", [1, 5, 13])

@@ -12,9 +12,14 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from crossret.cli.clustering import cluster_regions
+from crossret.cli.comparing import compare
 from crossret.cli.demonstration import demo, render_scenes
 from crossret.cli.errors import INTERRUPTED, Interrupted, fail
+from crossret.cli.explaining import explain
 from crossret.cli.options import option
+from crossret.cli.perturbing import perturb
+from crossret.cli.presets import presets
 from crossret.cli.scoring import score
 from crossret.cli.searching import search
 from crossret.cli.training import evaluate, train
@@ -80,10 +85,22 @@ def _crossret(
         bool, option("Print the version and exit.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Cross-attention image-text retrieval: render scenes, train, evaluate, score, search."""
+    """Cross-attention image-text retrieval: render scenes, train, compare, evaluate, score, search."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-for command in (demo, render_scenes, train, evaluate, score, search):
+for command in (
+    demo,
+    render_scenes,
+    cluster_regions,
+    perturb,
+    presets,
+    train,
+    compare,
+    evaluate,
+    explain,
+    score,
+    search,
+):
     app.command()(command)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from crossret.corpus import PrecomputedCorpus
+    from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
-    from crossret.models.scan import ScanConfig
 
 Direction = Literal["t2i", "i2t"]
-RawFeatureNorm = Literal["softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"]
-Pooling = Literal["lse", "avg", "sum", "max"]
 
 
 def option(text: str, *names: str, **settings: Any) -> Any:
@@ -50,14 +51,37 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def refuse_unused(config: ScanConfig, options: dict[str, Any]) -> None:
-    """Raise a ValueError that names an option with a value that this model would ignore."""
+def spelling(name: str, value: object = None) -> str:
+    """The option of this name as it is typed; of a flag that which sets ``value``."""
+    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+
+
+def spelt_with_value(name: str, value: object) -> str:
+    """The option of this name and its value as they are typed."""
+    if isinstance(value, bool):
+        return spelling(name, value)
+    return f"{spelling(name)} {value:g}" if isinstance(value, float) else f"{spelling(name)} {value}"
+
+
+def refuse_unused(config: ModelConfig, options: dict[str, Any]) -> None:
+    """Raise a ValueError that names an option with a value that this model would ignore, and what would change that."""
     for name in config.unused():
         if options.get(name) is not None:
-            raise ValueError(
-                f"--{name.replace('_', '-')} makes no difference to cross attention {config.cross_attention} with "
-                f"pooling {config.pooling} and raw_feature_norm {config.raw_feature_norm}: leave it out"
-            )
+            remedies = _remedies(config, name, options)
+            message = f"{spelling(name, options[name])} makes no difference to this {config.kind}: leave it out"
+            raise ValueError(f"{message}, or choose {' or '.join(remedies)}" if remedies else message)
+
+
+def _remedies(config: ModelConfig, unused: str, options: Iterable[str]) -> list[str]:
+    """Those of ``options`` with a choice, spelt out, of which one alone would make an unused field count."""
+    found = []
+    for name, kind in get_type_hints(type(config)).items():
+        choices = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
+        for choice in choices if name in options else ():
+            with suppress(ValueError):  # a choice that other fields exclude
+                if unused not in replace(config, **{name: choice}).unused():
+                    found.append(spelt_with_value(name, choice))
+    return found
 
 
 def use_threads(threads: int | None) -> None:

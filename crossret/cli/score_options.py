@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from crossret.cli.options import Direction, Pooling, RawFeatureNorm, given, option, refuse_unused
+from crossret.cli.options import Direction, given, option, refuse_unused
+from crossret.cli.signatures import with_fields
+from crossret.hyperparameters import ScanConfig
+from crossret.hyperparameters.model import Pooling
+from crossret.hyperparameters.scan import RawFeatureNorm
 
 if TYPE_CHECKING:
     from crossret.score_files import Scorer
@@ -40,7 +42,6 @@ class ScoreOptions:
 
         Raises a ValueError where one is out of range or makes no difference.
         """
-        from crossret.models.scan import ScanConfig
         from crossret_kernels import maxsim_scores, scan_scores
 
         chosen = {
@@ -62,20 +63,4 @@ class ScoreOptions:
         return functools.partial(scan_scores, **config.attention_options(direction), normalize=self.normalize)
 
 
-def with_score_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of `ScoreOptions` as options in the place of its parameter ``scoring``."""
-    fields = inspect.signature(ScoreOptions, eval_str=True).parameters
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        parameters += fields.values() if parameter.name == "scoring" else [parameter]
-
-    @functools.wraps(command)
-    def with_them(**arguments: Any) -> None:
-        scoring = ScoreOptions(**{name: arguments.pop(name) for name in fields})
-        command(**arguments, scoring=scoring)
-
-    # What typer makes the options of.
-    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    vars(with_them)["__signature__"] = inspect.Signature(by_name)
-    with_them.__annotations__ = {parameter.name: parameter.annotation for parameter in by_name}
-    return with_them
+with_score_options = with_fields("scoring", ScoreOptions)

@@ -1,8 +1,34 @@
 """The models, by the name that their files carry."""
 
+from typing import Any
+
+from crossret.hyperparameters import HanConfig, MhsanConfig, ModelConfig, OanConfig, ScanConfig, SmanConfig
+from crossret.models.han import Han
+from crossret.models.mhsan import Mhsan
+from crossret.models.oan import Oan
 from crossret.models.protocol import Matcher
-from crossret.models.scan import Scan, ScanConfig
+from crossret.models.scan import Scan
+from crossret.models.sman import Sman
 
-MODELS = {Scan.kind: (ScanConfig, Scan)}
+MODELS: dict[str, tuple[type[ModelConfig], Any]] = {
+    Scan.kind: (ScanConfig, Scan),
+    Sman.kind: (SmanConfig, Sman),
+    Han.kind: (HanConfig, Han),
+    Mhsan.kind: (MhsanConfig, Mhsan),
+    Oan.kind: (OanConfig, Oan),
+}
 
-__all__ = ["MODELS", "Matcher", "Scan", "ScanConfig"]
+__all__ = [
+    "MODELS",
+    "Han",
+    "HanConfig",
+    "Matcher",
+    "Mhsan",
+    "MhsanConfig",
+    "Oan",
+    "OanConfig",
+    "Scan",
+    "ScanConfig",
+    "Sman",
+    "SmanConfig",
+]

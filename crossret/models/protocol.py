@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from crossret.config import Config
 from crossret.encoded import Encoded
-
-
-@dataclass(frozen=True)
-class ModelConfig(Config):
-    """What every model's hyper-parameters begin with: the sizes of its input.
-
-    Attributes:
-        image_dim: length of a region's feature.
-        vocabulary_size: number of words.
-    """
-
-    image_dim: int
-    vocabulary_size: int
+from crossret.explain import AttentionMap
+from crossret.hyperparameters import ModelConfig
 
 
 class Matcher(Protocol):
@@ -38,8 +25,11 @@ class Matcher(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
-    def encode_images(self, features: Tensor, lengths: Tensor | None = None) -> Encoded:
-        """(n, R, image_dim) float region features, with (n,) int64 counts where they differ, to n entries."""
+    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+        """(n, R, image_dim) float region features, with (n,) int64 counts where they differ, to n entries.
+
+        ``boxes`` (n, R, 4) are the regions' x0, y0, x1, y1, where the data has them.
+        """
 
     def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
         """(n, W) int64 word numbers, padded, and (n,) int64 counts, to n entries."""
@@ -51,6 +41,15 @@ class Matcher(Protocol):
         """Loss terms of a batch in which image i and caption i match; "loss" is the one to minimise.
 
         ``image_ids`` (n,) int64 tells which entries are of one image.
+        """
+
+    def trains(self, parameter: str, epoch: int) -> bool:
+        """Whether the parameter of this name is trained in this epoch, counted from 0."""
+
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """How P images are looked at beside as many captions, without gradient; none where the model does not attend.
+
+        The first is the one by which the model is to be judged.
         """
 
     # The part of torch.nn.Module that is used.

@@ -12,7 +12,19 @@ import pytest
 from crossret import cli
 
 TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
-COMMANDS = ["demo", "render-scenes", "train", "evaluate", "score", "search"]
+COMMANDS = [
+    "demo",
+    "render-scenes",
+    "cluster-regions",
+    "perturb",
+    "presets",
+    "train",
+    "compare",
+    "evaluate",
+    "explain",
+    "score",
+    "search",
+]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from crossret.presets import SCAN_PRESETS
+from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.training import load_model
 from tests.cli.command import TINY, Cli
 
 
@@ -23,13 +25,16 @@ def test_train_follows_preset_and_options(trained: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "schedule", "lambda_softmax"),
     [
-        ([], (30, 15, 2e-4), 9),
-        (["--preset", "coco_t2i_lse"], (20, 10, 5e-4), 9),
-        (["--preset", "coco_i2t_avg", "--epochs", "3", "--decay-epoch", "2"], (3, 2, 5e-4), 4),
-        (["--preset", "coco_i2t_avg", "--learning-rate", "0.1"], (20, 10, 0.1), 4),
-        (["--cross-attention", "i2t"], (30, 15, 2e-4), 4),
-        (["--cross-attention", "i2t", "--lambda-softmax", "7"], (30, 15, 2e-4), 7),
-        (["--cross-attention", "i2t", "--preset", "f30k_t2i_avg"], (30, 15, 2e-4), 9),
+        ([], (30, (15,), 2e-4), 9),
+        (["--preset", "coco_t2i_lse"], (20, (10,), 5e-4), 9),
+        (["--preset", "coco_i2t_avg", "--epochs", "3", "--decay-epoch", "2"], (3, (2,), 5e-4), 4),
+        (["--decay-epoch", "2", "--decay-epoch", "5"], (30, (2, 5), 2e-4), 9),
+        (["--preset", "coco_i2t_avg", "--learning-rate", "0.1"], (20, (10,), 0.1), 4),
+        (["--cross-attention", "i2t"], (30, (15,), 2e-4), 4),
+        (["--cross-attention", "i2t", "--lambda-softmax", "7"], (30, (15,), 2e-4), 7),
+        (["--cross-attention", "i2t", "--preset", "f30k_t2i_avg"], (30, (15,), 2e-4), 9),
+        (["--model", "han"], (20, (10,), 1e-4), 9),
+        (["--model", "han", "--preset", "coco", "--lambda-softmax", "4"], (20, (10,), 1e-4), 4),
     ],
 )
 def test_options_left_out_are_the_preset_s(
@@ -38,13 +43,13 @@ def test_options_left_out_are_the_preset_s(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: list[str],
-    schedule: tuple[int, int, float],
+    schedule: tuple[int, tuple[int, ...], float],
     lambda_softmax: float,
 ) -> None:
     seen: list[Any] = []
 
     def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **_: object) -> None:
-        seen.append((config.epochs, config.decay_epoch, config.learning_rate))
+        seen.append((config.epochs, config.decay_epochs, config.learning_rate))
         seen.append(model.config.lambda_softmax)
         raise KeyboardInterrupt
 
@@ -53,14 +58,145 @@ def test_options_left_out_are_the_preset_s(
     assert seen == [schedule, lambda_softmax]
 
 
-def test_help_of_train_lists_presets_and_schedules(crossret: Cli) -> None:
+def test_every_option_of_the_schedule_is_followed(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **_: object) -> None:
+        seen.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    options = ["--optimizer", "adadelta", "--weight-decay", "0.25", "--gradient-norm", "7", "--batch-size", "9"]
+    assert crossret("train", data, "--output", tmp_path / "run", "--seed", "4", *options) == 130
+    (config,) = seen
+    assert (config.optimizer, config.weight_decay, config.gradient_norm) == ("adadelta", 0.25, 7)
+    assert (config.batch_size, config.seed) == (9, 4)
+
+
+TINY_MODELS = {
+    "scan": ["--cross-attention", "ensemble"],
+    "sman": ["--no-location", "--dropout", "0.1"],
+    "han": ["--heads", "2", "--text-encoder", "gru"],
+    "mhsan": ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2", "--text-from-epoch", "0"],
+    "oan": ["--heads", "2", "--text-encoder", "lstm", "--no-inter-attention"],
+}
+
+
+@pytest.mark.parametrize("model", MODEL_CONFIGS)
+def test_every_model_is_trained_and_evaluated(crossret: Cli, data: Path, tmp_path: Path, model: str) -> None:
+    options = ["--model", model, "--epochs", "1", *TINY, *TINY_MODELS[model]]
+    assert crossret("train", data, "--output", tmp_path, *options) == 0, crossret.err
+    trained = load_model(tmp_path / "best")[0].config
+    assert (trained.kind, trained.embed_dim) == (model, 8)
+    given = {"scan": ("cross_attention", "ensemble"), "sman": ("location", False), "oan": ("text_encoder", "lstm")}
+    name, value = given.get(model, ("heads", 2))
+    assert getattr(trained, name) == value
+    assert crossret("evaluate", tmp_path, data) == 0, crossret.err
+    assert "test: 10 images" in crossret.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clusters", "3"], "--clusters: scan has no such hyper-parameter; han has"),
+        (["--model", "han", "--gamma", "0.1"], "--gamma: han has no such hyper-parameter; oan has"),
+        (["--model", "sman", "--heads", "2"], "--heads: sman has no such hyper-parameter; han and mhsan and oan have"),
+        (["--model", "oan", "--no-bidirectional"], "--no-bidirectional: oan has no such hyper-parameter; scan"),
+        (["--model", "oan", "--text-encoder", "gru"], "text_encoder must be one of ngram, lstm, not 'gru'"),
+        (["--model", "mhsan", "--dropout", "1"], "dropout must be less than 1"),
+        (["--lambda-lse", "5"], "--lambda-lse makes no difference to this scan: leave it out, or choose --pooling lse"),
+        (
+            ["--model", "oan", "--gamma", "0.1", "--no-intra-attention"],
+            "--gamma makes no difference to this oan: leave it out, or choose --intra-attention",
+        ),
+        (
+            ["--model", "han", "--heads", "2", "--layers", "0"],
+            "--heads makes no difference to this han: leave it out\n",
+        ),
+        (
+            ["--model", "han", "--transformer-layers", "2", "--embed-dim", "12"],
+            "--transformer-layers makes no difference to this han: leave it out\n",
+        ),
+        (["--model", "mhsan", "--feature-dim", "16777216"], "make a model that takes"),
+    ],
+)
+def test_options_that_do_not_fit_the_model_are_refused(
+    crossret: Cli, data: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    assert crossret("train", data, "--output", tmp_path / "run", *options) == 2
+    assert message in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_word_vectors_are_a_start(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("picture 1 2 3 4\nzebra 5 6 7 8\n")
+    options = [*TINY[:6], "--epochs", "1", "--learning-rate", "1e-30", "--word-vectors", vectors]
+    assert crossret("train", data, "--output", tmp_path / "run", *options) == 0, crossret.err
+    model, vocabulary = load_model(tmp_path / "run" / "best")
+    assert model.text.embed.weight[vocabulary.word2idx["picture"]].tolist() == [1, 2, 3, 4]
+    assert f"{vectors}: vectors of 1 of the {len(vocabulary)} words\n" in crossret.out
+    # A resumed training has its checkpoint's.
+    vectors.write_text("picture 9 9 9 9\n")
+    assert crossret("train", data, "--output", tmp_path / "run", *options, "--epochs", "2", "--resume") == 0, (
+        crossret.err
+    )
+    model, _ = load_model(tmp_path / "run" / "best")
+    assert model.text.embed.weight[vocabulary.word2idx["picture"]].tolist() == [1, 2, 3, 4]
+    assert "vectors of" not in crossret.out
+
+
+def test_help_of_train_says_which_models_have_an_option(crossret: Cli) -> None:
     assert crossret("train", "--help") == 0
     text = " ".join(crossret.out.split())
-    for preset in SCAN_PRESETS:
-        assert preset in text
-    for default in ("by default 30 (f30k), 20 (coco)", "by default 0.0002 (f30k), 0.0005 (coco)"):
-        assert default in text
+    for config in MODEL_CONFIGS.values():
+        for field in dataclasses.fields(config):
+            if field.name not in ("image_dim", "vocabulary_size"):
+                assert f"--{field.name.replace('_', '-')} " in text
+                assert field.metadata["help"] in text.replace("- ", "-")
+    assert "Share of the own modality in the fusion gate; 1 is all. [sman]" in text
+    assert "What reads the captions. [han, oan]" in text
+    assert "--text-encoder <gru|transformer|ngram|lstm>" in text
+    assert "Heads of a heterogeneous attention layer. [han] Attention heads of either side. [mhsan, oan]" in text
+    assert "Margin of the triplet loss. --" in text
     assert "two models trained apart" in text
+
+
+def test_presets_lists_every_preset_with_its_schedule(crossret: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert crossret("presets") == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in crossret.out.splitlines() if "│" in line]
+    models = [row[0] for row in rows if row[0]]
+    assert models == list(MODEL_CONFIGS)
+    assert [row[1] for row in rows] == [name for config in MODEL_CONFIGS.values() for name in config.presets]
+    listed = {row[1]: row[2] for row in rows[: len(MODEL_CONFIGS["scan"].presets)]}
+    assert listed["f30k_t2i_avg"] == "the defaults"
+    assert listed["coco_i2t_avg"] == "--cross-attention i2t --lambda-softmax 4"
+    assert next(row for row in rows if row[1] == "f30k_no_inter")[2] == "--no-inter-attention"
+    adadelta = "--optimizer adadelta --learning-rate 0.05 --weight-decay 0.0005 --gradient-norm 0.1 --decay-epoch 50"
+    assert rows[len(MODEL_CONFIGS["scan"].presets)][3] == f"--epochs 60 --batch-size 128 {adadelta}"
+
+
+def test_what_presets_lists_can_be_typed(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **_: object) -> None:
+        seen.append((model.config, config))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    monkeypatch.setenv("COLUMNS", "400")
+    crossret("presets")
+    *_, last = [line for line in crossret.out.splitlines() if "│ scenes" in line]
+    _, preset, options, schedule = (cell.strip() for cell in last.split("│")[1:-1])
+    command = ["train", data, "--output", tmp_path / "run", "--model", "oan"]
+    assert crossret(*command, "--preset", preset) == crossret(*command, *options.split(), *schedule.split()) == 130
+    assert seen[0] == seen[1]
 
 
 def test_no_bar_is_drawn_into_a_file(

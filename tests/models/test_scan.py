@@ -12,7 +12,6 @@ from torch import Tensor
 
 from crossret.encoded import Encoded
 from crossret.models import MODELS, Scan, ScanConfig
-from crossret.presets import PRESET_OF_CROSS_ATTENTION, SCAN_PRESETS, SCHEDULES
 
 SIZES: dict[str, Any] = {"image_dim": 6, "vocabulary_size": 11, "embed_dim": 8, "word_dim": 5}
 FEATURES = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1))
@@ -108,10 +107,6 @@ def test_sum_max_is_equations_9_and_10(direction: str) -> None:
                 torch.testing.assert_close(scores[image, caption], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_preset_is_tested() -> None:
-    assert len(SCAN_PRESETS) == 13
-
-
 def test_pairs_are_entries_of_the_score_matrix() -> None:
     pairs = torch.tensor([[0, 2], [2, 1], [0, 2]])
     for way in ("t2i", "i2t", "ensemble", "sum_max_t2i", "sum_max_i2t"):
@@ -203,21 +198,6 @@ def test_attention_options_are_those_of_the_direction() -> None:
         single.attention_options("t2i")
 
 
-@pytest.mark.parametrize("preset", SCAN_PRESETS)
-def test_config_to_json_and_back(preset: str) -> None:
-    config = ScanConfig.preset(preset, **SIZES, region_count=36)
-    assert ScanConfig.from_json(config.to_json()) == config
-    with pytest.raises(ValueError, match="ScanConfig has no field 'lambda_softmaxx'"):
-        ScanConfig.from_json(config.to_json().replace("lambda_softmax", "lambda_softmaxx", 1))
-
-
-def test_preset_fields_can_be_replaced() -> None:
-    config = ScanConfig.preset("f30k_i2t_avg", **SIZES, pooling="max", negatives="sum")
-    assert (config.cross_attention, config.pooling, config.negatives) == ("i2t", "max", "sum")
-    with pytest.raises(ValueError, match=r"preset must be one of f30k_t2i_lse, .*, not 'f30k'"):
-        ScanConfig.preset("f30k", **SIZES)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -230,7 +210,6 @@ def test_preset_fields_can_be_replaced() -> None:
         ({"margin": -0.1}, "margin must be at least 0"),
         ({"pooling": "mean"}, "pooling must be one of lse, avg, sum, max, not 'mean'"),
         ({"cross_attention": "both"}, "cross_attention must be one of"),
-        ({"negatives": "all"}, "negatives must be one of hardest, sum"),
     ],
 )
 def test_config_names_a_field_out_of_range(fields: dict[str, Any], message: str) -> None:
@@ -288,9 +267,3 @@ _OF_I2T = {"i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"}
 )
 def test_unused_fields_are_known(fields: dict[str, Any], unused: set[str]) -> None:
     assert set(ScanConfig(**SIZES, **fields).unused()) == unused
-
-
-def test_every_preset_has_a_schedule_and_every_direction_a_preset() -> None:
-    assert {name.split("_")[0] for name in SCAN_PRESETS} == set(SCHEDULES)
-    for cross_attention, preset in PRESET_OF_CROSS_ATTENTION.items():
-        assert ScanConfig.preset(preset, **SIZES).cross_attention == cross_attention

@@ -29,6 +29,10 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
     [
         ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
         ({"config": replace(CONFIG, batch_size=4)}, "was trained with batch_size = 8, not 4"),
+        ({"config": replace(CONFIG, decay_epochs=(2, 3))}, r"was trained with decay_epochs = \[2\], not \[2, 3\]"),
+        ({"config": replace(CONFIG, optimizer="adadelta")}, "was trained with optimizer = adam, not adadelta"),
+        ({"config": replace(CONFIG, weight_decay=0.1)}, "was trained with weight_decay = 0.0, not 0.1"),
+        ({"config": replace(CONFIG, gradient_norm=0.1)}, "was trained with gradient_norm = 2.0, not 0.1"),
         ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
         ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
         ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
@@ -60,6 +64,11 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
         ("position", "[" * 200_000, "its position: not JSON"),
         ("run", "[" * 200_000, "its run: not JSON"),
         ("machine", "{}", "its machine must be"),
+        ("trained", "[", "its trained: not JSON"),
+        ("trained", "{}", "its trained must be a list of names of the model's parameters"),
+        ("trained", '["image.fc.bias", 3]', "its trained must be a list of names"),
+        ("trained", '["image.fc.bias", "image.fc.biass"]', "its trained must be a list of names"),
+        ("trained", '["image.fc.bias"]', "unexpected tensor 'optimizer."),
         ("position", changed(epoch=10**30), "its position contradicts itself: step 18 at batch 0 of epoch 10000"),
         ("position", changed(epoch=10**30, step=6 * 10**30), "its position contradicts itself: step 60000"),
         ("position", changed(batch=10**30), "its position contradicts itself: batch 10000"),
@@ -88,9 +97,26 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
     write_tensors(tmp_path / "checkpoint.safetensors", {**tensors, "random.cpu": state}, metadata)
     with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'random.cpu' is no state of the generator"):
         run(tmp_path, resume=True)
-    del tensors["adam.exp_avg.image.fc.bias"]
+    for steps in (0.0, 1.5, 19.0, -1.0, float("nan")):
+        changed_tensors = {**tensors, "optimizer.step.image.fc.bias": torch.tensor(steps)}
+        write_tensors(tmp_path / "checkpoint.safetensors", changed_tensors, metadata)
+        with pytest.raises(ValueError, match=rf"'optimizer.step.image.fc.bias' is {steps}, not a step of 1 to 18"):
+            run(tmp_path, resume=True)
+    untrained = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
+    write_tensors(tmp_path / "checkpoint.safetensors", untrained, {**metadata, "trained": "[]"})
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors: no parameter was trained in 18 steps"):
+        run(tmp_path, resume=True)
+    averages = {**tensors, "optimizer.exp_avg.image.fc.bias": torch.zeros(13)}
+    write_tensors(tmp_path / "checkpoint.safetensors", averages, metadata)
+    with pytest.raises(
+        ValueError, match=r"'optimizer.exp_avg.image.fc.bias' is \(13,\) torch.float32, expected \(12,\)"
+    ):
+        run(tmp_path, resume=True)
+    del tensors["optimizer.exp_avg.image.fc.bias"]
     write_tensors(tmp_path / "checkpoint.safetensors", tensors, metadata)
-    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'adam.exp_avg.image.fc.bias' is missing"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint.safetensors: tensor 'optimizer.exp_avg.image.fc.bias' is missing"
+    ):
         run(tmp_path, resume=True)
 
 

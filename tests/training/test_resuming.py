@@ -65,7 +65,7 @@ def test_an_interruption_loses_no_step(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, model=press_ctrl_c(make_model(), "loss", 5))
     tensors = checkpoint_tensors(tmp_path)
-    assert tensors["adam.step.image.fc.bias"].item() == 4
+    assert tensors["optimizer.step.image.fc.bias"].item() == 4
 
 
 @pytest.mark.parametrize("call", [4, 6, 8])
@@ -84,7 +84,7 @@ def test_ctrl_c_during_an_update_waits_for_its_end(
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
     tensors = checkpoint_tensors(tmp_path)
-    assert tensors["adam.step.image.fc.bias"].item() == call
+    assert tensors["optimizer.step.image.fc.bias"].item() == call
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     run(tmp_path, resume=True)
     assert_same_training(tmp_path, straight)

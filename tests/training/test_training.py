@@ -18,7 +18,7 @@ def test_it_learns_to_match(tmp_path: Path) -> None:
     corpus, dev, test = ToyCorpus(300), ToyCorpus(50, seed=1), ToyCorpus(50, seed=2)
     torch.manual_seed(0)
     model = Scan(replace(make_model().config, embed_dim=48, word_dim=24))
-    config = TrainingConfig(epochs=15, decay_epoch=12, batch_size=32, learning_rate=1e-2)
+    config = TrainingConfig(epochs=15, decay_epochs=(12,), batch_size=32, learning_rate=1e-2)
     train(model, corpus, dev, config, tmp_path, progress=False)
     best, _ = load_model(tmp_path / "best")
     metrics = retrieval_metrics(score_matrix(best, *encode_dataset(best, test)), test.image_of_caption)
@@ -38,7 +38,7 @@ def test_the_log_has_a_line_an_interval_and_a_line_an_epoch(straight: Path) -> N
 
 def test_the_best_model_is_that_of_the_highest_rsum(straight: Path, tmp_path: Path) -> None:
     # A learning rate this high forgets: the last epoch is not the best one.
-    result = run(tmp_path, replace(CONFIG, epochs=6, decay_epoch=6, learning_rate=0.3))
+    result = run(tmp_path, replace(CONFIG, epochs=6, decay_epochs=(6,), learning_rate=0.3))
     _, lines, _ = everything(tmp_path)
     sums = [line["rsum"] for line in lines if line["kind"] == "epoch"]
     assert result.best_rsum == max(sums)

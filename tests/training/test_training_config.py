@@ -1,4 +1,4 @@
-"""Settings of a training: their ranges, and the paper's."""
+"""Settings of a training: their ranges, and the learning rate of every epoch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from crossret.training import TrainingConfig
     [
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"optimizer": "sgd"}, "optimizer must be one of adam, adadelta, not 'sgd'"),
         ({"learning_rate": 0.0}, "learning_rate must be greater than 0"),
+        ({"weight_decay": -1e-6}, "weight_decay must be at least 0"),
         ({"gradient_norm": -1.0}, "gradient_norm must be greater than 0"),
+        ({"decay_epochs": (0,)}, r"decay_epochs must ascend from 1 on, not \[0\]"),
+        ({"decay_epochs": (4, 4)}, r"decay_epochs must ascend from 1 on, not \[4, 4\]"),
+        ({"decay_epochs": (4, 3)}, r"decay_epochs must ascend from 1 on, not \[4, 3\]"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
         ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
@@ -26,9 +31,7 @@ def test_config_names_a_field_out_of_range(fields: dict[str, Any], message: str)
         TrainingConfig(**fields)
 
 
-def test_presets_are_the_paper_s_schedules() -> None:
-    assert TrainingConfig.preset("f30k") == TrainingConfig(epochs=30, decay_epoch=15, learning_rate=2e-4)
-    coco = TrainingConfig.preset("coco", seed=1)
-    assert (coco.epochs, coco.decay_epoch, coco.learning_rate, coco.seed) == (20, 10, 5e-4, 1)
-    with pytest.raises(ValueError, match="preset must be one of f30k, coco, not 'vg'"):
-        TrainingConfig.preset("vg")
+def test_the_rate_is_divided_by_10_after_each_decay() -> None:
+    config = TrainingConfig(learning_rate=0.5, decay_epochs=(2, 3))
+    assert [config.learning_rate_of(epoch) for epoch in range(5)] == [0.5, 0.5, 0.05, 0.005, 0.005]
+    assert TrainingConfig(learning_rate=0.5, decay_epochs=()).learning_rate_of(99) == 0.5

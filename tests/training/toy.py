@@ -55,10 +55,10 @@ class ToyCorpus:
             captions = order[begin : begin + batch_size]
             images = torch.from_numpy(self.image_of_caption[captions])
             tokens, lengths = pad([self.captions[caption] for caption in captions])
-            yield Batch(self.regions[images], tokens, lengths, images, torch.from_numpy(captions))
+            yield Batch(self.regions[images], None, tokens, lengths, images, torch.from_numpy(captions))
 
-    def image_batches(self, batch_size: int) -> Iterator[Tensor]:
-        yield from self.regions.split(batch_size)
+    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, None]]:
+        yield from ((regions, None) for regions in self.regions.split(batch_size))
 
     def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         for begin in range(0, self.n_captions, batch_size):
@@ -73,14 +73,14 @@ def pad(captions: list[list[int]]) -> tuple[Tensor, Tensor]:
 class DroppingScan(Scan):
     """SCAN with dropout, so that a resumed training needs the random generators' state too."""
 
-    def encode_images(self, features: Tensor, lengths: Tensor | None = None) -> Any:
-        return super().encode_images(torch.nn.functional.dropout(features, 0.1, self.training), lengths)
+    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Any:
+        return super().encode_images(torch.nn.functional.dropout(features, 0.1, self.training), lengths, boxes)
 
 
 TRAIN, DEV = ToyCorpus(22), ToyCorpus(8, seed=1)
 # 44 captions: five full batches and one of four; the log's lines and the checkpoints straddle epochs.
 CONFIG = TrainingConfig(
-    epochs=3, decay_epoch=2, batch_size=8, learning_rate=1e-2, log_every=4, checkpoint_every=5, seed=3
+    epochs=3, decay_epochs=(2,), batch_size=8, learning_rate=1e-2, log_every=4, checkpoint_every=5, seed=3
 )
 STEPS = 3 * 6
 

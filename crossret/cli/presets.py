@@ -1,0 +1,55 @@
+"""The command that lists the papers' settings: `presets`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from crossret.cli.options import spelt_with_value
+from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig
+
+
+def presets() -> None:
+    """List the settings of the papers, by model.
+
+    Prints each preset of `train`, the options that it stands for where they differ
+    from the model's defaults, and the schedule that comes with it. "scenes" is for
+    rendered scenes.
+
+    \b
+    Examples:
+      crossret presets
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Presets", caption="An empty cell says the same as the one above it.")
+    for heading in ("model", "preset", "hyper-parameters", "schedule"):
+        table.add_column(heading, no_wrap=heading in ("model", "preset"))
+    for kind, config in MODEL_CONFIGS.items():
+        model, before = kind, ""
+        for name in config.presets:
+            schedule = _schedule(config, name)
+            table.add_row(model, name, _differences(config, name), "" if schedule == before else schedule)
+            model, before = "", schedule
+        table.add_section()
+    Console(emoji=False, markup=False, highlight=False).print(table)
+
+
+def _differences(config: type[ModelConfig], preset: str) -> str:
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    changed = {name: value for name, value in config.presets[preset].items() if value != defaults[name]}
+    return _spelt(changed) or "the defaults"
+
+
+def _schedule(config: type[ModelConfig], preset: str) -> str:
+    schedule = config.schedule(preset)
+    names = ("epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
+    values = {name: getattr(schedule, name) for name in names}
+    decays = (spelt_with_value("decay_epoch", epoch) for epoch in schedule.decay_epochs)
+    return " ".join([_spelt(values), *decays])
+
+
+def _spelt(values: Mapping[str, Any]) -> str:
+    return " ".join(spelt_with_value(name, value) for name, value in values.items())

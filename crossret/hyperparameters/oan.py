@@ -1,0 +1,93 @@
+"""Hyper-parameters of OAN, and the settings of its paper by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from crossret.config import check_at_least, check_positive
+from crossret.hyperparameters.model import ModelConfig, Negatives, option
+
+# Table 2.
+_ABLATIONS: dict[str, dict[str, Any]] = {
+    "own": {"intra_negatives": "own"},
+    "no_intra_negatives": {"intra_negatives": "none"},
+    "no_inter": {"inter_attention": False},
+    "no_intra": {"intra_attention": False},
+    "no_attention": {"inter_attention": False, "intra_attention": False},
+    "lstm": {"text_encoder": "lstm"},
+}
+
+# Section 5.2.
+_SCHEDULE: dict[str, Any] = {"epochs": 24, "decay_epochs": (15,), "learning_rate": 5e-4, "weight_decay": 1e-6}
+
+
+@dataclass(frozen=True)
+class OanConfig(ModelConfig):
+    """Hyper-parameters of OAN (Huang et al.); the defaults are the paper's full model.
+
+    Attributes:
+        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
+        embed_dim: D, length of region and word embeddings.
+        word_dim: length of a word's embedding.
+        text_encoder: "ngram", convolutions (Eqs. 1, 2), or "lstm", bidirectional (Table 2).
+        inter_attention: whether regions and words attend to each other (Eqs. 4, 5).
+        intra_attention: whether heads attend within either side (Eqs. 6-8). Without both, objects are averaged.
+        heads: K, of the intra-modal attention.
+        lambda_tv, lambda_vt: inverse temperatures of T-V attention, where words attend, and of V-T.
+        lambda_intra: inverse temperature of the intra-modal attention.
+        gamma: γ, weight of the intra-modal score; that of the inter-modal ones is 1 - γ (Eqs. 13, 14).
+        margin: α_inter of the triplet loss (Eq. 9).
+        negatives: of the triplet loss.
+        intra_negatives: the negative of an item's own modality is the hardest of its own ("own", Eq. 11), the partner
+            of the hardest of the other modality ("partner", Eq. 12), or there is none.
+        intra_margin, intra_weight: α_intra and β of Eq. 10.
+
+    Raises:
+        TypeError, ValueError: a field is out of its range; the message names it.
+    """
+
+    embed_dim: int = option(512, "Dimensions in which regions and words meet.", size=True)
+    word_dim: int = option(300, "Dimensions of a word's embedding.", size=True)
+    text_encoder: Literal["ngram", "lstm"] = option("ngram", "What reads the captions.")
+    inter_attention: bool = option(True, "Let regions and words attend to each other.")
+    intra_attention: bool = option(True, "Let heads attend within either side.")
+    heads: int = option(6, "Attention heads of either side.", size=True)
+    lambda_tv: float = option(0.9, "Inverse temperature where words attend to regions.")
+    lambda_vt: float = option(0.5, "Inverse temperature where regions attend to words.")
+    lambda_intra: float = option(1.0, "Inverse temperature of the attention within a side.")
+    gamma: float = option(0.3, "Weight of the score within the sides; the rest is that between them.")
+    margin: float = option(0.2, "Margin of the triplet loss.")
+    negatives: Negatives = option("hardest", "Negatives of the triplet loss.")
+    intra_negatives: Literal["own", "partner", "none"] = option("partner", "Negatives of the own modality.")
+    intra_margin: float = option(0.1, "Margin of the loss within a modality.")
+    intra_weight: float = option(0.5, "Weight of the loss within a modality.")
+
+    kind: ClassVar[str] = "oan"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "f30k": {},
+        **{f"f30k_{name}": fields for name, fields in _ABLATIONS.items()},
+        "coco": {},
+        **{f"coco_{name}": fields for name, fields in _ABLATIONS.items()},
+        "scenes": {"embed_dim": 128, "word_dim": 64, "negatives": "sum"},
+    }
+    schedules: ClassVar[dict[str, dict[str, Any]]] = {
+        "f30k": _SCHEDULE,
+        "coco": _SCHEDULE,
+        "scenes": {"epochs": 5, "decay_epochs": (4,), "batch_size": 64, "learning_rate": 1e-3},
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 0, "gamma", "margin", "intra_margin", "intra_weight")
+        check_positive(self, "lambda_tv", "lambda_vt", "lambda_intra")
+        if self.gamma > 1:
+            raise ValueError(f"gamma must be at most 1, not {self.gamma}")
+
+    def unused(self) -> list[str]:
+        unused = [] if self.inter_attention else ["lambda_tv", "lambda_vt"]
+        unused += [] if self.intra_attention else ["heads", "lambda_intra"]
+        unused += [] if self.inter_attention and self.intra_attention else ["gamma"]
+        if self.inter_attention and not self.intra_attention:  # the scores between the sides have no such negatives
+            return [*unused, "intra_negatives", "intra_margin", "intra_weight"]
+        return [*unused, *([] if self.intra_negatives != "none" else ["intra_margin", "intra_weight"])]

@@ -1,0 +1,84 @@
+"""What all models share: checks of their input, and the answers that most of them give."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.encoded import Encoded, check_lengths
+from crossret.encoders import check_tokens
+from crossret.explain import AttentionMap
+from crossret.hyperparameters import ModelConfig
+
+
+class Model(nn.Module):
+    """A model whose two encoders know nothing of each other; see ``crossret.models.protocol.Matcher``.
+
+    A subclass has ``_images`` and ``_captions``, which encode checked input, ``score`` and ``loss``; its text encoder
+    is ``text``, with an ``nn.Embedding`` named ``embed``.
+    """
+
+    kind: ClassVar[str]
+    config: ModelConfig
+
+    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+        """Encode the regions of each image.
+
+        Args:
+            features: (n, R, image_dim) floating point.
+            lengths: (n,) int64, regions in each image; None where all have R.
+            boxes: (n, R, 4) floating point, x0, y0, x1, y1 of every region; None where they are not known.
+
+        Raises:
+            ValueError: a shape does not fit, or a length is not in 1..R; names the argument and the image.
+        """
+        if features.dim() != 3 or features.shape[2] != self.config.image_dim:
+            raise ValueError(f"features must have shape (n, R, {self.config.image_dim}), got {tuple(features.shape)}")
+        if lengths is None:
+            lengths = torch.full((len(features),), features.shape[1], dtype=torch.int64, device=features.device)
+        if lengths.shape != (len(features),):
+            raise ValueError(f"lengths must have shape ({len(features)},), one an image, got {tuple(lengths.shape)}")
+        check_lengths(lengths, features.shape[1])
+        if boxes is not None and boxes.shape != (*features.shape[:2], 4):
+            raise ValueError(f"boxes must have shape {(*features.shape[:2], 4)}, got {tuple(boxes.shape)}")
+        return self._images(features, lengths, boxes)
+
+    def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        """Encode each word in the context of its caption.
+
+        Args:
+            tokens: (n, W) int64 word numbers.
+            lengths: (n,) int64, words in each caption.
+
+        Raises:
+            TypeError, ValueError: a shape or dtype does not fit, a number is not in the vocabulary, or a length is not
+                in 1..W; names the argument and the place.
+        """
+        check_tokens(tokens, self.config.vocabulary_size)
+        if lengths.shape != (len(tokens),):
+            raise ValueError(f"lengths must have shape ({len(tokens)},), one a caption, got {tuple(lengths.shape)}")
+        check_lengths(lengths, tokens.shape[1])
+        return self._captions(tokens, lengths)
+
+    def trains(self, parameter: str, epoch: int) -> bool:
+        """Every parameter, from the first epoch on."""
+        return True
+
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """None."""
+        return ()
+
+    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
+        raise NotImplementedError
+
+    def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        raise NotImplementedError
+
+
+def dot_products(images: Tensor, captions: Tensor, pairs: Tensor | None) -> Tensor:
+    """Of vectors (n_images, D) and (n_captions, D): all (n_images, n_captions), or (P,) of the pairs (P, 2)."""
+    if pairs is None:
+        return images @ captions.T
+    return (images[pairs[:, 0]] * captions[pairs[:, 1]]).sum(-1)

@@ -1,0 +1,130 @@
+"""HAN: Heterogeneous Attention Network for Effective and Efficient Cross-modal Retrieval (Yu et al., SIGIR 2021)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.clustering import cluster_regions
+from crossret.encoded import Encoded
+from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder
+from crossret.explain import AttentionMap, paired, word_map
+from crossret.hyperparameters import HanConfig
+from crossret.losses import TripletLoss
+from crossret.models.base import Model
+from crossret_kernels import HeterogeneousLayer, heterogeneous_scores
+
+_CLUSTER = "cluster"
+_BERT_DROPOUT, _BERT_LONGEST = 0.1, 512  # of the text encoder transformer, which the paper takes from BERT
+
+
+class Han(Model):
+    """HAN: regions and words of a pair attend to all of both in heterogeneous layers, then they are matched.
+
+    Of an encoded item ``sequences`` (n, L, D) are its regions or words, for global matching with the vector of the
+    whole in front. ``vectors["cluster"]`` (n, R) int64 tells which centre stands for a region, where regions are
+    clustered.
+    """
+
+    kind: ClassVar[str] = HanConfig.kind
+    config: HanConfig
+
+    def __init__(self, config: HanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=False)
+        words = (config.vocabulary_size, config.word_dim, config.embed_dim)
+        self.text = (
+            WordEncoder(*words, normalize=False)
+            if config.text_encoder == "gru"
+            else TransformerEncoder(
+                *words,
+                layers=config.transformer_layers,
+                heads=config.transformer_heads,
+                dropout=_BERT_DROPOUT,
+                longest=_BERT_LONGEST,
+            )
+        )
+        self.layers = nn.ModuleList(Layer(config.embed_dim) for _ in range(config.layers))
+        if config.matching == "global":  # the tokens SEP of the image and CLS of the caption
+            self.image_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))
+            self.text_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))
+        self.triplet_loss = TripletLoss(config.margin, config.negatives, p=config.p)
+
+    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
+        vectors = {}
+        if self.config.clusters is not None:
+            features, vectors[_CLUSTER], lengths = cluster_regions(features, lengths, clusters=self.config.clusters)
+        regions, lengths = self._with_token(self.image(features), lengths, "image_token")
+        return Encoded(regions, lengths, vectors)
+
+    def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        return Encoded(*self._with_token(self.text(tokens, lengths), lengths, "text_token"))
+
+    def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """(n_images, n_captions) scores (Eq. 1), or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
+        scores: Tensor = self._scores(images, captions, pairs=pairs)
+        return scores
+
+    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+        """Eq. 4, summed over a batch in which image i and caption i match: {"loss": scalar}."""
+        return {"loss": self.triplet_loss(self.score(images, captions), image_ids)}
+
+    @torch.no_grad()
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """Words over regions in the matching, after the layers; a region has its centre's. None of global matching."""
+        pairs = paired(images, captions)
+        if self.config.matching == "global":
+            return ()
+        _, weights, relevance = self._scores(images, captions, pairs=pairs, return_attention=True)
+        attention = word_map(self.config.direction, weights, relevance)
+        if _CLUSTER not in images.vectors:
+            return (attention,)
+        clusters = images.vectors[_CLUSTER][:, None, :].expand(-1, attention.weights.shape[1], -1)
+        weights, strength = (
+            of_centres.gather(2, clusters.clamp(min=0)).masked_fill(clusters < 0, 0)
+            for of_centres in (attention.weights, attention.strength)
+        )
+        return (AttentionMap(attention.name, weights, strength),)
+
+    def _scores(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
+        config = self.config
+        return heterogeneous_scores(
+            images.sequences,
+            captions.sequences,
+            images.lengths,
+            captions.lengths,
+            layers=[layer.parameters_of_layer() for layer in self.layers if isinstance(layer, Layer)],
+            heads=config.heads,
+            lambda_attention=config.lambda_attention,
+            matching=config.matching,
+            direction=config.direction,
+            lambda_softmax=config.lambda_softmax,
+            **options,
+        )
+
+    def _with_token(self, items: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        """Every item with the token of global matching in front of it."""
+        if self.config.matching == "local":
+            return items, lengths
+        token: Tensor = getattr(self, name)
+        return torch.cat([token.expand(len(items), 1, -1), items], 1), lengths + 1
+
+
+class Layer(nn.Module):
+    """A heterogeneous attention layer (Section 3.2)."""
+
+    def __init__(self, embed_dim: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
+        for linear in (self.query, self.key, self.value, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        self.norm = nn.LayerNorm(embed_dim)
+
+    def parameters_of_layer(self) -> HeterogeneousLayer:
+        """As ``heterogeneous_scores`` takes them."""
+        linears = (self.query, self.key, self.value, self.output, self.norm)
+        return HeterogeneousLayer(*(part for linear in linears for part in (linear.weight, linear.bias)))

@@ -1,0 +1,123 @@
+"""MHSAN: Multi-Head Self-Attention Network for Visual Semantic Embedding (Park et al., 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.encoded import Encoded
+from crossret.encoders import SruEncoder, l2_normalize
+from crossret.explain import AttentionMap, paired
+from crossret.hyperparameters import MhsanConfig
+from crossret.losses import DiversityLoss, TripletLoss
+from crossret.models.base import Model, dot_products
+from crossret_kernels import attention_pool
+
+_EMBEDDING = "embedding"
+
+
+class Mhsan(Model):
+    """MHSAN: heads attend within the image and within the caption; either becomes one vector of a joint space.
+
+    Of an encoded item ``sequences`` (n, L, r) are the weights of the r heads on its regions or words, and
+    ``vectors["embedding"]`` (n, D) is what scores are made of.
+
+    Args:
+        config: the hyper-parameters.
+        backbone: a module from pixels (n, 3, H, W) to a feature map (n, image_dim, h, w), such as a ResNet without its
+            last layers; images are then given to ``encode_images`` as pixels. Its weights are saved with the model's,
+            which ``load_model`` can only restore into a model that has one.
+    """
+
+    kind: ClassVar[str] = MhsanConfig.kind
+    config: MhsanConfig
+
+    def __init__(self, config: MhsanConfig, backbone: nn.Module | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        self.image = nn.Linear(config.image_dim, config.feature_dim)
+        nn.init.xavier_uniform_(self.image.weight)
+        nn.init.zeros_(self.image.bias)
+        self.text = SruEncoder(
+            config.vocabulary_size,
+            config.word_dim,
+            config.feature_dim,
+            layers=config.text_layers,
+            bidirectional=config.bidirectional,
+            dropout=config.text_dropout,
+        )
+        self.image_heads = SelfAttention(config, torch.relu)
+        self.text_heads = SelfAttention(config, torch.tanh)
+        self.triplet_loss = TripletLoss(config.margin, config.negatives, reduction="mean")
+        self.diversity_loss = DiversityLoss(squared=config.diversity_squared)
+
+    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+        """As ``Model.encode_images``; of a model with a backbone ``features`` may be pixels, (n, 3, H, W) float.
+
+        The feature map's places are the regions then, row by row.
+        """
+        if features.dim() == 4 and self.backbone is not None:
+            features = self.backbone(features).flatten(2).mT
+        return super().encode_images(features, lengths, boxes)
+
+    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
+        return self.image_heads(self.image(features), lengths)
+
+    def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        return self.text_heads(self.text(tokens, lengths), lengths)
+
+    def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """(n_images, n_captions) cosines of the joint space, or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
+        return dot_products(images.vectors[_EMBEDDING], captions.vectors[_EMBEDDING], pairs)
+
+    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+        """Eq. 3: {"loss", "triplet", "diversity"}, means over a batch in which image i and caption i match."""
+        triplet = self.triplet_loss(self.score(images, captions), image_ids)
+        diversity = self.diversity_loss(images.sequences) + self.diversity_loss(captions.sequences)
+        return {"loss": triplet + self.config.diversity_weight * diversity, "triplet": triplet, "diversity": diversity}
+
+    def trains(self, parameter: str, epoch: int) -> bool:
+        """Section 3.5's stages: the image's projection from the start, the text and the rest of the image later."""
+        if parameter.startswith("image_heads.project."):
+            return True
+        text = parameter.startswith(("text.", "text_heads."))
+        return epoch >= (self.config.text_from_epoch if text else self.config.image_from_epoch)
+
+    @torch.no_grad()
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """The heads of either side (Figs. 3-5)."""
+        paired(images, captions)
+        weights, word_weights = (side.sequences.detach().mT for side in (images, captions))
+        names = tuple(f"head {number}" for number in range(1, self.config.heads + 1))
+        return (AttentionMap("heads", weights, weights, names, word_weights),)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention and the projection to the joint space (Eqs. 1, 2), for either side.
+
+    Args:
+        config: the model's.
+        activation: of the hidden units, ReLU for images and tanh for text.
+    """
+
+    def __init__(self, config: MhsanConfig, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.activation = activation
+        self.hidden = nn.Linear(config.feature_dim, config.attention_dim, bias=False)
+        self.heads = nn.Linear(config.attention_dim, config.heads, bias=False)
+        self.project = nn.Linear(config.heads * config.feature_dim, config.embed_dim)
+        self.dropout = nn.Dropout(config.dropout)
+        for layer in (self.hidden, self.heads, self.project):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.project.bias)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
+        """(n, L, feature_dim) and (n,) int64 lengths to n entries."""
+        logits = self.heads(self.dropout(self.activation(self.hidden(features))))
+        pooled, weights = attention_pool(features, logits, lengths, return_weights=True)
+        embedding = l2_normalize(self.project(self.dropout(pooled.flatten(1))))
+        return Encoded(weights.mT, lengths, {_EMBEDDING: embedding})

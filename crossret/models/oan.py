@@ -1,0 +1,159 @@
+"""OAN: Object-Oriented Inter- and Intra-Modal Attention Networks (Huang et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.encoded import Encoded
+from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_normalize
+from crossret.explain import AttentionMap, paired, word_region_attention
+from crossret.hyperparameters import OanConfig
+from crossret.losses import StructurePreservingLoss
+from crossret.models.base import Model, dot_products
+from crossret.scorers import CrossAttentionScorer
+from crossret_kernels import attention_pool
+
+_HEADS = "heads"
+
+
+class Oan(Model):
+    """OAN: regions and words attend to each other, and heads attend within either side.
+
+    Of an encoded item ``sequences`` (n, L, D) are its regions or words and ``vectors["heads"]`` (n, K, D) what its
+    heads attend to, as unit vectors; without intra-modal attention K is 1 and it is their mean.
+    """
+
+    kind: ClassVar[str] = OanConfig.kind
+    config: OanConfig
+
+    def __init__(self, config: OanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.image = RegionEncoder(config.image_dim, config.embed_dim, activation="tanh", normalize=False)
+        words = (config.vocabulary_size, config.word_dim, config.embed_dim)
+        self.text = (
+            NgramEncoder(*words)
+            if config.text_encoder == "ngram"
+            else WordEncoder(*words, cell="lstm", normalize=False)
+        )
+        if config.intra_attention:
+            self.image_heads = ContextHeads(config)
+            self.text_heads = ContextHeads(config)
+        # SCAN's form, with the paper's clip at zero: objects are compared, and averaged, as unit vectors.
+        self.scorers = nn.ModuleDict()
+        if config.inter_attention:
+            for direction, temperature in (("t2i", config.lambda_tv), ("i2t", config.lambda_vt)):
+                self.scorers[direction] = CrossAttentionScorer(
+                    direction, clip_slope=0.0, lambda_softmax=temperature, pooling="avg", normalize=True
+                )
+        self.structure_loss = StructurePreservingLoss(
+            config.margin,
+            config.negatives,
+            intra_negatives=config.intra_negatives,
+            intra_margin=config.intra_margin,
+            intra_weight=config.intra_weight,
+        )
+
+    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
+        regions = self.image(features)
+        return Encoded(regions, lengths, {_HEADS: self._heads(regions, lengths, "image_heads")})
+
+    def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        words = self.text(tokens, lengths)
+        return Encoded(words, lengths, {_HEADS: self._heads(words, lengths, "text_heads")})
+
+    def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """(n_images, n_captions) scores (Eq. 14), or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
+        parts = self._scores(images, captions, pairs)
+        return torch.stack([weight * score for weight, score in parts.values()]).sum(0)
+
+    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+        """Eq. 13 with Eq. 10, summed over a batch in which image i and caption i match.
+
+        {"loss"} and its terms as they are weighted: the triplet losses "t2i", "i2t" and "heads" of the scores there
+        are, and "negatives", that within the modalities.
+        """
+        terms = {}
+        for name, (weight, scores) in self._scores(images, captions, None).items():
+            if name == _HEADS:
+                triplet, within = self.structure_loss(
+                    scores, _cosines(images, images, None), _cosines(captions, captions, None), image_ids
+                )
+                terms["negatives"] = weight * within
+            else:
+                triplet = self.structure_loss.triplet_loss(scores, image_ids)
+            terms[name] = weight * triplet
+        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+
+    @torch.no_grad()
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """Both directions between the sides, and the heads within them, as far as the model has them."""
+        paired(images, captions)
+        maps = [word_region_attention(scorer, images, captions) for scorer in self._between()]
+        if self.config.intra_attention:
+            weights, word_weights = (
+                heads(side.sequences, side.lengths)[1]
+                for heads, side in ((self.image_heads, images), (self.text_heads, captions))
+            )
+            names = tuple(f"head {number}" for number in range(1, self.config.heads + 1))
+            maps.append(AttentionMap("heads", weights, weights, names, word_weights))
+        return tuple(maps)
+
+    def _between(self) -> list[CrossAttentionScorer]:
+        return [scorer for scorer in self.scorers.values() if isinstance(scorer, CrossAttentionScorer)]
+
+    def _heads(self, objects: Tensor, lengths: Tensor, name: str) -> Tensor:
+        if self.config.intra_attention:
+            pooled: Tensor = getattr(self, name)(objects, lengths)[0]
+        else:
+            pooled = _mean(objects, lengths)[:, None]
+        return l2_normalize(pooled)
+
+    def _scores(self, images: Encoded, captions: Encoded, pairs: Tensor | None) -> dict[str, tuple[float, Tensor]]:
+        """Every score by name with its weight in the sum. Without attention between the sides the heads are all."""
+        config = self.config
+        scores: dict[str, tuple[float, Tensor]] = {}
+        for scorer in self._between():
+            weight = 1 - config.gamma if config.intra_attention else 1.0
+            values = scorer(images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs)
+            scores[scorer.direction] = weight, values
+        if config.intra_attention or not config.inter_attention:
+            weight = config.gamma if config.intra_attention and config.inter_attention else 1.0
+            scores[_HEADS] = weight, _cosines(images, captions, pairs)
+        return scores
+
+
+def _cosines(images: Encoded, captions: Encoded, pairs: Tensor | None) -> Tensor:
+    """The mean over the heads of their cosines, S(v_VV, e_TT)."""
+    of_images, of_captions = images.vectors[_HEADS], captions.vectors[_HEADS]
+    return dot_products(of_images.flatten(1), of_captions.flatten(1), pairs) / of_images.shape[1]
+
+
+def _mean(objects: Tensor, lengths: Tensor) -> Tensor:
+    valid = torch.arange(objects.shape[1], device=objects.device) < lengths[:, None]
+    return objects.masked_fill(~valid[:, :, None], 0).sum(1) / lengths[:, None]
+
+
+class ContextHeads(nn.Module):
+    """Multi-head attention within one side, guided by the mean of its objects (Eqs. 6-8); a head has D hidden units."""
+
+    def __init__(self, config: OanConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.temperature = config.lambda_intra
+        self.context = nn.Linear(config.embed_dim, config.heads * config.embed_dim, bias=False)
+        self.objects = nn.Linear(config.embed_dim, config.heads * config.embed_dim, bias=False)
+        for layer in (self.context, self.objects):
+            for weight in layer.weight.detach().chunk(config.heads):
+                nn.init.xavier_uniform_(weight)
+
+    def forward(self, objects: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, L, D) and (n,) lengths to the attended (n, K, D) and the weights (n, K, L)."""
+        context = self.context(_mean(objects, lengths)).tanh().unflatten(1, (self.heads, -1))
+        hidden = self.objects(objects).tanh().unflatten(2, (self.heads, -1))
+        logits = torch.einsum("nkd,nlkd->nlk", context, hidden)
+        pooled, weights = attention_pool(objects, self.temperature * logits, lengths, return_weights=True)
+        return pooled, weights

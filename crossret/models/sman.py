@@ -1,0 +1,229 @@
+"""SMAN: Stacked Multi-Modal Attention Network for Cross-Modal Image-Text Retrieval (Ji et al.)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.encoded import Encoded
+from crossret.encoders import WordEncoder, l2_normalize
+from crossret.explain import AttentionMap, paired
+from crossret.hyperparameters import SmanConfig
+from crossret.losses import IntraPairLoss, TripletLoss
+from crossret.models.base import Model, dot_products
+from crossret_kernels import AttentionStep, GatedAttention, attention_pool, gated_attention_scores
+
+_CONTEXTS = "contexts"
+
+
+class Sman(Model):
+    """SMAN: three levels of context vectors a side, the last of them made for each pair through a fusion gate.
+
+    Of an encoded item ``sequences`` are an image's regions as they came (n, R, image_dim) or a caption's encoded words
+    (n, W, D), and ``vectors["contexts"]`` (n, 2, D) the context vectors of levels 0 and 1.
+    """
+
+    kind: ClassVar[str] = SmanConfig.kind
+    config: SmanConfig
+
+    def __init__(self, config: SmanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.dropout = nn.Dropout(config.dropout)
+        self.image = VisualMemories(config)
+        self.text = WordEncoder(
+            config.vocabulary_size,
+            config.word_dim,
+            config.embed_dim,
+            cell="lstm",
+            merge="sum",
+            normalize=False,
+            dropout=config.dropout,
+        )
+        self.image_step = Attention(config.image_dim, config.embed_dim)
+        self.text_step = Attention(config.embed_dim, config.embed_dim)
+        self.image_project = _linear(config.image_dim, config.embed_dim)
+        if config.levels == 3:
+            self.gate = FusionGate(config)
+        self.triplet_loss = TripletLoss(config.margin, config.negatives)
+        self.intra_pair_loss = IntraPairLoss(config.intra_pair_margin, config.levels)
+
+    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
+        """Regions are read in spatial order, as ``spatial_order`` has it where there are boxes, else as given."""
+        features = self.dropout(features)
+        memory = self.image(features, lengths, boxes)
+        pooled, _ = self.image_step(features, memory, lengths)
+        return Encoded(features, lengths, {_CONTEXTS: torch.stack([memory, self.image_project(pooled).tanh()], 1)})
+
+    def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+        words = self.text(tokens, lengths)
+        memory = words.sum(1) / lengths[:, None]  # Eq. 8: words are zero behind a caption's end
+        pooled, _ = self.text_step(words, memory, lengths)
+        return Encoded(words, lengths, {_CONTEXTS: torch.stack([memory, pooled], 1)})
+
+    def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """(n_images, n_captions) sums of the levels' cosines (Eq. 20), or (P,) for (P, 2) int64 ``pairs``."""
+        if self.config.levels == 2:
+            return dot_products(
+                l2_normalize(images.vectors[_CONTEXTS]).flatten(1),
+                l2_normalize(captions.vectors[_CONTEXTS]).flatten(1),
+                pairs,
+            )
+        return gated_attention_scores(
+            images.sequences,
+            captions.sequences,
+            images.lengths,
+            captions.lengths,
+            region_contexts=images.vectors[_CONTEXTS],
+            word_contexts=captions.vectors[_CONTEXTS],
+            parameters=self.gate.parameters_of_gate(),
+            alpha=self.config.alpha,
+            pairs=pairs,
+        )
+
+    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+        """Eq. 23: {"loss", "triplet", "intra_pair"}, sums over a batch in which image i and caption i match.
+
+        "intra_pair" is there with a weight alone.
+        """
+        scores = self.score(images, captions)
+        triplet = self.triplet_loss(scores, image_ids)
+        if self.config.intra_pair_weight == 0:
+            return {"loss": triplet}
+        intra_pair = self.intra_pair_loss(scores)
+        loss = triplet + self.config.intra_pair_weight * intra_pair
+        return {"loss": loss, "triplet": triplet, "intra_pair": intra_pair}
+
+    @torch.no_grad()
+    def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
+        """The steps (Figs. 9, 10): the multi-modal one, and the intra-modal one before it."""
+        pairs = paired(images, captions)
+        weights, word_weights = (
+            [step(side.sequences, side.vectors[_CONTEXTS][:, 0], side.lengths)[1]]
+            for step, side in ((self.image_step, images), (self.text_step, captions))
+        )
+        names = ["step 1: intra-modal"]
+        if self.config.levels == 3:
+            _, of_regions, of_words = gated_attention_scores(
+                images.sequences,
+                captions.sequences,
+                images.lengths,
+                captions.lengths,
+                region_contexts=images.vectors[_CONTEXTS],
+                word_contexts=captions.vectors[_CONTEXTS],
+                parameters=self.gate.parameters_of_gate(),
+                alpha=self.config.alpha,
+                pairs=pairs,
+                return_attention=True,
+            )
+            weights.append(of_regions)
+            word_weights.append(of_words)
+            names.append("step 2: multi-modal")
+        stacked = torch.stack(weights, 1)
+        return (AttentionMap("steps", stacked, stacked, tuple(names), torch.stack(word_weights, 1)),)
+
+
+class VisualMemories(nn.Module):
+    """v⁽⁰⁾: the global memory tanh(P⁽⁰⁾ mean I) and, if ``config.location``, the mean of a GRU's states (Eqs. 2-4)."""
+
+    def __init__(self, config: SmanConfig) -> None:
+        super().__init__()
+        self.project = _linear(config.image_dim, config.embed_dim)
+        self.gru = nn.GRU(config.image_dim, config.embed_dim, batch_first=True) if config.location else None
+
+    def forward(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Tensor:
+        """(n, R, image_dim), (n,) lengths and (n, R, 4) boxes to (n, D)."""
+        places = torch.arange(features.shape[1], device=features.device)
+        valid = (places < lengths[:, None])[:, :, None]
+        counts = lengths[:, None]
+        memory = self.project(features.masked_fill(~valid, 0).sum(1) / counts).tanh()
+        if self.gru is None:
+            return memory
+        if boxes is not None:
+            order = spatial_order(boxes, lengths)
+            features = features.gather(1, order[:, :, None].expand_as(features))
+        # Padding is behind an image's regions in either order, where the states of those before do not see it.
+        states, _ = self.gru(features.masked_fill(~valid, 0))
+        return memory + states.masked_fill(~valid, 0).sum(1) / counts
+
+
+def spatial_order(boxes: Tensor, lengths: Tensor) -> Tensor:
+    """The regions of each image from the top down and, of one height, from left to right, by their centres.
+
+    Args:
+        boxes: (n, R, 4) x0, y0, x1, y1.
+        lengths: (n,) int64, regions in each image.
+
+    Returns:
+        (n, R) int64; padding stays behind the regions.
+    """
+    x, y = ((boxes[:, :, side] + boxes[:, :, side + 2]) / 2 for side in (0, 1))
+    padding = torch.arange(boxes.shape[1], device=boxes.device) >= lengths[:, None]
+    across = x.argsort(dim=1, stable=True)
+    down = y.masked_fill(padding, torch.inf).gather(1, across).argsort(dim=1, stable=True)
+    order = across.gather(1, down)
+    # Regions without a finite height would come among the padding.
+    behind = padding.gather(1, order).to(torch.int8).argsort(dim=1, stable=True)
+    return order.gather(1, behind)
+
+
+class Attention(nn.Module):
+    """Attention within one side, guided by a query (Eqs. 5, 6 of regions, 9, 10 of words).
+
+    Args:
+        dim: length of what is attended to.
+        embed_dim: of the query and of the hidden units.
+    """
+
+    def __init__(self, dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.key = _linear(dim, embed_dim)
+        self.query = _linear(embed_dim, embed_dim)
+        self.head = nn.Linear(embed_dim, 1, bias=False)  # a bias would cancel in the softmax
+        nn.init.xavier_uniform_(self.head.weight)
+
+    def forward(self, features: Tensor, query: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, L, dim), (n, D) and (n,) to the attended (n, dim) and the weights (n, L)."""
+        hidden = self.key(features).tanh() * self.query(query).tanh()[:, None]
+        pooled, weights = attention_pool(features, self.head(hidden), lengths, return_weights=True)
+        return pooled[:, 0], weights[:, 0]
+
+    def step(self) -> AttentionStep:
+        """The parameters, as ``gated_attention_scores`` takes them."""
+        return AttentionStep(
+            self.key.weight, self.key.bias, self.query.weight, self.query.bias, self.head.weight.squeeze(0)
+        )
+
+
+class FusionGate(nn.Module):
+    """The parameters of the gate and of the multi-modal attention of both sides (Eqs. 12-18)."""
+
+    def __init__(self, config: SmanConfig) -> None:
+        super().__init__()
+        self.image_memory = _linear(config.embed_dim, config.embed_dim)
+        self.text_memory = _linear(config.embed_dim, config.embed_dim)
+        self.image_step = Attention(config.image_dim, config.embed_dim)
+        self.text_step = Attention(config.embed_dim, config.embed_dim)
+        self.image_project = _linear(config.image_dim, config.embed_dim)
+
+    def parameters_of_gate(self) -> GatedAttention:
+        """As ``gated_attention_scores`` takes them."""
+        return GatedAttention(
+            self.image_memory.weight,
+            self.image_memory.bias,
+            self.text_memory.weight,
+            self.text_memory.bias,
+            self.image_step.step(),
+            self.text_step.step(),
+            self.image_project.weight,
+            self.image_project.bias,
+        )
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

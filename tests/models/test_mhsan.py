@@ -1,0 +1,150 @@
+"""MHSAN: scores and attention of single pairs from the paper's equations, in float64; pixels; stages; loss by loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from crossret.checkpoints import load_model, save_model
+from crossret.data.vocabulary import Vocabulary
+from crossret.models import Mhsan
+from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
+from tests.models.loss_loops import triplet_by_hand
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PIXELS = torch.randn(3, 3, 4, 6, generator=torch.Generator().manual_seed(5))
+
+
+def embed_by_hand(side: Any, rows: Tensor, activation: Any) -> tuple[Tensor, Tensor]:
+    """Equations 1 and 2 and the projection, of (L, d): the embedding (d',) and the weights (r, L)."""
+    logits = side.heads.weight @ activation(side.hidden.weight @ rows.T)
+    weights = torch.stack([torch.exp(head) / torch.exp(head).sum() for head in logits])
+    pooled = [sum(weight * row for weight, row in zip(head, rows, strict=True)) for head in weights]
+    embedding = side.project.weight @ torch.cat(pooled) + side.project.bias
+    return embedding / embedding.norm(), weights
+
+
+def images_by_hand(model: Any, features: Tensor, lengths: Tensor) -> list[tuple[Tensor, Tensor]]:
+    mapped = [rows @ model.image.weight.T + model.image.bias for rows in items(features, lengths)]
+    return [embed_by_hand(model.image_heads, rows, torch.relu) for rows in mapped]
+
+
+def captions_by_hand(model: Any) -> list[tuple[Tensor, Tensor]]:
+    words = items(model.text(TOKENS, LENGTHS), LENGTHS)
+    return [embed_by_hand(model.text_heads, rows, torch.tanh) for rows in words]
+
+
+@pytest.mark.parametrize("fields", [{}, {"bidirectional": True}, {"heads": 1}, {"embed_dim": 5}], ids=str)
+def test_scores_are_the_paper_s(fields: dict[str, Any]) -> None:
+    model = double(make("mhsan", **fields))
+    with torch.no_grad():
+        images, captions = encode(model)
+        scores = model.score(images, captions)
+        (attention,) = model.attention(images, captions)
+        of_images, of_captions = images_by_hand(model, FEATURES, REGION_LENGTHS), captions_by_hand(model)
+        for i, (embedding, weights) in enumerate(of_images):
+            expected = torch.stack([cosine(embedding, other) for other, _ in of_captions])
+            torch.testing.assert_close(scores[i], expected, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(attention.weights[i, :, : weights.shape[1]], weights)
+            words = of_captions[i][1]
+            torch.testing.assert_close(attention.word_weights[i, :, : words.shape[1]], words)
+            assert embedding.shape == images.vectors["embedding"][i].shape
+
+
+def with_backbone(seed: int) -> Mhsan:
+    config = make("mhsan").config
+    torch.manual_seed(seed)
+    return Mhsan(config, nn.Conv2d(3, config.image_dim, 2, stride=2)).eval()
+
+
+def test_pixels_are_read_through_the_backbone() -> None:
+    model = with_backbone(0)
+    with torch.no_grad():
+        feature_map = model.backbone(PIXELS)
+        places = torch.stack([feature_map[:, :, y, x] for y in range(2) for x in range(3)], 1)
+        images, expected = model.encode_images(PIXELS), model.encode_images(places)
+    assert images.lengths.tolist() == [6, 6, 6]
+    torch.testing.assert_close(images.sequences, expected.sequences)
+    torch.testing.assert_close(images.vectors["embedding"], expected.vectors["embedding"])
+    with pytest.raises(ValueError, match=r"features must have shape \(n, R, 6\), got \(3, 3, 4, 6\)"):
+        make("mhsan").encode_images(PIXELS)
+
+
+def test_the_backbone_is_trained_and_kept() -> None:
+    model, other = with_backbone(0), with_backbone(1)
+    captions = model.encode_captions(TOKENS, LENGTHS)
+    model.loss(model.encode_images(PIXELS), captions)["loss"].backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.backbone.parameters())
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(
+        other.encode_images(PIXELS).vectors["embedding"], model.encode_images(PIXELS).vectors["embedding"]
+    )
+
+
+def test_a_file_of_a_model_with_a_backbone_takes_one(tmp_path: Path) -> None:
+    save_model(with_backbone(0), tmp_path, Vocabulary([f"word{number}" for number in range(7)]))
+    with pytest.raises(ValueError, match=r"model\.safetensors: .*backbone\.(bias|weight)"):
+        load_model(tmp_path)
+
+
+def test_dropout_is_ahead_of_the_heads_and_of_the_projection() -> None:
+    model = make("mhsan")
+    seen: dict[str, Tensor] = {}
+    for name in ("heads", "project"):
+        layer = getattr(model.text_heads, name)
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
+    for training in (False, True):
+        model.train(training)
+        model.encode_captions(TOKENS, torch.tensor([5, 5, 5]))
+        assert all(bool((inputs == 0).any()) == training for inputs in seen.values())
+
+
+def test_stages_are_those_of_section_3_5() -> None:
+    model = with_backbone(0)
+    model = Mhsan(make("mhsan", text_from_epoch=4, image_from_epoch=19).config, model.backbone)
+    names = [name for name, _ in model.named_parameters()]
+    projection = {"image_heads.project.weight", "image_heads.project.bias"}
+    text = {name for name in names if name.split(".")[0] in ("text", "text_heads")}
+    rest = {
+        "backbone.weight", "backbone.bias", "image.weight", "image.bias", "image_heads.hidden.weight",
+        "image_heads.heads.weight",
+    }  # fmt: skip
+    assert projection | text | rest == set(names)
+    for epochs, trained in (((0, 3), projection), ((4, 18), projection | text), ((19, 40), set(names))):
+        for epoch in epochs:
+            assert {name for name in names if model.trains(name, epoch)} == trained
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("negatives", ["hardest", "sum"])
+def test_loss_is_equations_3_to_5(negatives: str, squared: bool) -> None:
+    model = make("mhsan", margin=0.6, negatives=negatives, diversity_weight=0.3, diversity_squared=squared)
+    images, captions = encode(model)
+    terms = {name: term.item() for name, term in model.loss(images, captions).items()}
+    exact = double(model)
+    with torch.no_grad():
+        triplet = triplet_by_hand(model.score(images, captions), 0.6, negatives) / 3
+        diversity = 0.0
+        for _, weights in [*images_by_hand(exact, FEATURES, REGION_LENGTHS), *captions_by_hand(exact)]:
+            square = sum((float(a @ b) - (m == n)) ** 2 for m, a in enumerate(weights) for n, b in enumerate(weights))
+            diversity += (square if squared else square**0.5) / 3
+    assert triplet > 0
+    assert terms == pytest.approx(
+        {"loss": triplet + 0.3 * diversity, "triplet": triplet, "diversity": diversity}, rel=1e-5
+    )
+
+
+def test_a_positive_is_no_negative_where_its_cosine_is() -> None:
+    """Taking 2 from the diagonal, as the published code does, leaves the positive the largest once it is below −1."""
+    model = make("mhsan", margin=0.2)
+    images, captions = encode(model)
+    turned = images.vectors["embedding"].clone()
+    turned[0] = -captions.vectors["embedding"][0]
+    images.vectors["embedding"] = turned
+    scores = model.score(images, captions).detach()
+    assert scores[0, 0].item() == pytest.approx(-1)
+    assert model.loss(images, captions)["triplet"].item() == pytest.approx(triplet_by_hand(scores, 0.2) / 3, rel=1e-5)

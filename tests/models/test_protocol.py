@@ -1,0 +1,351 @@
+"""Every model and variant: pairs, padding, NaN, gradients, files, precision, attention, dropout, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret.checkpoints import load_model, save_model
+from crossret.data.vocabulary import Vocabulary
+from crossret.encoded import Encoded
+from crossret.encoders import NgramEncoder, SruEncoder, TransformerEncoder, WordEncoder
+from crossret.models import MODELS
+from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, double, encode, make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "scan": ("scan", {"cross_attention": "ensemble"}),
+    "sman": ("sman", {}),
+    "sman levels": ("sman", {"levels": 2}),
+    "sman im": ("sman", {"levels": 2, "location": False, "intra_pair_weight": 0.0}),
+    "sman sim": ("sman", {"alpha": 1.0}),
+    "han": ("han", {}),
+    "han 0": ("han", {"layers": 0}),
+    "han 2": ("han", {"layers": 2, "negatives": "sum"}),
+    "han i2t": ("han", {"direction": "i2t"}),
+    "han global": ("han", {"matching": "global"}),
+    "han clusters": ("han", {"clusters": 2}),
+    "han transformer": ("han", {"text_encoder": "transformer", "transformer_layers": 1, "transformer_heads": 2}),
+    "mhsan": ("mhsan", {}),
+    "mhsan both ways": ("mhsan", {"bidirectional": True, "diversity_squared": True}),
+    "oan": ("oan", {}),
+    "oan own": ("oan", {"intra_negatives": "own"}),
+    "oan no inter": ("oan", {"inter_attention": False}),
+    "oan no intra": ("oan", {"intra_attention": False}),
+    "oan no attention": ("oan", {"inter_attention": False, "intra_attention": False}),
+    "oan lstm": ("oan", {"text_encoder": "lstm"}),
+}
+HEADS = "head 1", "head 2", "head 3"
+INTRA, MULTI = "step 1: intra-modal", "step 2: multi-modal"
+# Names and queries of the maps of each variant.
+MAPS: dict[str, list[tuple[str, tuple[str, ...] | None]]] = {
+    "scan": [("t2i", None), ("i2t", None)],
+    "sman": [("steps", (INTRA, MULTI))],
+    "sman levels": [("steps", (INTRA,))],
+    "sman im": [("steps", (INTRA,))],
+    "sman sim": [("steps", (INTRA, MULTI))],
+    **{f"han {name}".strip(): [("t2i", None)] for name in ("", "0", "2", "clusters", "transformer")},
+    "han i2t": [("i2t", None)],
+    "han global": [],
+    "mhsan": [("heads", HEADS)],
+    "mhsan both ways": [("heads", HEADS)],
+    **{f"oan {name}".strip(): [("t2i", None), ("i2t", None), ("heads", HEADS)] for name in ("", "own", "lstm")},
+    "oan no inter": [("heads", HEADS)],
+    "oan no intra": [("t2i", None), ("i2t", None)],
+    "oan no attention": [],
+}
+EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
+EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)
+VOCABULARY = Vocabulary(["a", "black", "dog", "on", "the", "red", "mat"])
+
+
+def of(variant: str, **fields: Any) -> Any:
+    kind, changed = VARIANTS[variant]
+    return make(kind, **{**changed, **fields})
+
+
+def scores_of(model: Any, *sides: Encoded) -> Tensor:
+    with torch.no_grad():
+        scores: Tensor = model.score(*sides)
+    return scores
+
+
+@EVERY_VARIANT
+def test_pairs_are_entries_of_the_score_matrix(variant: str) -> None:
+    model, pairs = of(variant), torch.tensor([[0, 2], [2, 1], [0, 2]])
+    with torch.no_grad():
+        images, captions = encode(model)
+        captions = captions[torch.tensor([0, 1, 2, 0])]  # as many of one side as of the other would hide a transpose
+        scores = model.score(images, captions)
+        listed = model.score(images, captions, pairs)
+    assert scores.shape == (3, 4)
+    assert scores.dtype == listed.dtype == torch.float32
+    torch.testing.assert_close(listed, scores[pairs[:, 0], pairs[:, 1]], rtol=1e-5, atol=1e-6)
+
+
+@EVERY_VARIANT
+def test_padding_does_not_count(variant: str) -> None:
+    model = of(variant)
+    features, boxes = (torch.full((3, 6, width), torch.nan) for width in (6, 4))
+    for padded, values in ((features, FEATURES), (boxes, BOXES)):
+        for image, length in enumerate(REGION_LENGTHS.tolist()):
+            padded[image, :length] = values[image, :length]
+    tokens = torch.full((3, 7), 10)
+    tokens[:, :5] = torch.where(torch.arange(5) < LENGTHS[:, None], TOKENS, 10)
+    with torch.no_grad():
+        padded_images, padded_captions = encode(model, features, boxes=boxes, tokens=tokens)
+        scores = model.score(padded_images, padded_captions)
+        for item, (regions, words) in enumerate(zip(REGION_LENGTHS.tolist(), LENGTHS.tolist(), strict=True)):
+            only = slice(item, item + 1)
+            image = model.encode_images(FEATURES[only, :regions], boxes=BOXES[only, :regions])
+            caption = model.encode_captions(TOKENS[only, :words], LENGTHS[only])
+            torch.testing.assert_close(model.score(image, padded_captions), scores[only], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(model.score(padded_images, caption), scores[:, only], rtol=1e-5, atol=1e-6)
+        terms, padded_terms = model.loss(*encode(model)), model.loss(padded_images, padded_captions)
+    for name, term in terms.items():
+        torch.testing.assert_close(padded_terms[name], term, rtol=1e-5, atol=1e-5)
+
+
+@EVERY_VARIANT
+def test_gradients_do_not_depend_on_padding(variant: str) -> None:
+    gradients = []
+    for padding in (0.0, 1e6):
+        model = of(variant, margin=2.0)
+        behind = torch.arange(4) >= REGION_LENGTHS[:, None]
+        model.loss(*encode(model, FEATURES.masked_fill(behind[:, :, None], padding)))["loss"].backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for ours, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@EVERY_VARIANT
+def test_a_nan_region_is_its_image_s_alone(variant: str) -> None:
+    model = of(variant)
+    features = FEATURES.clone()
+    features[1, 1, 2] = torch.nan
+    with torch.no_grad():
+        (images, captions), (expected, _) = encode(model, features), encode(model)
+        for name, vectors in images.vectors.items():
+            assert torch.equal(vectors[::2], expected.vectors[name][::2])
+        for image in (0, 2):
+            rows = slice(0, int(expected.lengths[image]))
+            assert torch.equal(images.sequences[image, rows], expected.sequences[image, rows])
+        scores, clean = model.score(images, captions), model.score(expected, captions)
+        listed = model.score(images, captions, torch.tensor([[1, 0], [2, 0]]))
+    assert scores[1].isnan().all()
+    torch.testing.assert_close(scores[::2], clean[::2], rtol=1e-6, atol=1e-7)
+    assert listed.isnan().tolist() == [True, False]
+
+
+@EVERY_VARIANT
+def test_a_nan_word_is_its_caption_s_alone(variant: str) -> None:
+    model = of(variant)
+    with torch.no_grad():
+        model.text.embed.weight[10] = torch.nan
+        tokens = TOKENS.masked_fill(TOKENS == 10, 3)
+        clean = model.score(*encode(model, tokens=tokens))
+        tokens[2, 1] = 10
+        scores = model.score(*encode(model, tokens=tokens))
+    assert scores[:, 2].isnan().all()
+    torch.testing.assert_close(scores[:, :2], clean[:, :2], rtol=1e-6, atol=1e-7)
+
+
+@EVERY_VARIANT
+def test_gradients_are_those_of_float64(variant: str) -> None:
+    """Float32 against a copy in float64, and that against differences of the loss along random directions."""
+    model = of(variant, margin=2.0)  # every hinge is active
+    exact = double(model)
+    for one in (model, exact):
+        one.loss(*encode(one))["loss"].backward()
+    largest = max(parameter.grad.abs().max().item() for parameter in exact.parameters())
+    for (name, parameter), ours in zip(exact.named_parameters(), model.parameters(), strict=True):
+        assert (ours.grad - parameter.grad).abs().max() < 1e-5 * largest, name
+    generator, step = torch.Generator().manual_seed(3), 1e-6
+    for _ in range(2):
+        slope, losses = 0.0, []
+        directions = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in exact.parameters()]
+        with torch.no_grad():
+            for move in (step, -2 * step):
+                for parameter, direction in zip(exact.parameters(), directions, strict=True):
+                    parameter += move * direction
+                losses.append(exact.loss(*encode(exact))["loss"].item())
+            for parameter, direction in zip(exact.parameters(), directions, strict=True):
+                parameter += step * direction
+                slope += (parameter.grad * direction).sum().item()
+        assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(slope, rel=1e-6, abs=1e-7)
+
+
+@EVERY_VARIANT
+def test_gradients_are_finite_for_zero_regions_and_one_word(variant: str) -> None:
+    model = of(variant, margin=2.0)
+    for name, parameter in model.named_parameters():
+        if "bias" in name:  # as a new model has them: zero regions stay zero
+            torch.nn.init.zeros_(parameter)
+    features = FEATURES.clone()
+    features[0], features[1, 0] = 0, 0
+    terms = model.loss(*encode(model, features, lengths=torch.tensor([1, 1, 5])))
+    terms["loss"].backward()
+    assert all(term.isfinite() for term in terms.values())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@EVERY_VARIANT
+def test_a_batch_of_one_has_no_negatives(variant: str) -> None:
+    model = of(variant)
+    terms = model.loss(*(side[:1] for side in encode(model)))
+    triplets = {"loss"} if len(terms) == 1 else terms.keys() - {"loss", "intra_pair", "diversity"}
+    assert all(terms[name].item() == 0 for name in triplets)
+    terms["loss"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@EVERY_VARIANT
+def test_it_is_saved_and_loaded(variant: str, tmp_path: Path) -> None:
+    model = of(variant)
+    save_model(model, tmp_path, VOCABULARY)
+    loaded, _ = load_model(tmp_path)
+    assert loaded.config == model.config
+    assert torch.equal(scores_of(loaded, *encode(loaded)), scores_of(model, *encode(model)))
+
+
+@EVERY_VARIANT
+def test_encoded_items_are_saved_joined_and_converted(variant: str, tmp_path: Path) -> None:
+    model = of(variant)
+    with torch.no_grad():
+        sides = encode(model)
+        # Captions are encoded apart, so that their parts differ in their longest; images are of one data set.
+        parts = [model.encode_captions(TOKENS[part], LENGTHS[part]) for part in (slice(0, 1), slice(1, 3))]
+        images = Encoded.concat([sides[0][:2], sides[0][2:]])
+    expected = scores_of(model, *sides)
+    torch.testing.assert_close(scores_of(model, images, Encoded.concat(parts)), expected, rtol=1e-5, atol=1e-6)
+    loaded = []
+    for number, side in enumerate(sides):
+        side.save(tmp_path / str(number))
+        loaded.append(Encoded.load(tmp_path / str(number)))
+    assert torch.equal(scores_of(model, *loaded), expected)
+    exact = scores_of(double(model), *(side.to(dtype=torch.float64) for side in sides))
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(expected.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@EVERY_VARIANT
+def test_attention_is_over_the_valid(variant: str) -> None:
+    model = of(variant)
+    images, captions = encode(model)
+    maps = model.attention(images, captions)
+    assert [(attention.name, attention.queries) for attention in maps] == MAPS[variant]
+    words, regions = (torch.arange(width) < lengths[:, None] for width, lengths in ((5, LENGTHS), (4, REGION_LENGTHS)))
+    for attention in maps:
+        queries = words if attention.queries is None else torch.ones(3, len(attention.queries), dtype=torch.bool)
+        assert attention.weights.shape == attention.strength.shape == (*queries.shape, 4)
+        valid = queries[:, :, None] & regions[:, None, :]
+        for part in (attention.weights, attention.strength):
+            assert not part.requires_grad
+            assert (part >= 0).all()
+            assert not part[~valid].any()
+        if attention.name == "i2t":
+            sums, summed = attention.weights.sum(1), regions
+        else:
+            sums, summed = attention.weights.sum(2), queries
+        if variant != "han clusters":  # whose regions each have all of their centre's
+            torch.testing.assert_close(sums, summed.float())
+        if attention.queries is None:
+            assert attention.word_weights is None
+            continue
+        assert torch.equal(attention.strength, attention.weights)
+        assert attention.word_weights.shape == (*queries.shape, 5)
+        assert not attention.word_weights.masked_select(~words[:, None, :]).any()
+        torch.testing.assert_close(attention.word_weights.sum(2), torch.ones(queries.shape))
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "han global"])
+def test_attention_takes_pairs(variant: str) -> None:
+    model = of(variant)
+    images, captions = encode(model)
+    with pytest.raises(ValueError, match="must be pairs, got 3 images and 2 captions"):
+        model.attention(images, captions[:2])
+
+
+# Whether images and captions differ from one encoding to the next in training.
+@pytest.mark.parametrize(
+    ("variant", "fields", "differ"),
+    [
+        ("sman", {"dropout": 0.3}, (True, True)),
+        ("sman", {"dropout": 0.0}, (False, False)),
+        ("han transformer", {}, (False, True)),
+        ("mhsan", {"text_dropout": 0.0}, (True, True)),
+        ("mhsan", {"dropout": 0.0}, (False, True)),
+        ("mhsan", {"dropout": 0.0, "text_dropout": 0.0}, (False, False)),
+        ("oan", {}, (False, False)),
+    ],
+)
+def test_dropout_is_of_training_alone(variant: str, fields: dict[str, Any], differ: tuple[bool, bool]) -> None:
+    model = of(variant, **fields)
+    for training, expected in ((False, (False, False)), (True, differ)):
+        model.train(training)
+        sides = zip(encode(model), encode(model), strict=True)
+        assert tuple(not torch.equal(one.sequences, other.sequences) for one, other in sides) == expected
+
+
+@pytest.mark.parametrize(
+    ("variant", "encoder"),
+    [
+        ("sman", WordEncoder(11, 5, 8, cell="lstm", merge="sum", normalize=False)),
+        ("han", WordEncoder(11, 5, 8, normalize=False)),
+        ("han transformer", TransformerEncoder(11, 5, 8, layers=1, heads=2, dropout=0.1, longest=512)),
+        ("mhsan", SruEncoder(11, 5, 8, layers=2)),
+        ("mhsan both ways", SruEncoder(11, 5, 8, layers=2, bidirectional=True)),
+        ("oan", NgramEncoder(11, 5, 8)),
+        ("oan lstm", WordEncoder(11, 5, 8, cell="lstm", normalize=False)),
+    ],
+)
+def test_words_are_read_by_the_paper_s_encoder(variant: str, encoder: torch.nn.Module) -> None:
+    model = of(variant)
+    encoder.load_state_dict(model.text.state_dict())
+    assert torch.equal(model.text(TOKENS, LENGTHS), encoder.eval()(TOKENS, LENGTHS))
+
+
+@EVERY_MODEL
+def test_every_parameter_is_trained_from_the_start(kind: str) -> None:
+    model = make(kind)
+    assert all(model.trains(name, 0) for name, _ in model.named_parameters())
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize(
+    ("features", "lengths", "boxes", "message"),
+    [
+        (FEATURES[:, :, :5], REGION_LENGTHS, None, r"features must have shape \(n, R, 6\), got \(3, 4, 5\)"),
+        (FEATURES[0], REGION_LENGTHS, None, r"features must have shape \(n, R, 6\), got \(4, 6\)"),
+        (FEATURES, REGION_LENGTHS[:2], None, r"lengths must have shape \(3,\), one an image, got \(2,\)"),
+        (FEATURES, torch.tensor([4, 5, 1]), None, r"lengths\[1\] must be in 1\.\.4, got 5"),
+        (FEATURES, torch.tensor([4, 4, 0]), None, r"lengths\[2\] must be in 1\.\.4, got 0"),
+        (FEATURES, REGION_LENGTHS, BOXES[:, :3], r"boxes must have shape \(3, 4, 4\), got \(3, 3, 4\)"),
+    ],
+)
+def test_images_that_do_not_fit_are_errors(
+    kind: str, features: Tensor, lengths: Tensor, boxes: Tensor | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(kind).encode_images(features, lengths, boxes)
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "message"),
+    [
+        (TOKENS + 11, LENGTHS, r"tokens\[0, 0\] is \d+, not in the vocabulary of 11 words"),
+        (TOKENS, LENGTHS[:2], r"lengths must have shape \(3,\), one a caption, got \(2,\)"),
+        (TOKENS, LENGTHS - 1, r"lengths\[1\] must be in 1\.\.5, got 0"),
+    ],
+)
+def test_captions_that_do_not_fit_are_errors(kind: str, tokens: Tensor, lengths: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(kind).encode_captions(tokens, lengths)

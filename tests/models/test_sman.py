@@ -1,0 +1,162 @@
+"""SMAN: scores and attention of single pairs from the paper's equations, in float64; spatial order; losses by loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret.models.sman import spatial_order
+from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
+from tests.models.loss_loops import triplet_by_hand
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def linear(layer: torch.nn.Linear, x: Tensor) -> Tensor:
+    return layer.weight @ x + layer.bias
+
+
+def attend(step: Any, rows: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    """Equations 5 and 6, 9 to 11, 13 and 14, 16 to 18: the attended row and the weights (L,)."""
+    hidden = [torch.tanh(linear(step.key, row)) * torch.tanh(linear(step.query, query)) for row in rows]
+    exponentials = [torch.exp(step.head.weight[0] @ h) for h in hidden]
+    weights = torch.stack([e / sum(exponentials) for e in exponentials])
+    return sum((weight * row for weight, row in zip(weights, rows, strict=True)), torch.zeros(())), weights
+
+
+def pair_by_hand(
+    model: Any, regions: Tensor, words: Tensor, order: list[int]
+) -> tuple[float, list[Tensor], list[Tensor]]:
+    """d of Eq. 20 and the weights over regions and words of each step, of a model in float64.
+
+    Args:
+        regions: (M, image_dim) as they came; ``order``: their spatial order.
+        words: (L, D) encoded.
+    """
+    v, t = [torch.tanh(linear(model.image.project, regions.mean(0)))], [words.mean(0)]
+    if model.config.location:
+        states, _ = model.image.gru(regions[order])
+        v[0] = v[0] + states.mean(0)
+    attended, region_weights = attend(model.image_step, regions, v[0])
+    v.append(torch.tanh(linear(model.image_project, attended)))
+    attended, word_weights = attend(model.text_step, words, t[0])
+    t.append(attended)
+    weights = [[region_weights], [word_weights]]
+    if model.config.levels == 3:
+        gate, alpha = model.gate, model.config.alpha
+        memory_v, memory_t = linear(gate.image_memory, v[0] + v[1]), linear(gate.text_memory, t[0] + t[1])
+        attended, region_weights = attend(
+            gate.image_step, regions, torch.sigmoid(alpha * memory_v + (1 - alpha) * memory_t)
+        )
+        v.append(torch.tanh(linear(gate.image_project, attended)))
+        attended, word_weights = attend(gate.text_step, words, torch.sigmoid(alpha * memory_t + (1 - alpha) * memory_v))
+        t.append(attended)
+        weights[0].append(region_weights)
+        weights[1].append(word_weights)
+    return sum(float(cosine(a, b)) for a, b in zip(v, t, strict=True)), *weights
+
+
+def order_by_hand(boxes: Tensor) -> list[int]:
+    """Of (M, 4) boxes: from the top down by their centres, of one height from left to right."""
+    return sorted(
+        range(len(boxes)), key=lambda m: ((boxes[m, 1] + boxes[m, 3]).item(), (boxes[m, 0] + boxes[m, 2]).item())
+    )
+
+
+@pytest.mark.parametrize("boxes", [BOXES, None], ids=["boxes", "no boxes"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"alpha": 0.3}, {"alpha": 1.0}, {"location": False}, {"levels": 2}, {"levels": 2, "location": False}],
+    ids=str,
+)
+def test_scores_are_the_paper_s(fields: dict[str, Any], boxes: Tensor | None) -> None:
+    model = double(make("sman", **fields))
+    with torch.no_grad():
+        images, captions = encode(model, boxes=boxes)
+        scores = model.score(images, captions)
+        (attention,) = model.attention(images, captions)
+        for image, regions in enumerate(items(FEATURES, REGION_LENGTHS)):
+            order = list(range(len(regions))) if boxes is None else order_by_hand(boxes[image, : len(regions)])
+            for caption, words in enumerate(items(model.text(TOKENS, LENGTHS), LENGTHS)):
+                score, region_weights, word_weights = pair_by_hand(model, regions, words, order)
+                assert scores[image, caption].item() == pytest.approx(score, rel=1e-10)
+                if image == caption:
+                    ours = attention.weights[image, :, : len(regions)], attention.word_weights[image, :, : len(words)]
+                    torch.testing.assert_close(ours[0], torch.stack(region_weights))
+                    torch.testing.assert_close(ours[1], torch.stack(word_weights))
+
+
+def test_only_the_location_memory_reads_the_order() -> None:
+    order = torch.tensor([2, 0, 3, 1])
+    for location in (True, False):
+        model = make("sman", location=location)
+        with torch.no_grad():
+            scores, turned = (
+                model.score(*encode(model, FEATURES[:, places], torch.full((3,), 4), None))
+                for places in (torch.arange(4), order)
+            )
+            boxed = model.score(*encode(model, FEATURES[:, order], torch.full((3,), 4), BOXES[:, order]))
+            straight = model.score(*encode(model, FEATURES, torch.full((3,), 4), BOXES))
+        assert torch.allclose(scores, turned, rtol=1e-5, atol=1e-6) != location
+        torch.testing.assert_close(boxed, straight, rtol=1e-5, atol=1e-6)
+
+
+def test_spatial_order_is_by_rows() -> None:
+    def box(x: float, y: float) -> list[float]:
+        return [x - 1, y - 2, x + 1, y + 2]
+
+    boxes = torch.tensor(
+        [
+            [box(5, 9), box(7, 3), box(2, 3), box(0, 0), box(9, 1)],
+            [box(1, 4), box(0, 4), box(1, 4), [torch.nan] * 4, box(0, 0)],
+        ]
+    )
+    order = spatial_order(boxes, torch.tensor([5, 3]))
+    assert order.tolist()[0] == [3, 4, 2, 1, 0]
+    assert order.tolist()[1] == [1, 0, 2, 3, 4] or order.tolist()[1] == [1, 0, 2, 4, 3]  # the last two are padding
+
+
+def test_a_region_without_a_place_is_no_padding() -> None:
+    boxes = BOXES.clone()
+    boxes[1, 0] = torch.nan
+    boxes[2, 1, 1] = torch.inf
+    order = spatial_order(boxes, REGION_LENGTHS)
+    for image, length in enumerate(REGION_LENGTHS.tolist()):
+        assert sorted(order[image, :length].tolist()) == list(range(length))
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "sum"])
+@pytest.mark.parametrize("levels", [2, 3])
+def test_loss_is_equations_21_to_23(levels: int, negatives: str) -> None:
+    model = make("sman", levels=levels, negatives=negatives, margin=0.6, intra_pair_margin=0.7, intra_pair_weight=0.7)
+    images, captions = encode(model)
+    scores = model.score(images, captions).detach()
+    terms = {name: term.item() for name, term in model.loss(images, captions).items()}
+    distances = [1 - scores[i, i].item() / levels for i in range(3)]
+    assert min(distances) < 0.7 < max(distances)
+    triplet = triplet_by_hand(scores, 0.6, negatives)
+    intra_pair = sum(2 * max(0.0, distance - 0.7) for distance in distances)
+    assert triplet > 0
+    assert intra_pair > 0
+    assert terms == pytest.approx(
+        {"loss": triplet + 0.7 * intra_pair, "triplet": triplet, "intra_pair": intra_pair}, rel=1e-5
+    )
+
+
+def test_without_weight_there_is_no_intra_pair_term() -> None:
+    model = make("sman", intra_pair_weight=0.0, margin=0.6)
+    images, captions = encode(model)
+    terms = model.loss(images, captions)
+    assert set(terms) == {"loss"}
+    expected = triplet_by_hand(model.score(images, captions).detach(), 0.6)
+    assert terms["loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_captions_of_one_image_are_not_negatives() -> None:
+    model = make("sman", negatives="sum", margin=5.0, intra_pair_weight=0.0)
+    images, captions = encode(model)
+    expected = triplet_by_hand(model.score(images, captions).detach(), 5.0, "sum", ids=[7, 7, 3])
+    assert model.loss(images, captions, torch.tensor([7, 7, 3]))["loss"].item() == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,160 @@
+"""Parameters that are not trained in every epoch, and optimizers: what a step changes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from crossret.models import ScanConfig
+from crossret.training import train
+from tests.training.toy import (
+    CONFIG,
+    DEV,
+    TRAIN,
+    DroppingScan,
+    ToyCorpus,
+    assert_same_training,
+    checkpoint_tensors,
+    make_model,
+    run,
+)
+
+
+class StagedScan(DroppingScan):
+    """SCAN whose text is trained in the second epoch and from then on, and its images in the first two alone."""
+
+    def trains(self, parameter: str, epoch: int) -> bool:
+        return epoch >= 1 if parameter.startswith("text.") else epoch < 2
+
+
+def make_staged(seed: int = 0) -> StagedScan:
+    torch.manual_seed(seed)
+    return StagedScan(make_model().config)
+
+
+def weights(out_dir: Path) -> dict[str, torch.Tensor]:
+    tensors = checkpoint_tensors(out_dir)
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
+
+
+def test_only_what_a_stage_trains_is_changed(tmp_path: Path) -> None:
+    before = {name: tensor.clone() for name, tensor in make_staged().state_dict().items()}
+    config = replace(CONFIG, weight_decay=0.1)  # which moves whatever the optimizer takes for trained
+    steps = []
+    for epochs in (1, 2, 3):
+        run(tmp_path, replace(config, epochs=epochs), model=make_staged(), resume=epochs > 1)
+        after = weights(tmp_path)
+        changed = {name.split(".")[0] for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+        assert changed == [{"image"}, {"image", "text"}, {"text"}][epochs - 1]
+        before = after
+        tensors = checkpoint_tensors(tmp_path)
+        counts = {name: int(tensors[name].item()) for name in tensors if name.startswith("optimizer.step.")}
+        steps.append({(name.split(".")[2], count) for name, count in counts.items()})
+    # An optimizer has a state of what it has trained, and of nothing else.
+    assert steps == [{("image", 6)}, {("image", 12), ("text", 6)}, {("image", 12), ("text", 12)}]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+@pytest.mark.parametrize("call", [6, 7, 8])
+def test_an_interruption_beside_a_stage_goes_on_bit_for_bit(tmp_path: Path, optimizer: str, call: int) -> None:
+    config = replace(CONFIG, optimizer=optimizer, weight_decay=1e-3)
+    run(tmp_path / "straight", config, model=make_staged())
+    model = make_staged()
+    loss, calls = model.loss, iter(range(1, 100))
+
+    def pressed(*arguments: object) -> dict[str, torch.Tensor]:
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return loss(*arguments)
+
+    model.loss = pressed
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "resumed", config, model=model)
+    run(tmp_path / "resumed", config, model=make_staged(seed=1), resume=True)
+    assert_same_training(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_parameters_are_as_trainable_afterwards_as_before(tmp_path: Path) -> None:
+    model = make_staged()
+    model.text.embed.weight.requires_grad_(False)
+    frozen = model.text.embed.weight.detach().clone()
+    run(tmp_path / "whole", model=model)
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trainable == {name for name, _ in model.named_parameters()} - {"text.embed.weight"}
+    assert torch.equal(model.text.embed.weight, frozen)
+    model = make_staged()
+    with pytest.raises(ValueError, match="the loss is nan"):
+        run(tmp_path / "broken", replace(CONFIG, epochs=1), model=model, train_data=_broken())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_what_is_not_trained_takes_no_share_of_the_gradient_s_norm(tmp_path: Path) -> None:
+    clipped = replace(CONFIG, epochs=1, gradient_norm=1e-3)
+    model, norms = make_staged(), []
+    step = torch.optim.Adam.step
+
+    def measured(self: torch.optim.Adam) -> None:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        assert len(gradients) == len(list(model.image.parameters()))
+        norms.append(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])).item())
+        step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", measured)
+        run(tmp_path, clipped, model=model)
+    assert norms == pytest.approx([1e-3] * 6, rel=1e-2)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+def test_the_first_step_is_the_optimizer_s(tmp_path: Path, optimizer: str) -> None:
+    config = replace(CONFIG, optimizer=optimizer, weight_decay=0.01, gradient_norm=1e6, learning_rate=0.5)
+    config = replace(config, epochs=1, decay_epochs=(), batch_size=TRAIN.n_captions)  # one step
+    model, gradients = make_model(), {}
+    loss = model.loss
+
+    def kept(*arguments: object) -> dict[str, torch.Tensor]:
+        terms = loss(*arguments)
+        parameters = dict(model.named_parameters())
+        values = torch.autograd.grad(terms["loss"], list(parameters.values()), retain_graph=True)
+        gradients.update(zip(parameters, values, strict=True))
+        return terms
+
+    model.loss = kept
+    before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    run(tmp_path, config, model=model)
+    for name, parameter in model.named_parameters():
+        gradient = gradients[name].double() + 0.01 * before[name]
+        if optimizer == "adam":  # Kingma and Ba, Algorithm 1, at its first step
+            update = gradient / (gradient.abs() + 1e-8)
+        else:  # Zeiler, Algorithm 1, with decay 0.9
+            update = ((1e-6) ** 0.5 / (0.1 * gradient**2 + 1e-6) ** 0.5) * gradient
+        expected = before[name] - 0.5 * update
+        torch.testing.assert_close(parameter.detach().double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_boxes_reach_the_model(tmp_path: Path) -> None:
+    seen = []
+
+    class Boxed(DroppingScan):
+        def encode_images(self, features: torch.Tensor, lengths: object = None, boxes: object = None) -> object:
+            seen.append(None if boxes is None else tuple(boxes.shape))
+            return super().encode_images(features, lengths, boxes)
+
+    class BoxedCorpus(ToyCorpus):
+        def training_batches(self, batch_size: int, **position: int) -> object:
+            for batch in super().training_batches(batch_size, **position):
+                yield replace(batch, boxes=torch.zeros(len(batch), 5, 4))
+
+    model = Boxed(ScanConfig.from_json(make_model().config.to_json()))
+    train(model, BoxedCorpus(22), DEV, replace(CONFIG, epochs=1), tmp_path, progress=False)
+    assert seen[:6] == [(8, 5, 4)] * 5 + [(4, 5, 4)]
+
+
+def _broken() -> object:
+    corpus = ToyCorpus(22)
+    corpus.regions[:] = torch.nan
+    return corpus
