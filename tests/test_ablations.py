@@ -1,0 +1,82 @@
+"""The ablations' table: every variant can be trained, and the verdict follows the stated rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks import ablations
+from benchmarks.ablations import ABLATIONS, SIZES, Ablation, judge, margin, markdown, row, run, sized
+from crossret.comparison.variants import parse_variant
+
+
+def result(variant: str, i2t: float, t2i: float, diversity: float) -> dict[str, Any]:
+    retrieval = {"i2t_r1": i2t, "t2i_r1": t2i, "rsum": 3 * (i2t + t2i)}
+    return {
+        "variant": variant,
+        "model": variant.split()[0],
+        "evaluation": {"retrieval": retrieval},
+        "training": {"loss": {"diversity": diversity}},
+    }
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda each: f"{each.source}: {each.change}")
+def test_both_variants_of_every_ablation_are_models(ablation: Ablation) -> None:
+    full, ablated = (parse_variant(sized(name), "scenes") for name in (ablation.full, ablation.ablated))
+    assert full.model == ablated.model
+    assert full.config(6, 9) != ablated.config(6, 9)
+    assert full.training(0, None) == ablated.training(0, None)
+
+
+def test_sizes_are_added_but_not_to_those_that_set_them() -> None:
+    assert sized("han layers=0 embed_dim=8", {"han": "embed_dim=4 epochs=2"}) == "han embed_dim=8 layers=0 epochs=2"
+    assert SIZES.keys() == {parse_variant(each.full, "scenes").model for each in ABLATIONS}
+
+
+def test_verdicts() -> None:
+    assert judge(5.0, 3.0, 2.0) == judge(-5.0, -3.0, 2.0) == "agrees"
+    assert judge(5.0, -3.0, 2.0) == judge(-5.0, 3.0, 2.0) == "disagrees"
+    assert judge(5.0, 1.0, 2.0) == "within noise (agrees)"
+    assert judge(5.0, -1.0, 2.0) == "within noise (disagrees)"
+    assert margin(50.0, 50.0, 100) == pytest.approx(2 * (2 * 50 * 50 / 100) ** 0.5)
+    assert margin(0.0, 100.0, 100) == 0
+
+
+def test_a_run_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [next(each for each in ABLATIONS if each.full == kind) for kind in ("mhsan", "oan")]
+    seen: list[str] = []
+
+    def compared(variants: Any, conditions: Any, output: Path, **_: Any) -> dict[str, Any]:
+        seen[:] = [variant.name for variant in variants]
+        recalls = [(60.0, 50.0, 5.0), (20.0, 51.0, 6.0), (90.0, 80.0, 0.0), (80.0, 90.0, 0.0)]
+        results = [result(name, *figures) for name, figures in zip(seen, recalls, strict=True)]
+        return {"data": {"test": {"images": 100, "captions": 500}}, "variants": results}
+
+    monkeypatch.setattr(ablations, "run_comparison", compared)
+    report = run(tmp_path, tmp_path, ablations=chosen, command="typed", console=Console(quiet=True))
+    assert seen == [sized(name) for each in chosen for name in (each.full, each.ablated)]
+    mhsan, oan = report["rows"]
+    assert mhsan["r1"]["i2t"]["verdict"] == "agrees"
+    assert mhsan["r1"]["t2i"]["verdict"] == "within noise (disagrees)"
+    assert mhsan["diversity"]["verdict"] == "agrees"
+    assert "verdict" not in oan["r1"]["i2t"]  # the paper has no such figure
+    assert oan["r1"]["t2i"]["verdict"] == "disagrees"
+    text = (tmp_path / "ablations.md").read_text()
+    assert text == markdown(report)
+    assert "73.5 → 72.3, 60.0 → 20.0 | 59.1 → 58.4, 50.0 → 51.0 | 330.0 → 213.0 | agrees: +40.0 ± " in text
+    assert "5.59 → 7.36 on the test set, ours 5.00 → 6.00 in the last epoch of training: agrees" in text
+    assert row(chosen[0], {name: result(name, 1.0, 1.0, 1.0) for name in seen}, {"i2t": 1, "t2i": 1})["rsum"] == [6, 6]
+
+
+def test_what_a_paper_says_without_figures_has_a_verdict_too() -> None:
+    clip = next(each for each in ABLATIONS if each.paper_full is None)
+    full, ablated = sized(clip.full), sized(clip.ablated)
+    results = {full: result(full, 60.0, 50.0, 0.0), ablated: result(ablated, 20.0, 80.0, 0.0)}
+    entry = row(clip, results, {"i2t": 100, "t2i": 500})
+    assert entry["r1"]["i2t"]["verdict"] == "agrees"
+    assert entry["r1"]["t2i"]["verdict"] == "disagrees"
+    report = {"rows": [entry], "command": "typed"}
+    assert "| –, 60.0 → 20.0 | –, 50.0 → 80.0 |" in markdown(report)
