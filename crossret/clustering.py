@@ -9,6 +9,10 @@ from crossret.encoded import check_lengths
 
 # Of a block of images, their features and what is computed of them: larger ones leave the caches.
 _BLOCK_BYTES = 16 * 2**20
+# Squared distances that a product in float32 can tell: those above this part of both regions' squared norms, and above
+# this number, below which squares lose digits.
+_TOLD, _TOLD_AT_LEAST = 1e-3, 1e-30
+_ROUNDING = 1e-12  # likewise in float64, with room for sums of thousands of squares
 
 
 @torch.no_grad()
@@ -28,15 +32,19 @@ def cluster_regions(
     equals is taken everywhere; a centre that loses all its regions stays where it is.
 
     Distances come from products of regions with each other, once an image: one (R, D)·(D, R) product, then
-    (R, R)·(R, clusters) an iteration. Images are taken in blocks, so memory beside the results is bounded.
+    (R, R)·(R, clusters) an iteration. The first is in float64 for an image that has regions too near each other, too
+    far out, too large or too small to be told apart in float32. Images are taken in blocks, so memory beside the
+    results is bounded.
 
     Args:
-        features: (n, R, D) floating point; computed in float32 at least.
+        features: (n, R, D) floating point; computed in float32 at least. An image with one that is not finite gets
+            one centre, the mean of its regions, which is not finite either.
         lengths: (n,) int64, regions of each image, each in 1..R; None where all have R.
         clusters: centres of an image, at least 1.
         iterations: the most that are done, at least 1.
         tolerance: regions count as the same, and get no centre each, where their squared distance is at most this
-            part of the largest squared distance of a region to the image's mean. Float32 needs about 1e-6.
+            part of the median squared distance of the image's regions to the first centre, which a few regions far
+            out do not change; and always where no more than float64's rounding sets them apart.
 
     Returns:
         centres: (n, clusters, D) in the dtype of ``features``, zero behind an image's number of centres.
@@ -44,7 +52,7 @@ def cluster_regions(
         counts: (n,) int64, centres of each image: ``clusters``, or its number of different regions if that is less.
 
     Raises:
-        TypeError: ``features`` are not floating point.
+        TypeError: ``features`` are not floating point, or ``lengths`` not int64.
         ValueError: a shape does not fit, a length or a number is out of range; names the argument and the image.
     """
     if not features.is_floating_point():
@@ -57,6 +65,8 @@ def cluster_regions(
             raise ValueError(f"{name} must be at least 1, not {number}")
     if lengths is None:
         lengths = torch.full((n,), longest, dtype=torch.int64, device=features.device)
+    if lengths.dtype != torch.int64:
+        raise TypeError(f"lengths must be int64, got {lengths.dtype}")
     if lengths.shape != (n,):
         raise ValueError(f"lengths must have shape ({n},), one an image, got {tuple(lengths.shape)}")
     check_lengths(lengths, longest)
@@ -77,16 +87,9 @@ def _cluster_block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     valid = torch.arange(features.shape[1], device=features.device) < lengths[:, None]
     regions = features.to(torch.promote_types(features.dtype, torch.float32))
-    ragged = not bool(valid.all())
-    if ragged:
+    if not bool(valid.all()):
         regions = regions.masked_fill(~valid[:, :, None], 0)  # what lies behind may be NaN
-    mean = regions.sum(1, keepdim=True) / lengths[:, None, None]
-    # Distances do not depend on the origin, and lose fewest digits where it is the mean. Iterations are short beside
-    # the product: float64 there makes them exact, and leaves its rounding alone to matter.
-    regions = regions - mean
-    if ragged:
-        regions.masked_fill_(~valid[:, :, None], 0)
-    products = torch.bmm(regions, regions.transpose(1, 2)).double()
+    products = _products(regions, valid)
     first, counts = _first_centres(products, valid, clusters, tolerance)
     exists = torch.arange(clusters, device=features.device) < counts[:, None]
     # A centre is a mean of regions: its weights are (R,), and distances to it follow from the regions' products.
@@ -102,22 +105,58 @@ def _cluster_block(
         if iteration == iterations or not len(moving):
             break
         weights[moving] = _means(nearest[changed], weights[moving])
-    centres = torch.bmm(weights.transpose(1, 2).to(regions.dtype), regions).add_(mean)
+    centres = torch.bmm(weights.transpose(1, 2).to(regions.dtype), regions)
     return centres.masked_fill_(~exists[:, :, None], 0).to(features.dtype), assignment, counts
+
+
+def _products(regions: Tensor, valid: Tensor) -> Tensor:
+    """Products (n, R, R) float64 of regions (n, R, D) with each other, about an origin; 0 where one is not valid.
+
+    Distances do not depend on the origin. About the mean they lose few digits, unless a region far out draws it away:
+    then the region nearest to the mean is a better one. What follows is short beside the product: in float64 it leaves
+    the rounding of the product alone to matter.
+    """
+    products = _products_about(_mean(regions, valid), regions)
+    squares = products.diagonal(dim1=1, dim2=2)
+    sums = squares[:, :, None] + squares[:, None]
+    told = sums - 2 * products > _TOLD * sums + _TOLD_AT_LEAST  # false where squares are infinite or NaN
+    pairs = valid[:, :, None] & valid[:, None]
+    apart = pairs & ~torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
+    again = (apart & ~told).flatten(1).any(1).nonzero()[:, 0].tolist()
+    products = products.double()
+    for image in again:  # one by one: an image stays in the caches
+        wide, there = regions[image : image + 1].double(), valid[image : image + 1]
+        squares = (wide - _mean(wide, there)).square_().sum(2).masked_fill_(~there, torch.inf)
+        products[image] = _products_about(wide[:, int(squares.argmin())], wide)[0]
+    return products.masked_fill_(~pairs, 0)
+
+
+def _mean(regions: Tensor, valid: Tensor) -> Tensor:
+    return regions.sum(1, keepdim=True) / valid.sum(1)[:, None, None]
+
+
+def _products_about(origin: Tensor, regions: Tensor) -> Tensor:
+    offsets = regions - origin
+    return torch.bmm(offsets, offsets.transpose(1, 2))
 
 
 def _first_centres(products: Tensor, valid: Tensor, clusters: int, tolerance: float) -> tuple[Tensor, Tensor]:
     """Regions (n, clusters) that centres start from, and how many of these (n,) are different."""
     images = torch.arange(len(products), device=products.device)
     squares = products.diagonal(dim1=1, dim2=2)
-    same = tolerance * squares.amax(1)
     chosen = squares.masked_fill(~valid, torch.inf).argmin(1)
     first = [chosen]
     counts = torch.ones_like(chosen)
     distances = torch.full_like(squares, torch.inf).masked_fill_(~valid, -torch.inf)
-    for _ in range(1, clusters):
-        to_chosen = squares + squares[images, chosen][:, None] - 2 * products[images, chosen]
+    same = torch.zeros_like(squares[:, 0])
+    for number in range(1, clusters):
+        sums = squares + squares[images, chosen][:, None]
+        to_chosen = sums - 2 * products[images, chosen]
+        to_chosen.masked_fill_(to_chosen <= _ROUNDING * sums, 0)
         distances = torch.minimum(distances, to_chosen)
+        if number == 1:
+            ordered = distances.masked_fill(~valid, torch.inf).sort(1).values
+            same = tolerance * ordered.gather(1, (valid.sum(1, keepdim=True) - 1) // 2)[:, 0]
         farthest, chosen = distances.max(1)
         counts += farthest > same
         first.append(chosen)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossret.tensor_files import read_header, read_tensors, write_tensors
@@ -74,6 +75,9 @@ class Encoded:
     def concat(parts: Sequence[Encoded]) -> Encoded:
         """All items of ``parts`` in order, padded with zeros to the longest.
 
+        So are vectors of one number a row, as far as they differ in length: with zeros, or with -1 where they are
+        places, integers.
+
         Raises:
             ValueError: there are no parts, or they differ in D or in the names of their vectors.
         """
@@ -91,7 +95,7 @@ class Encoded:
             sequences[begin : begin + len(part), : part.sequences.shape[1]] = part.sequences
             begin += len(part)
         lengths = torch.cat([part.lengths for part in parts])
-        vectors = {name: torch.cat([part.vectors[name] for part in parts]) for name in first.vectors}
+        vectors = {name: _joined([part.vectors[name] for part in parts]) for name in first.vectors}
         return Encoded(sequences, lengths, vectors)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -124,8 +128,18 @@ class Encoded:
         return Encoded(change(self.sequences), change(self.lengths), vectors)
 
 
+def _joined(vectors: Sequence[Tensor]) -> Tensor:
+    if all(vector.dim() == 2 for vector in vectors):
+        longest = max(vector.shape[1] for vector in vectors)
+        fill = 0 if vectors[0].is_floating_point() else -1
+        vectors = [F.pad(vector, (0, longest - vector.shape[1]), value=fill) for vector in vectors]
+    return torch.cat(list(vectors))
+
+
 def check_lengths(lengths: Tensor, longest: int) -> None:
-    """Raise a ValueError that names the first item whose length is not in 1..longest."""
+    """Raise a TypeError where lengths are not int64, a ValueError that names the first that is not in 1..longest."""
+    if lengths.dtype != torch.int64:
+        raise TypeError(f"lengths must be int64, got {lengths.dtype}")
     wrong = (lengths < 1) | (lengths > longest)
     if bool(wrong.any()):
         item = int(wrong.nonzero()[0, 0])

@@ -38,10 +38,10 @@ def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
 def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
     """How often what attends points at what the captions name, by both rules, in percent; a section a map."""
     table = Table(title=escape(title), caption="the strongest region against the objects that captions name")
-    table.add_column("attention")
-    table.add_column("query", no_wrap=True)
+    for heading in ("attention", "query"):
+        table.add_column(heading, overflow="fold")
     for heading in ("asked", "overlaps", "by chance", "centre inside", "by chance"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold", min_width=5)
     last = None
     for game in games:
         if game.map != last:

@@ -63,7 +63,7 @@ def score_files(
     n, m = len(images), len(captions)
     row_runs = image_blocks.runs(math.isqrt(BLOCK_SCORES))
     column_runs = caption_blocks.runs(BLOCK_SCORES // max(run.stop - run.start for run in row_runs))
-    not_finite = ""
+    not_finite: tuple[tuple[StoredItems, int], ...] = ()
     with write_blocks(output, (n, m)) as write:
         for rows in row_runs:
             v, n_regions = image_blocks[rows]
@@ -73,12 +73,17 @@ def score_files(
                 write(rows, columns, scores.numpy())
                 if not not_finite and not scores.isfinite().all():
                     row, column = (~scores.isfinite()).nonzero()[0].tolist()
-                    not_finite = why_not_finite((images, rows.start + row), (captions, columns.start + column))
+                    not_finite = ((images, rows.start + row), (captions, columns.start + column))
             if progress is not None:
                 progress(rows.stop, n)
     if not_finite:
-        warnings.warn(f"{output}: not all scores are finite: {not_finite}", stacklevel=2)
+        warn_not_finite(output, *not_finite)
     return n, m
+
+
+def warn_not_finite(output: Path, *scored: tuple[StoredItems, int]) -> None:
+    """Warn that a score in ``output``, that of these items, is no finite number; see ``why_not_finite``."""
+    warnings.warn(f"{output}: not all scores are finite: {why_not_finite(*scored)}", stacklevel=3)
 
 
 def _blocks(items: StoredItems, name: str) -> FeatureBlocks:

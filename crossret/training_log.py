@@ -8,6 +8,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+# Of a line of steps, beside the terms of the loss.
+STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second")
+
 
 class TrainingLog:
     """Appends lines to a file that is cut back to a known length first.

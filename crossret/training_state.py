@@ -16,12 +16,12 @@ from crossret.evaluation import RetrievalMetrics
 from crossret.json_files import parse_json, parse_json_object
 from crossret.models.protocol import Matcher
 from crossret.tensor_files import TensorType, read_header, read_tensors, write_tensors
+from crossret.training_log import STEP_FIELDS
 
 _FORMAT = "crossret training 3"
 Optimizer = torch.optim.Adam | torch.optim.Adadelta
 # What an optimizer averages of each parameter, beside the "step" that it counts.
 _AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
-_LOG_FIELDS = {"kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second"}
 
 
 @dataclass
@@ -238,7 +238,7 @@ def _contradiction(position: Position, batches: int) -> str | None:
         return f"step {position.step}, beyond {LARGEST_STEP}"
     if position.summed > position.step or (not position.summed and position.sums):
         return f"terms of {position.summed} steps are summed at step {position.step}"
-    if reserved := _LOG_FIELDS & position.sums.keys():
+    if reserved := position.sums.keys() & set(STEP_FIELDS):
         return f"{sorted(reserved)[0]!r} is no term of the loss"
     if not math.isfinite(position.epoch_loss):
         return f"epoch_loss {position.epoch_loss}"

@@ -20,7 +20,7 @@ def by_hand(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """One image (R, D) → (centres, D) and (R,)."""
     centres = [regions[((regions - regions.mean(0)) ** 2).sum(1).argmin()]]
-    spread = ((regions - regions.mean(0)) ** 2).sum(1).max()
+    spread = np.sort(((regions - centres[0]) ** 2).sum(1))[(len(regions) - 1) // 2]
     while len(centres) < clusters:
         distances = ((regions[:, None] - np.stack(centres)) ** 2).sum(2).min(1)
         if distances.max() <= 1e-5 * spread:
@@ -87,6 +87,41 @@ def test_equal_regions_share_a_centre(different: int, clusters: int, seed: int) 
         torch.testing.assert_close(centres[0][assignment[0]], features[0])
 
 
+@pytest.mark.parametrize("far", [1e4, 1e8, 1e20])
+def test_a_region_far_out_does_not_make_others_the_same(far: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(10, 8, generator=generator)
+    features = truth[torch.arange(30) % 10].clone()
+    features[[7, 17, 27]] = far
+    centres, assignment, counts = cluster_regions(features[None], clusters=12)
+    assert counts.tolist() == [10]
+    torch.testing.assert_close(centres[0][assignment[0]], features)
+    few, assignment, _ = cluster_regions(features[None], clusters=4)
+    own = assignment[0] == assignment[0, 7]
+    assert own.nonzero()[:, 0].tolist() == [7, 17, 27]
+    assert few[0][assignment[0, ~own]].abs().max() < 3
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-18, 1e18, 1e20, 1e37])
+def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
+    features = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([12, 7, 9])
+    expected = cluster_regions(features, lengths, clusters=5)
+    centres, assignment, counts = cluster_regions(features * scale, lengths, clusters=5)
+    assert torch.equal(assignment, expected[1])
+    assert torch.equal(counts, expected[2])
+    torch.testing.assert_close(centres / scale, expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_regions_beside_a_large_offset_are_told_apart() -> None:
+    features = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = cluster_regions(features, clusters=5)
+    centres, assignment, counts = cluster_regions(features + 1e6, clusters=5)
+    assert torch.equal(assignment, expected[1])
+    assert counts.tolist() == [5, 5]
+    torch.testing.assert_close(centres - 1e6, expected[0], rtol=0, atol=1e-8)
+
+
 def test_clusters_that_are_there_are_found() -> None:
     generator = torch.Generator().manual_seed(0)
     truth = torch.randn(3, 32, 64, generator=generator)
@@ -120,13 +155,23 @@ def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.Mon
         torch.testing.assert_close(together, alone)
 
 
-def test_nan_stays_in_its_image() -> None:
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_in_its_image(number: float) -> None:
     features = torch.randn(2, 12, 5)
-    expected = cluster_regions(features, clusters=4)[0]
-    features[0, 3, 2] = torch.nan
-    centres = cluster_regions(features, clusters=4)[0]
-    assert centres[0].isnan().any()
-    torch.testing.assert_close(centres[1], expected[1])
+    expected = cluster_regions(features, clusters=4)
+    features[0, 3, 2] = number
+    centres, assignment, counts = cluster_regions(features, clusters=4)
+    torch.testing.assert_close(centres[0, 0], features[0].mean(0), equal_nan=True)
+    assert not assignment[0].any()
+    assert counts.tolist() == [1, 4]
+    torch.testing.assert_close(centres[1], expected[0][1])
+
+
+def test_tolerance_is_of_the_median_squared_distance() -> None:
+    features = torch.tensor([[[0.0], [1.0], [1.1], [-1.0], [-1.1], [1000.0], [-1000.0]]])  # the median is 1.21
+    assert cluster_regions(features, clusters=7)[2].tolist() == [7]
+    assert cluster_regions(features, clusters=7, tolerance=0.0082)[2].tolist() == [7]  # 0.01 / 1.21 = 0.00826
+    assert cluster_regions(features, clusters=7, tolerance=0.0083)[2].tolist() == [5]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -145,6 +190,7 @@ def test_dtypes_and_gradients(dtype: torch.dtype) -> None:
     [
         ({"features": torch.zeros(2, 3)}, r"features must have shape \(n, R, D\)"),
         ({"lengths": torch.tensor([2])}, r"lengths must have shape \(2,\), one an image"),
+        ({"lengths": torch.tensor([[2], [3]])}, r"lengths must have shape \(2,\), one an image, got \(2, 1\)"),
         ({"lengths": torch.tensor([3, 4])}, r"lengths\[1\]"),
         ({"clusters": 0}, "clusters must be at least 1, not 0"),
         ({"iterations": 0}, "iterations must be at least 1, not 0"),
@@ -158,3 +204,9 @@ def test_mistakes(changes: dict[str, Any], message: str) -> None:
 def test_integers_are_no_features() -> None:
     with pytest.raises(TypeError, match="features must be floating point"):
         cluster_regions(torch.zeros(2, 3, 4, dtype=torch.int64), clusters=2)
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([2.0, 3.0]), torch.tensor([True, True])])
+def test_lengths_are_int64(lengths: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match="lengths must be int64, got torch"):
+        cluster_regions(torch.zeros(2, 3, 4), lengths, clusters=2)

@@ -160,6 +160,7 @@ def small_corpus() -> PrecomputedCorpus:
         n_images=3,
         n_captions=6,
         image_dim=7,
+        boxes=None,
         image_of_caption=np.arange(6) // 2,
     )
     return PrecomputedCorpus(data, Vocabulary.build(captions, min_count=1))

@@ -11,7 +11,8 @@ import torch
 from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.evaluation import encode_dataset
-from crossret.models.scan import CrossAttention, Scan, ScanConfig
+from crossret.hyperparameters.scan import CrossAttention
+from crossret.models import Scan, ScanConfig
 from crossret.retrieval import ranked, retrieve_captions, retrieve_images
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 from collections.abc import Sequence
@@ -23,11 +22,9 @@ from crossret.cli.presets import presets
 from crossret.cli.scoring import score
 from crossret.cli.searching import search
 from crossret.cli.training import evaluate, train
+from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
-
-# Errors of writing. Whatever writes a file names it in them, so without a name they are of what is printed.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     name="crossret",
@@ -39,10 +36,7 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 done, 2 the user's mistake in one line on standard error, 130 interrupted.
-
-    The only place that words such mistakes: commands raise ValueError or OSError for what they cannot use.
-    """
+    """Run one command and exit: 0 done, 2 the user's mistake in one line on standard error, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
@@ -54,21 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         fail(f"interrupted; {error}", INTERRUPTED)
     except TyperException as error:
         fail(error.format_message())
-    except MemoryError as error:
-        fail(f"not enough memory: {error}")
-    except OSError as error:
-        place = error.filename or ("standard output" if error.errno in _NO_ROOM else None)
-        fail(f"{place}: {error.strerror}" if place and error.strerror else str(error))
-    except (ValueError, FloatingPointError) as error:
-        fail(str(error))
-    except RuntimeError as error:
-        from crossret_kernels import UnsupportedByBackend
-
-        if "DefaultCPUAllocator" in str(error):  # the only mark of torch's allocation errors on the CPU
-            fail(f"not enough memory: {str(error).splitlines()[0]}")
-        if not isinstance(error, UnsupportedByBackend):
+    except Exception as error:
+        message = mistake(error)
+        if message is None:
             raise
-        fail(str(error))
+        fail(message)
     sys.exit(status)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.errors import Interrupted
 from crossret.cli.options import DataDirectory, Threads, option, use_threads
 
 
@@ -21,7 +20,7 @@ def cluster_regions(
 
     Deterministic k-means over each image's regions, all splits, in bounded memory.
     Captions are linked, or copied; boxes and grounding are left out, because a
-    centre has no place in the picture.
+    centre has no place in the picture. The directory is there when it is whole.
 
     \b
     Examples:
@@ -32,9 +31,6 @@ def cluster_regions(
     from crossret.report import progress_bar
 
     use_threads(threads)
-    try:
-        with progress_bar("clustering") as progress:
-            counts = cluster_directory(data, output, clusters=clusters, progress=progress)
-    except KeyboardInterrupt:
-        raise Interrupted(f"{output} holds the splits that were done: remove it to start anew") from None
+    with progress_bar("clustering") as progress:
+        counts = cluster_directory(data, output, clusters=clusters, progress=progress)
     typer.echo(f"{output}: {clusters} centres for each of {sum(counts.values()):,} images ({', '.join(counts)})")

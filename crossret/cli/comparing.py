@@ -40,7 +40,9 @@ def compare(
     Trains and evaluates each variant in a process of its own, one after the other,
     on the same data with the same seed, and writes one table: retrieval, pointing
     game, parameters, seconds, memory. Repeat an interrupted command to go on:
-    finished variants are kept, the one begun resumes.
+    finished variants are kept, the one begun resumes. With other variants and the
+    same --output the tables are of those named now alone; finished trainings of the
+    others stay in their directories.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
@@ -19,6 +19,13 @@ def fail(message: str, status: int = 2) -> NoReturn:
     """Say what is wrong and exit."""
     print("crossret:", " ".join(message.split()), file=sys.stderr)
     sys.exit(status)
+
+
+def refuse(options: dict[str, Any], why: str) -> None:
+    """Raise a ValueError that names the first option that was given and says why it must not be."""
+    for name, value in options.items():
+        if value not in (None, False, []):
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 @contextmanager

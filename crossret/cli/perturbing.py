@@ -16,7 +16,9 @@ def perturb(
     data: DataDirectory,
     output: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, new or empty.")],
     shuffle: Annotated[bool, option("Put the words of each caption in random order.", "--shuffle")] = False,
-    drop: Annotated[PartOfSpeech | None, option("Leave out all words of one part of speech.")] = None,
+    drop: Annotated[
+        PartOfSpeech | None, option("Leave out all words of one part of speech, adverbs with adjectives.")
+    ] = None,
     seed: Seed = 0,
     split: Annotated[str, option("Whose captions.")] = "train",
     tagger: Annotated[

@@ -9,6 +9,11 @@ from typing import Any
 from crossret.cli.options import spelt_with_value
 from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig
 
+_CAPTION = (
+    "An empty cell says the same as the one above it. Where a paper is silent on its schedule (HAN and MHSAN on "
+    "clipping gradients, MHSAN on batches), it is SCAN's."
+)
+
 
 def presets() -> None:
     """List the settings of the papers, by model.
@@ -24,7 +29,7 @@ def presets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Presets", caption="An empty cell says the same as the one above it.")
+    table = Table(title="Presets", caption=_CAPTION)
     for heading in ("model", "preset", "hyper-parameters", "schedule"):
         table.add_column(heading, no_wrap=heading in ("model", "preset"))
     for kind, config in MODEL_CONFIGS.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
+from crossret.cli.errors import refuse
 from crossret.cli.options import (
     RegionLengths,
     Threads,
@@ -97,11 +98,11 @@ def search(
             **{"words": words, "word_lengths": word_lengths, "regions": regions, "region_lengths": region_lengths},
             **asdict(scoring),
         }
-        _refuse(of_features, "is for a corpus of features, without --model")
+        refuse(of_features, "is for a corpus of features, without --model")
         _check_one_given(caption=caption, captions=captions, image=image)
         found, title = _search_split(model, corpus, split or "test", caption, captions, image, k)
     else:
-        _refuse({"split": split, "caption": caption, "captions": captions, "image": image}, "needs --model")
+        refuse({"split": split, "caption": caption, "captions": captions, "image": image}, "needs --model")
         _check_one_given(words=words, regions=regions)
         found, title = _search_features(scoring.scorer(), corpus, words, word_lengths, regions, region_lengths, k)
     if output is not None:
@@ -169,10 +170,10 @@ def _search_features(
 
     corpus = StoredItems.of_directory(directory)
     if words is not None:
-        _refuse({"region_lengths": region_lengths}, "goes with --regions")
+        refuse({"region_lengths": region_lengths}, "goes with --regions")
         query, image_items, caption_items = "caption", corpus, StoredItems.of_file(words, word_lengths)
     else:
-        _refuse({"word_lengths": word_lengths}, "goes with --words")
+        refuse({"word_lengths": word_lengths}, "goes with --words")
         query, image_items, caption_items = "image", StoredItems.of_file(cast(Path, regions), region_lengths), corpus
     with progress_bar("searching") as progress:
         values, indices = retrieve_features(scorer, image_items, caption_items, k=k, query=query, progress=progress)
@@ -185,13 +186,6 @@ def _search_features(
         lambda number, item: why_not_finite((wanted, number), (corpus, item)),
     )
     return found, f"{directory}: {len(corpus):,} {'images' if query == 'caption' else 'captions'} searched"
-
-
-def _refuse(options: dict[str, Any], why: str) -> None:
-    """Raise a ValueError that names the first option that was given and says why it must not be."""
-    for name, value in options.items():
-        if value not in (None, False, []):
-            raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 def _check_one_given(**options: Any) -> None:

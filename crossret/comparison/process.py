@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from crossret.comparison.steps import Step, evaluate_variant, train_variant
+from crossret.mistakes import mistake
 
 _PROGRAM = "from crossret.comparison.process import serve; serve()"
 _STEPS = {"train": train_variant, "evaluate": evaluate_variant}
@@ -78,12 +79,11 @@ def serve() -> None:
         answer: dict[str, Any] = {"result": _STEPS[task["name"]](step)}
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
-    except OSError as error:
-        answer = {"error": f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)}
-    except MemoryError as error:
-        answer = {"error": f"not enough memory: {error}"}
-    except ValueError as error:
-        answer = {"error": str(error)}
+    except Exception as error:
+        message = mistake(error)
+        if message is None:
+            raise
+        answer = {"error": message}
     print(json.dumps(answer), flush=True)
 
 

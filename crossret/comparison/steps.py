@@ -24,10 +24,9 @@ from crossret.json_files import parse_json_object
 from crossret.models import MODELS, Matcher
 from crossret.report import describe_machine, progress_bar, read_json_lines, write_json
 from crossret.training import BEST, CHECKPOINT, LOG, ResumedElsewhere, train
+from crossret.training_log import STEP_FIELDS
 
 TRAINING = "training.json"
-# What a line of a training's log has beside the terms of the loss.
-_NO_TERMS = ("kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second")
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def last_terms(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if not steps:
         return {"loss": log[-1]["loss"]}
     last = [entry for entry in steps if entry["epoch"] == steps[-1]["epoch"]]
-    return {name: sum(entry[name] for entry in last) / len(last) for name in last[0] if name not in _NO_TERMS}
+    return {name: sum(entry[name] for entry in last) / len(last) for name in last[0] if name not in STEP_FIELDS}
 
 
 class _Clock:

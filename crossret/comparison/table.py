@@ -18,7 +18,7 @@ _LONG = {
     "points right (chance)": "points",
     "parameters": "parameters",
     "training s (epochs × s)": "training",
-    "pairs/s": "rate",
+    "scoring s (pairs/s)": "scoring",
     "peak MiB training / scoring": "memory",
 }
 _SHORT = {
@@ -87,6 +87,7 @@ def _cells(result: Mapping[str, Any]) -> dict[str, str]:
         "seconds": seconds,
         "training": f"{seconds} ({epochs} × {training['seconds'] / epochs:.1f})",
         "rate": _short(evaluation["scoring"]["pairs_per_second"]),
+        "scoring": f"{evaluation['scoring']['seconds']:,.1f} ({_short(evaluation['scoring']['pairs_per_second'])})",
         "peak": f"{training['peak_mebibytes']:,.0f}",
         "memory": f"{training['peak_mebibytes']:,.0f} / {evaluation['peak_mebibytes']:,.0f}",
     }

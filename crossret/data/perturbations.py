@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Universal POS tags for the rows of Table 1. A proper noun is a noun, and an auxiliary a verb ("is", "are"), as in the
-# Penn Treebank's tags, by which the paper counts.
+# The rows of Table 1 as Universal POS tags. The paper's classes are of the Penn Treebank's tags (§3.3): cardinal
+# numbers (CD); prepositions (IN), which are also what opens a clause ("while"); verbs, nouns; adjectives and adverbs
+# together, as it counts them, though the table names adjectives alone. Not quite the same are ADP, which also has "to"
+# before a noun (TO) and the particles of verbs (RP), and AUX, which is a verb here, "is" as well as "can" (MD).
 PARTS_OF_SPEECH = {
     "noun": frozenset({"NOUN", "PROPN"}),
     "verb": frozenset({"VERB", "AUX"}),
-    "adjective": frozenset({"ADJ"}),
-    "preposition": frozenset({"ADP"}),
+    "adjective": frozenset({"ADJ", "ADV"}),
+    "preposition": frozenset({"ADP", "SCONJ"}),
     "number": frozenset({"NUM"}),
 }
 

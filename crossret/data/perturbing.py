@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
 from crossret.data.perturbations import drop_words, join_words, shuffle_words
 from crossret.data.precomputed import (
     PrecomputedDataset,
@@ -79,11 +77,8 @@ def perturb_data(
         ValueError: ``output`` is ``data`` or inside it, a file of ``data`` is malformed, there is no such part of
             speech, or spaCy or its model is missing (says what to install).
     """
-    source, target = Path(data), Path(os.path.realpath(output))
-    if Path(os.path.realpath(source)) in (target, *target.parents):
-        raise ValueError(f"{output}: is {data} or inside it; choose a directory elsewhere")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
+    source = Path(data)
+    target = check_new_directory(output, source)
     captions = PrecomputedDataset(source, split).captions
     tokens = [tokenize(caption) for caption in captions]
     tagged_by = None
@@ -108,8 +103,8 @@ def perturb_data(
             progress(len(lines), len(captions))
     result = Perturbed(len(captions), changed, kept)
     record = {"split": split, "drop": drop, "tags": tagged_by, "seed": seed if drop is None else None}
-    with _new_directory(target) as directory:
-        for name in _splits(source):
+    with new_directory(target) as directory:
+        for name in list_splits(source):
             _link_split(source, directory, name, with_words=name != split)
         with atomic_write(captions_path(directory, split)) as file:
             file.write("".join(line + "\n" for line in lines).encode())
@@ -132,50 +127,15 @@ def _tags(source: Path, split: str, tokens: list[list[str]], model: str | None) 
     return load_tagger(model)(tokens), model
 
 
-def _splits(source: Path) -> list[str]:
-    """The splits of a data directory: what has features and captions."""
-    suffix = features_path("", "").name
-    names = sorted(path.name.removesuffix(suffix) for path in source.glob(f"*{suffix}"))
-    return [name for name in names if captions_path(source, name).is_file()]
-
-
 def _link_split(source: Path, directory: Path, split: str, *, with_words: bool) -> None:
     """All of a split that there is, or all but its captions and what is told of their words."""
     places = [features_path, boxes_path] + with_words * [captions_path, grounding_path]
     for place in places:
         if place(source, split).exists():
-            _link(place(source, split), place(directory, split))
+            link_file(place(source, split), place(directory, split))
     pictures, copies = (picture_path(root, split, 0).parent for root in (source, directory))
     if pictures.is_dir():
         copies.mkdir(parents=True)
         for picture in pictures.iterdir():
             if picture.is_file():
-                _link(picture, copies / picture.name)
-
-
-def _link(path: Path, name: Path) -> None:
-    """Give a file another name, or copy it where that cannot be: on another file system, or one without links."""
-    try:
-        os.link(os.path.realpath(path), name)
-    except OSError:
-        shutil.copyfile(path, name)
-
-
-@contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
-    """A hidden directory that becomes ``target``, absent or empty, when the block ends, and is removed if it raises.
-
-    A process killed inside the block leaves it, a ``.crossret-*.tmp`` beside ``target``.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".crossret-{secrets.token_hex(8)}.tmp"
-    partial.mkdir()
-    try:
-        yield partial
-        try:
-            os.rename(partial, target)
-        except OSError as error:  # of two names, the user knows the second
-            raise OSError(error.errno, error.strerror, os.fspath(target)) from error
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
+                link_file(picture, copies / picture.name)

@@ -32,7 +32,8 @@ def read_word_vectors(
     The file is one of these, told by its first bytes: GloVe's text, a word and its numbers a line; word2vec's text, the
     same behind a line with the number of words and of dimensions; either gzipped; or what gensim 4's
     ``KeyedVectors.save`` wrote, with its large array in ``.vectors.npy`` beside it, which is memory-mapped, or within.
-    Nothing in a file is executed. Words are compared as they are, case included; the first of equal ones counts.
+    Empty lines at the end of a text do not count. Nothing in a file is executed. Words are compared as they are, case
+    included; the first of equal ones counts.
 
     Args:
         path: the file.
@@ -90,7 +91,7 @@ def start_from_word_vectors(embedding: nn.Embedding, vocabulary: Vocabulary, pat
 
 def _read_text(path: Path, file: BinaryIO, numbers: dict[bytes, int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     rows: dict[int, NDArray[np.float32]] = {}
-    promised, dim, number = None, None, 0
+    promised, dim, number, empty = None, None, 0, 0
     while line := file.readline(_LONGEST_LINE):
         number += 1
         if number == 1 and line[:1] == _PICKLE:
@@ -98,6 +99,11 @@ def _read_text(path: Path, file: BinaryIO, numbers: dict[bytes, int]) -> tuple[N
         if len(line) == _LONGEST_LINE:
             raise ValueError(f"{path}, line {number}: longer than any line of word vectors")
         line = line.rstrip()
+        if not line:
+            empty = empty or number
+            continue
+        if empty:
+            raise ValueError(f"{path}, line {empty}: empty, but not the end")
         spaces = line.count(b" ")
         if dim is None:
             header = line.split()
@@ -118,6 +124,7 @@ def _read_text(path: Path, file: BinaryIO, numbers: dict[bytes, int]) -> tuple[N
             rows[place] = _parse(fields[1:], f"{path}, line {number}")
     if dim is None:
         raise ValueError(f"{path}: no word vectors in it")
+    number = empty - 1 if empty else number
     if promised is not None and promised != number - 1:
         raise ValueError(f"{path}: {number - 1} words, but its first line promises {promised}")
     found = sorted(rows)

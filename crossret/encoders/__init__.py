@@ -1,5 +1,6 @@
 """Encoders of regions and words into the space where they are compared, one file each."""
 
+from crossret.encoders.linear import xavier_linear
 from crossret.encoders.ngrams import NgramEncoder
 from crossret.encoders.normalize import EPSILON, l2_normalize
 from crossret.encoders.regions import RegionEncoder
@@ -17,4 +18,5 @@ __all__ = [
     "WordEncoder",
     "check_tokens",
     "l2_normalize",
+    "xavier_linear",
 ]

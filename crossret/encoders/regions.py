@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from crossret.encoders.linear import xavier_linear
 from crossret.encoders.normalize import l2_normalize
 from crossret_kernels.checks import choose
 
@@ -37,9 +38,7 @@ class RegionEncoder(nn.Module):
         choose("activation", activation, ("none", "tanh"))
         self.normalize = normalize
         self.activation = activation
-        self.fc = nn.Linear(image_dim, embed_dim)
-        nn.init.xavier_uniform_(self.fc.weight)
-        nn.init.zeros_(self.fc.bias)
+        self.fc = xavier_linear(image_dim, embed_dim)
 
     def forward(self, features: Tensor) -> Tensor:
         """(…, image_dim) float → (…, embed_dim)."""

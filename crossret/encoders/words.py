@@ -14,7 +14,9 @@ _CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class WordEncoder(nn.Module):
-    """Word embedding and GRU or LSTM (SCAN Eqs. 14-16, HAN §3.1, SMAN's BiLSTM), L2-normalised if ``normalize``.
+    """Word embedding and GRU or LSTM (SCAN Eqs. 14-16, HAN §3.1, SMAN Eq. 1), L2-normalised if ``normalize``.
+
+    The two directions of a bidirectional network are averaged.
 
     Parameters: ``embed.weight``, uniform in (-0.1, 0.1), and torch's names and initial values under ``rnn``, as in
     SCAN's published checkpoints.
@@ -26,11 +28,10 @@ class WordEncoder(nn.Module):
         bidirectional: whether the network also reads the caption from its end.
         normalize: whether every encoded word gets length 1.
         cell: "gru" or "lstm".
-        merge: "mean" (SCAN, HAN) or "sum" (SMAN) of the two directions; one direction is taken as it is.
         dropout: probability with which an entry of an embedded word is zeroed in training (SMAN: 0.3).
 
     Raises:
-        ValueError: ``cell`` or ``merge`` is none of these, or ``dropout`` is not in 0..1.
+        ValueError: ``cell`` is none of these, or ``dropout`` is not in 0..1.
     """
 
     def __init__(
@@ -42,14 +43,11 @@ class WordEncoder(nn.Module):
         bidirectional: bool = True,
         normalize: bool = True,
         cell: Literal["gru", "lstm"] = "gru",
-        merge: Literal["mean", "sum"] = "mean",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         choose("cell", cell, tuple(_CELLS))
-        choose("merge", merge, ("mean", "sum"))
         self.normalize = normalize
-        self.merge = merge
         # The embedding is drawn after the network: so were those of runs recorded with their seeds.
         self.embed = nn.Embedding(vocabulary_size, word_dim)
         self.rnn = _CELLS[cell](word_dim, embed_dim, batch_first=True, bidirectional=bidirectional)
@@ -72,7 +70,5 @@ class WordEncoder(nn.Module):
         words = states.data
         if self.rnn.bidirectional:
             forward, backward = words.chunk(2, dim=-1)
-            words = forward + backward
-            if self.merge == "mean":
-                words = words / 2
+            words = (forward + backward) / 2
         return pad(with_data(states, l2_normalize(words) if self.normalize else words))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from crossret.config import check_at_least, check_positive
-from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, Negatives, option
+from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, option
 
 # Section 4.1.
 _SCHEDULE: dict[str, Any] = {"epochs": 20, "decay_epochs": (10,), "batch_size": 64, "learning_rate": 1e-4}
@@ -51,7 +51,7 @@ class HanConfig(ModelConfig):
     direction: Literal["t2i", "i2t"] = option("t2i", "Who attends in the matching.")
     lambda_softmax: float = option(9.0, "Inverse temperature of the attention.")
     margin: float = option(0.2, "Margin of the triplet loss.")
-    negatives: Negatives = option("softmax", "Negatives of the triplet loss.")
+    negatives: Literal["hardest", "sum", "softmax"] = option("softmax", "Negatives of the triplet loss.")
     p: float = option(8.0, "Order of the soft-max triplet loss.")
 
     kind: ClassVar[str] = "han"
@@ -61,7 +61,7 @@ class HanConfig(ModelConfig):
         "coco": {"clusters": 32, "layers": 3, "p": 4.0},
         "f30k_global": {"clusters": 32, "matching": "global"},
         "coco_global": {"clusters": 32, "matching": "global"},
-        "scenes": {"embed_dim": 128, "word_dim": 64},
+        "scenes": {"embed_dim": 64, "word_dim": 64},
     }
     schedules: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": _SCHEDULE,
@@ -74,6 +74,10 @@ class HanConfig(ModelConfig):
         check_at_least(self, 0, "layers", "margin")
         check_at_least(self, 1, "p")
         check_positive(self, "lambda_attention", "lambda_softmax")
+        if self.matching == "global" and not self.layers:
+            raise ValueError(
+                "layers must be at least 1 for global matching, whose vectors start the same for all items"
+            )
         if self.layers and self.embed_dim % self.heads:
             raise ValueError(f"heads must divide embed_dim: {self.heads} does not divide {self.embed_dim}")
         if self.text_encoder == "transformer" and self.embed_dim % self.transformer_heads:

@@ -96,4 +96,5 @@ class MhsanConfig(ModelConfig):
             raise ValueError(f"feature_dim must be even for both ways of reading, not {self.feature_dim}")
 
     def unused(self) -> list[str]:
-        return ["diversity_squared"] if self.diversity_weight == 0 else []
+        unused = ["diversity_squared"] if self.diversity_weight == 0 else []
+        return [*unused, *(["text_dropout"] if self.text_layers == 1 else [])]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from crossret.config import Config, check_at_least
 from crossret.hyperparameters.training import TrainingConfig
 
-Negatives: TypeAlias = Literal["hardest", "sum", "softmax"]
+Negatives: TypeAlias = Literal["hardest", "sum"]
 Pooling: TypeAlias = Literal["lse", "avg", "sum", "max"]
 
 # Sizes beyond any real model are refused, so that no product of two overflows when a stranger's file names them.

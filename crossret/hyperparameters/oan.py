@@ -90,4 +90,6 @@ class OanConfig(ModelConfig):
         unused += [] if self.inter_attention and self.intra_attention else ["gamma"]
         if self.inter_attention and not self.intra_attention:  # the scores between the sides have no such negatives
             return [*unused, "intra_negatives", "intra_margin", "intra_weight"]
-        return [*unused, *([] if self.intra_negatives != "none" else ["intra_margin", "intra_weight"])]
+        if self.intra_negatives == "none":
+            return [*unused, "intra_margin", "intra_weight"]
+        return [*unused, *([] if self.intra_weight else ["intra_negatives", "intra_margin"])]

@@ -32,8 +32,13 @@ class Model(nn.Module):
             boxes: (n, R, 4) floating point, x0, y0, x1, y1 of every region; None where they are not known.
 
         Raises:
-            ValueError: a shape does not fit, or a length is not in 1..R; names the argument and the image.
+            TypeError, ValueError: a shape or dtype does not fit, or a length is not in 1..R; names the argument and the
+                image.
         """
+        if not len(features):
+            raise ValueError("features hold no images")
+        if not features.is_floating_point():
+            raise TypeError(f"features must be floating point, got {features.dtype}")
         if features.dim() != 3 or features.shape[2] != self.config.image_dim:
             raise ValueError(f"features must have shape (n, R, {self.config.image_dim}), got {tuple(features.shape)}")
         if lengths is None:
@@ -57,6 +62,8 @@ class Model(nn.Module):
                 in 1..W; names the argument and the place.
         """
         check_tokens(tokens, self.config.vocabulary_size)
+        if not len(tokens):
+            raise ValueError("tokens hold no captions")
         if lengths.shape != (len(tokens),):
             raise ValueError(f"lengths must have shape ({len(tokens)},), one a caption, got {tuple(lengths.shape)}")
         check_lengths(lengths, tokens.shape[1])
@@ -67,7 +74,7 @@ class Model(nn.Module):
         return True
 
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
-        """None."""
+        """No maps: the model does not attend."""
         return ()
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
@@ -82,3 +89,9 @@ def dot_products(images: Tensor, captions: Tensor, pairs: Tensor | None) -> Tens
     if pairs is None:
         return images @ captions.T
     return (images[pairs[:, 0]] * captions[pairs[:, 1]]).sum(-1)
+
+
+def mean_of_items(items: Tensor, lengths: Tensor) -> Tensor:
+    """The mean of the valid rows of each item: (n, L, D) and (n,) to (n, D)."""
+    valid = torch.arange(items.shape[1], device=items.device) < lengths[:, None]
+    return items.masked_fill(~valid[:, :, None], 0).sum(1) / lengths[:, None]

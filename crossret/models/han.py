@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from crossret.clustering import cluster_regions
 from crossret.encoded import Encoded
-from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder
+from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.explain import AttentionMap, paired, word_map
 from crossret.hyperparameters import HanConfig
 from crossret.losses import TripletLoss
@@ -118,10 +118,7 @@ class Layer(nn.Module):
 
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.output = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
-        for linear in (self.query, self.key, self.value, self.output):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        self.query, self.key, self.value, self.output = (xavier_linear(embed_dim, embed_dim) for _ in range(4))
         self.norm = nn.LayerNorm(embed_dim)
 
     def parameters_of_layer(self) -> HeterogeneousLayer:

@@ -1,4 +1,4 @@
-"""MHSAN: Multi-Head Self-Attention Network for Visual Semantic Embedding (Park et al., 2020)."""
+"""MHSAN: Multi-Head Self-Attention Network for Visual Semantic Embedding (Park et al.)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.encoded import Encoded
-from crossret.encoders import SruEncoder, l2_normalize
+from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
 from crossret.explain import AttentionMap, paired
 from crossret.hyperparameters import MhsanConfig
 from crossret.losses import DiversityLoss, TripletLoss
@@ -39,9 +39,7 @@ class Mhsan(Model):
         super().__init__()
         self.config = config
         self.backbone = backbone
-        self.image = nn.Linear(config.image_dim, config.feature_dim)
-        nn.init.xavier_uniform_(self.image.weight)
-        nn.init.zeros_(self.image.bias)
+        self.image = xavier_linear(config.image_dim, config.feature_dim)
         self.text = SruEncoder(
             config.vocabulary_size,
             config.word_dim,
@@ -61,6 +59,8 @@ class Mhsan(Model):
         The feature map's places are the regions then, row by row.
         """
         if features.dim() == 4 and self.backbone is not None:
+            # Frozen, it changes nothing: not the statistics of its normalisations either.
+            self.backbone.train(self.training and any(weight.requires_grad for weight in self.backbone.parameters()))
             features = self.backbone(features).flatten(2).mT
         return super().encode_images(features, lengths, boxes)
 
@@ -119,5 +119,5 @@ class SelfAttention(nn.Module):
         """(n, L, feature_dim) and (n,) int64 lengths to n entries."""
         logits = self.heads(self.dropout(self.activation(self.hidden(features))))
         pooled, weights = attention_pool(features, logits, lengths, return_weights=True)
-        embedding = l2_normalize(self.project(self.dropout(pooled.flatten(1))))
+        embedding = l2_normalize(self.project(self.dropout(pooled.flatten(1).to(features.dtype))))
         return Encoded(weights.mT, lengths, {_EMBEDDING: embedding})

@@ -1,4 +1,4 @@
-"""OAN: Object-Oriented Inter- and Intra-Modal Attention Networks (Huang et al., 2019)."""
+"""OAN: Object-Oriented Inter- and Intra-Modal Attention Networks (Huang et al.)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_norma
 from crossret.explain import AttentionMap, paired, word_region_attention
 from crossret.hyperparameters import OanConfig
 from crossret.losses import StructurePreservingLoss
-from crossret.models.base import Model, dot_products
+from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.scorers import CrossAttentionScorer
 from crossret_kernels import attention_pool
 
@@ -109,7 +109,7 @@ class Oan(Model):
         if self.config.intra_attention:
             pooled: Tensor = getattr(self, name)(objects, lengths)[0]
         else:
-            pooled = _mean(objects, lengths)[:, None]
+            pooled = mean_of_items(objects, lengths)[:, None]
         return l2_normalize(pooled)
 
     def _scores(self, images: Encoded, captions: Encoded, pairs: Tensor | None) -> dict[str, tuple[float, Tensor]]:
@@ -132,11 +132,6 @@ def _cosines(images: Encoded, captions: Encoded, pairs: Tensor | None) -> Tensor
     return dot_products(of_images.flatten(1), of_captions.flatten(1), pairs) / of_images.shape[1]
 
 
-def _mean(objects: Tensor, lengths: Tensor) -> Tensor:
-    valid = torch.arange(objects.shape[1], device=objects.device) < lengths[:, None]
-    return objects.masked_fill(~valid[:, :, None], 0).sum(1) / lengths[:, None]
-
-
 class ContextHeads(nn.Module):
     """Multi-head attention within one side, guided by the mean of its objects (Eqs. 6-8); a head has D hidden units."""
 
@@ -152,7 +147,7 @@ class ContextHeads(nn.Module):
 
     def forward(self, objects: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(n, L, D) and (n,) lengths to the attended (n, K, D) and the weights (n, K, L)."""
-        context = self.context(_mean(objects, lengths)).tanh().unflatten(1, (self.heads, -1))
+        context = self.context(mean_of_items(objects, lengths)).tanh().unflatten(1, (self.heads, -1))
         hidden = self.objects(objects).tanh().unflatten(2, (self.heads, -1))
         logits = torch.einsum("nkd,nlkd->nlk", context, hidden)
         pooled, weights = attention_pool(objects, self.temperature * logits, lengths, return_weights=True)

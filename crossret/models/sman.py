@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from crossret.encoded import Encoded
-from crossret.encoders import WordEncoder, l2_normalize
+from crossret.encoders import WordEncoder, l2_normalize, xavier_linear
 from crossret.explain import AttentionMap, paired
 from crossret.hyperparameters import SmanConfig
 from crossret.losses import IntraPairLoss, TripletLoss
-from crossret.models.base import Model, dot_products
+from crossret.models.base import Model, dot_products, mean_of_items
 from crossret_kernels import AttentionStep, GatedAttention, attention_pool, gated_attention_scores
 
 _CONTEXTS = "contexts"
@@ -38,13 +38,12 @@ class Sman(Model):
             config.word_dim,
             config.embed_dim,
             cell="lstm",
-            merge="sum",
             normalize=False,
             dropout=config.dropout,
         )
         self.image_step = Attention(config.image_dim, config.embed_dim)
         self.text_step = Attention(config.embed_dim, config.embed_dim)
-        self.image_project = _linear(config.image_dim, config.embed_dim)
+        self.image_project = xavier_linear(config.image_dim, config.embed_dim)
         if config.levels == 3:
             self.gate = FusionGate(config)
         self.triplet_loss = TripletLoss(config.margin, config.negatives)
@@ -55,13 +54,14 @@ class Sman(Model):
         features = self.dropout(features)
         memory = self.image(features, lengths, boxes)
         pooled, _ = self.image_step(features, memory, lengths)
-        return Encoded(features, lengths, {_CONTEXTS: torch.stack([memory, self.image_project(pooled).tanh()], 1)})
+        context = self.image_project(pooled.to(features.dtype)).tanh()
+        return Encoded(features, lengths, {_CONTEXTS: torch.stack([memory, context], 1)})
 
     def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
         words = self.text(tokens, lengths)
-        memory = words.sum(1) / lengths[:, None]  # Eq. 8: words are zero behind a caption's end
+        memory = mean_of_items(words, lengths)  # Eq. 8
         pooled, _ = self.text_step(words, memory, lengths)
-        return Encoded(words, lengths, {_CONTEXTS: torch.stack([memory, pooled], 1)})
+        return Encoded(words, lengths, {_CONTEXTS: torch.stack([memory, pooled.to(words.dtype)], 1)})
 
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
         """(n_images, n_captions) sums of the levels' cosines (Eq. 20), or (P,) for (P, 2) int64 ``pairs``."""
@@ -71,17 +71,8 @@ class Sman(Model):
                 l2_normalize(captions.vectors[_CONTEXTS]).flatten(1),
                 pairs,
             )
-        return gated_attention_scores(
-            images.sequences,
-            captions.sequences,
-            images.lengths,
-            captions.lengths,
-            region_contexts=images.vectors[_CONTEXTS],
-            word_contexts=captions.vectors[_CONTEXTS],
-            parameters=self.gate.parameters_of_gate(),
-            alpha=self.config.alpha,
-            pairs=pairs,
-        )
+        scores: Tensor = self._gated(images, captions, pairs=pairs)
+        return scores
 
     def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
         """Eq. 23: {"loss", "triplet", "intra_pair"}, sums over a batch in which image i and caption i match.
@@ -106,23 +97,25 @@ class Sman(Model):
         )
         names = ["step 1: intra-modal"]
         if self.config.levels == 3:
-            _, of_regions, of_words = gated_attention_scores(
-                images.sequences,
-                captions.sequences,
-                images.lengths,
-                captions.lengths,
-                region_contexts=images.vectors[_CONTEXTS],
-                word_contexts=captions.vectors[_CONTEXTS],
-                parameters=self.gate.parameters_of_gate(),
-                alpha=self.config.alpha,
-                pairs=pairs,
-                return_attention=True,
-            )
+            _, of_regions, of_words = self._gated(images, captions, pairs=pairs, return_attention=True)
             weights.append(of_regions)
             word_weights.append(of_words)
             names.append("step 2: multi-modal")
         stacked = torch.stack(weights, 1)
         return (AttentionMap("steps", stacked, stacked, tuple(names), torch.stack(word_weights, 1)),)
+
+    def _gated(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
+        return gated_attention_scores(
+            images.sequences,
+            captions.sequences,
+            images.lengths,
+            captions.lengths,
+            region_contexts=images.vectors[_CONTEXTS],
+            word_contexts=captions.vectors[_CONTEXTS],
+            parameters=self.gate.parameters_of_gate(),
+            alpha=self.config.alpha,
+            **options,
+        )
 
 
 class VisualMemories(nn.Module):
@@ -130,15 +123,13 @@ class VisualMemories(nn.Module):
 
     def __init__(self, config: SmanConfig) -> None:
         super().__init__()
-        self.project = _linear(config.image_dim, config.embed_dim)
+        self.project = xavier_linear(config.image_dim, config.embed_dim)
         self.gru = nn.GRU(config.image_dim, config.embed_dim, batch_first=True) if config.location else None
 
     def forward(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Tensor:
         """(n, R, image_dim), (n,) lengths and (n, R, 4) boxes to (n, D)."""
-        places = torch.arange(features.shape[1], device=features.device)
-        valid = (places < lengths[:, None])[:, :, None]
-        counts = lengths[:, None]
-        memory = self.project(features.masked_fill(~valid, 0).sum(1) / counts).tanh()
+        valid = (torch.arange(features.shape[1], device=features.device) < lengths[:, None])[:, :, None]
+        memory = self.project(mean_of_items(features, lengths)).tanh()
         if self.gru is None:
             return memory
         if boxes is not None:
@@ -146,7 +137,7 @@ class VisualMemories(nn.Module):
             features = features.gather(1, order[:, :, None].expand_as(features))
         # Padding is behind an image's regions in either order, where the states of those before do not see it.
         states, _ = self.gru(features.masked_fill(~valid, 0))
-        return memory + states.masked_fill(~valid, 0).sum(1) / counts
+        return memory + mean_of_items(states, lengths)
 
 
 def spatial_order(boxes: Tensor, lengths: Tensor) -> Tensor:
@@ -179,10 +170,9 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, embed_dim: int) -> None:
         super().__init__()
-        self.key = _linear(dim, embed_dim)
-        self.query = _linear(embed_dim, embed_dim)
-        self.head = nn.Linear(embed_dim, 1, bias=False)  # a bias would cancel in the softmax
-        nn.init.xavier_uniform_(self.head.weight)
+        self.key = xavier_linear(dim, embed_dim)
+        self.query = xavier_linear(embed_dim, embed_dim)
+        self.head = xavier_linear(embed_dim, 1, bias=False)  # a bias would cancel in the softmax
 
     def forward(self, features: Tensor, query: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(n, L, dim), (n, D) and (n,) to the attended (n, dim) and the weights (n, L)."""
@@ -202,11 +192,11 @@ class FusionGate(nn.Module):
 
     def __init__(self, config: SmanConfig) -> None:
         super().__init__()
-        self.image_memory = _linear(config.embed_dim, config.embed_dim)
-        self.text_memory = _linear(config.embed_dim, config.embed_dim)
+        self.image_memory = xavier_linear(config.embed_dim, config.embed_dim)
+        self.text_memory = xavier_linear(config.embed_dim, config.embed_dim)
         self.image_step = Attention(config.image_dim, config.embed_dim)
         self.text_step = Attention(config.embed_dim, config.embed_dim)
-        self.image_project = _linear(config.image_dim, config.embed_dim)
+        self.image_project = xavier_linear(config.image_dim, config.embed_dim)
 
     def parameters_of_gate(self) -> GatedAttention:
         """As ``gated_attention_scores`` takes them."""
@@ -220,10 +210,3 @@ class FusionGate(nn.Module):
             self.image_project.weight,
             self.image_project.bias,
         )
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer

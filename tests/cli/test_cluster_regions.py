@@ -59,21 +59,27 @@ def test_mistakes(crossret: Cli, data: Path, tmp_path: Path) -> None:
 
     (tmp_path / "empty").mkdir()
     assert f"{tmp_path}/empty: no SPLIT_ims.npy in it" in mistake(tmp_path / "empty", tmp_path / "out")
-    assert f"{data}: not empty; choose a new or an empty directory" in mistake(data, data, "--clusters", "2")
+    for inside in (data, data / "deep" / "out"):
+        assert f"{inside}: is {data} or inside it" in mistake(data, inside, "--clusters", "2")
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    message = mistake(data, tmp_path / "full", "--clusters", "2")
+    assert f"{tmp_path}/full: not empty; choose a new or an empty directory" in message
     assert "dev_ims.npy: clusters must be 1 to its 3 regions, not 4" in mistake(
         data, tmp_path / "out", "--clusters", "4"
     )
     assert not (tmp_path / "out").exists()
     shutil.copytree(data, tmp_path / "nan")
-    features = np.load(data / "dev_ims.npy")
+    features = np.load(data / "train_ims.npy")  # the last split
     features[4, 1, 2] = np.nan
-    np.save(tmp_path / "nan" / "dev_ims.npy", features)
+    np.save(tmp_path / "nan" / "train_ims.npy", features)
     message = mistake(tmp_path / "nan", tmp_path / "out", "--clusters", "2")
-    assert "dev_ims.npy: row 4 has features that are not finite" in message
-    assert not list((tmp_path / "out").iterdir())
+    assert f"{tmp_path}/nan/train_ims.npy: row 4 has features that are not finite" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "nan"], "nothing is left"
+    shutil.copy(data / "train_ims.npy", tmp_path / "nan")
+    assert crossret("cluster-regions", tmp_path / "nan", tmp_path / "out", "--clusters", "2") == 0
 
 
-def test_an_interruption_says_what_is_left(
+def test_an_interruption_leaves_nothing(
     crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -81,6 +87,5 @@ def test_an_interruption_says_what_is_left(
 
     monkeypatch.setattr("crossret.data.clustered.cluster_regions", interrupted)
     assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 130
-    assert crossret.err == (
-        f"crossret: interrupted; {tmp_path}/out holds the splits that were done: remove it to start anew\n"
-    )
+    assert crossret.err == "crossret: interrupted\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""crossret score: the kernels' scores, also those that are not finite."""
+"""crossret score: the kernels' scores of files and a model's of a split, also those that are not finite."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from crossret import cli
+from crossret.checkpoints import load_model
+from crossret.corpus import PrecomputedCorpus
+from crossret.data import PrecomputedDataset
+from crossret.evaluation import encode_dataset, score_matrix
 from crossret_kernels import maxsim_scores, scan_scores
-from tests.cli.command import Cli
+from tests.cli.command import TINY, Cli
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,82 @@ def test_scores_that_are_not_finite_are_written_with_a_warning(crossret: Cli, tm
     warning = f"{tmp_path}/words.npy: item 1 has features that are not finite in float32"
     assert crossret.err == f"crossret: warning: {tmp_path}/scores.npy: not all scores are finite: {warning}\n"
     assert np.isfinite(np.load(tmp_path / "scores.npy")).all(0).tolist() == [True, False, True]
+
+
+@pytest.fixture(scope="module")
+def mhsan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("mhsan")
+    sizes = ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2"]
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", str(data), "--output", str(run), "--epochs", "1", "--model", "mhsan", *TINY, *sizes])
+    assert not exit_.value.code
+    return run
+
+
+@pytest.mark.parametrize(("kind", "split"), [("scan", "test"), ("mhsan", "dev")])
+def test_a_model_scores_a_split(
+    crossret: Cli, data: Path, trained: Path, mhsan: Path, tmp_path: Path, kind: str, split: str
+) -> None:
+    run = {"scan": trained, "mhsan": mhsan}[kind]
+    which = ["--split", split] if split != "test" else []
+    assert crossret("score", data, "--model", run, *which, "--output", tmp_path / "scores.npy") == 0
+    assert crossret.out == f"{tmp_path}/scores.npy: scores of 10 images with 50 captions\n"
+    model, vocabulary = load_model(run / "best")
+    assert model.kind == kind
+    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
+    expected = score_matrix(model, *encode_dataset(model, corpus))
+    scores = np.load(tmp_path / "scores.npy", allow_pickle=False)
+    assert scores.dtype == np.float32
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_a_split_s_image_that_is_not_finite_is_named(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    features = np.repeat(np.load(data / "test_ims.npy"), 5, axis=0)
+    features[15:20, 1] = np.nan
+    np.save(tmp_path / "test_ims.npy", features)
+    (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
+    assert crossret("score", tmp_path, "--model", trained, "--output", tmp_path / "scores.npy") == 0
+    warning = f"{tmp_path}/test_ims.npy: item 15 has features that are not finite in float32"
+    assert crossret.err == f"crossret: warning: {tmp_path}/scores.npy: not all scores are finite: {warning}\n"
+    assert np.isfinite(np.load(tmp_path / "scores.npy")).all(1).tolist() == [True] * 3 + [False] + [True] * 6
+
+
+def test_nothing_is_written_when_scoring_a_split_fails(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.evaluation.score_matrix", interrupted)
+    assert crossret("score", data, "--model", trained, "--output", tmp_path / "scores.npy") == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+OUTPUT = ["--output", "{tmp}/y.npy"]
+MODEL = ["{data}", "--model", "{trained}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*OUTPUT], "--regions and --words are needed, or DATA with --model"),
+        (["--regions", "{data}/test_ims.npy", *OUTPUT], "--regions and --words are needed"),
+        (["{data}", *OUTPUT], "{data}: DATA needs --model"),
+        (["--split", "dev", *OUTPUT], "--split needs --model"),
+        (["--model", "{trained}", *OUTPUT], "--model needs DATA"),
+        ([*MODEL], "Missing option '--output'"),
+        ([*MODEL, "--split", "val", *OUTPUT], "val_ims.npy: no such file"),
+        ([*MODEL, "--words", "{data}/test_ims.npy", *OUTPUT], "--words is for files of features, without --model"),
+        ([*MODEL, "--region-lengths", "{data}/test_ims.npy", *OUTPUT], "--region-lengths is for files of features"),
+        ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without --model"),
+        ([*MODEL, "--sum-max", *OUTPUT], "--sum-max is for files of features, without --model"),
+        ([*MODEL, "--output", "{data}/dev_ims.npy"], "dev_ims.npy: what is written would take the place of this input"),
+        ([*MODEL, "--output", "{trained}/best/model.safetensors"], "model.safetensors: what is written would take"),
+    ],
+)
+def test_mistakes(crossret: Cli, data: Path, trained: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    places = {"data": data, "trained": trained, "tmp": tmp_path}
+    assert crossret("score", *(argument.format_map(places) for argument in arguments)) == 2
+    assert message.format_map(places) in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

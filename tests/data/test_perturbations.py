@@ -11,19 +11,19 @@ from crossret.data import tokenize
 from crossret.data.perturbations import PARTS_OF_SPEECH, drop_words, join_words, shuffle_words
 from tests.kernels.strategies import examples
 
-WORDS = tokenize("Two dogs are chasing a red ball in Rome.")
-TAGS = ["NUM", "NOUN", "AUX", "VERB", "DET", "ADJ", "NOUN", "ADP", "PROPN", "PUNCT"]
-TAGSET = ["ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "VERB", "X"]
+WORDS = tokenize("Two dogs are quickly chasing a red ball in Rome while I watch.")
+TAGS = ["NUM", "NOUN", "AUX", "ADV", "VERB", "DET", "ADJ", "NOUN", "ADP", "PROPN", "SCONJ", "PRON", "VERB", "PUNCT"]
+TAGSET = sorted({*TAGS, "CCONJ", "PART", "X"})
 
 
 @pytest.mark.parametrize(
     ("part", "left"),
     [
-        ("noun", "two are chasing a red in ."),
-        ("verb", "two dogs a red ball in rome ."),
-        ("adjective", "two dogs are chasing a ball in rome ."),
-        ("preposition", "two dogs are chasing a red ball rome ."),
-        ("number", "dogs are chasing a red ball in rome ."),
+        ("noun", "two are quickly chasing a red in while i watch ."),
+        ("verb", "two dogs quickly a red ball in rome while i ."),
+        ("adjective", "two dogs are chasing a ball in rome while i watch ."),
+        ("preposition", "two dogs are quickly chasing a red ball rome i watch ."),
+        ("number", "dogs are quickly chasing a red ball in rome while i watch ."),
     ],
 )
 def test_a_part_of_speech_is_dropped(part: str, left: str) -> None:
@@ -41,7 +41,7 @@ def test_dropping_keeps_every_other_word_in_its_place(tagged: list[tuple[str, st
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="part must be one of noun, verb, adjective, preposition, number, not 'nouns'"):
         drop_words(WORDS, TAGS, "nouns")
-    with pytest.raises(ValueError, match="tags: 9 for 10 words"):
+    with pytest.raises(ValueError, match="tags: 13 for 14 words"):
         drop_words(WORDS, TAGS[1:], "noun")
 
 

@@ -54,7 +54,7 @@ def test_a_caption_is_shuffled_by_its_number_alone(scenes: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("drop", "tags"), [("noun", {"NOUN"}), ("verb", {"AUX"}), ("adjective", {"ADJ"}), ("preposition", {"ADP"})]
+    ("drop", "tags"), [("noun", {"NOUN"}), ("verb", {"AUX"}), ("adjective", {"ADJ", "ADV"}), ("preposition", {"ADP"})]
 )
 def test_scenes_know_their_parts_of_speech(scenes: Path, tmp_path: Path, drop: str, tags: set[str]) -> None:
     done = perturb_data(scenes, tmp_path / "new", drop=drop)
@@ -197,8 +197,8 @@ def test_an_empty_directory_is_filled(scenes: Path, tmp_path: Path) -> None:
 def test_nothing_is_left_when_it_ends_early(
     scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt if moment == "write" else OSError(16, "Device or resource busy", "hidden")
+    def stop(place: Path, *_: object) -> None:
+        raise KeyboardInterrupt if moment == "write" else OSError(16, "Device or resource busy", place)
 
     if moment == "write":
         monkeypatch.setattr(perturbing, "atomic_write", stop)

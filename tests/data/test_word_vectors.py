@@ -35,10 +35,23 @@ def test_text(tmp_path: Path, header: bytes, packed: bool) -> None:
     np.testing.assert_array_equal(vectors, EXPECTED)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n \n\n"])
+@pytest.mark.parametrize("header", [b"", b"5 3\n"])
+def test_empty_lines_at_the_end_do_not_count(tmp_path: Path, header: bytes, end: bytes) -> None:
+    (tmp_path / "v").write_bytes(header + GLOVE + end)
+    vectors, found = read_word_vectors(tmp_path / "v", WORDS)
+    assert found.tolist() == [1, 3]
+    np.testing.assert_array_equal(vectors, EXPECTED)
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
         (b"", ": no word vectors in it"),
+        (b"\n\n", ": no word vectors in it"),
+        (b"the 1 2\n\n\ncat 1 2\n", ", line 2: empty, but not the end"),
+        (b"\nthe 1 2\n", ", line 1: empty, but not the end"),
+        (b"3 2\nthe 1 2\ncat 1 2\n\n", ": 2 words, but its first line promises 3"),
         (b"the\n", ", line 1: not a word and its numbers"),
         (b"the 1 2\ncat 1\n", ", line 2: 1 numbers, expected 2"),
         (b"the 1 2\ncat 1 x\n", ", line 2: could not convert"),

@@ -62,7 +62,7 @@ def pair_by_hand(model: Any, regions: Tensor, words: Tensor) -> tuple[float, Ten
     "fields",
     [
         {}, {"layers": 0}, {"layers": 2, "heads": 4}, {"direction": "i2t"}, {"matching": "global"},
-        {"matching": "global", "layers": 0}, {"lambda_attention": 0.5, "lambda_softmax": 4.0}, TRANSFORMER,
+        {"lambda_attention": 0.5, "lambda_softmax": 4.0}, TRANSFORMER,
     ],
     ids=str,
 )  # fmt: skip

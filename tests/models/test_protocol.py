@@ -297,7 +297,7 @@ def test_dropout_is_of_training_alone(variant: str, fields: dict[str, Any], diff
 @pytest.mark.parametrize(
     ("variant", "encoder"),
     [
-        ("sman", WordEncoder(11, 5, 8, cell="lstm", merge="sum", normalize=False)),
+        ("sman", WordEncoder(11, 5, 8, cell="lstm", normalize=False)),
         ("han", WordEncoder(11, 5, 8, normalize=False)),
         ("han transformer", TransformerEncoder(11, 5, 8, layers=1, heads=2, dropout=0.1, longest=512)),
         ("mhsan", SruEncoder(11, 5, 8, layers=2)),

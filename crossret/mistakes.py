@@ -1,0 +1,34 @@
+"""What a user can do something about, in words: everything else that goes wrong is a bug."""
+
+from __future__ import annotations
+
+import errno
+
+# Errors of writing. Whatever writes a file names it in them, so without a name they are of what is printed.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def mistake(error: Exception) -> str | None:
+    """The only place that words mistakes: code raises ValueError or OSError for what it cannot use.
+
+    Args:
+        error: what a command, or a step of one in a process of its own, raised.
+
+    Returns:
+        What to tell the user, or None where ``error`` is a bug.
+    """
+    if isinstance(error, OSError):
+        place = error.filename or ("standard output" if error.errno in _NO_ROOM else None)
+        return f"{place}: {error.strerror}" if place and error.strerror else str(error)
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    if isinstance(error, (ValueError, FloatingPointError)):
+        return str(error)
+    if isinstance(error, RuntimeError):
+        from crossret_kernels import UnsupportedByBackend  # torch, which takes seconds, is there by now or never
+
+        if "DefaultCPUAllocator" in str(error):  # the only mark of torch's allocation errors on the CPU
+            return f"not enough memory: {str(error).splitlines()[0]}"
+        if isinstance(error, UnsupportedByBackend):
+            return str(error)
+    return None
