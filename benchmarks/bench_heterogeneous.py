@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields
 from functools import partial
 
 import pytest
@@ -22,6 +22,31 @@ LAMBDA_SOFTMAX = 9.0
 CAPTIONS = 8  # that the plain form takes at a time: more would need gigabytes
 SAMPLE = 16  # items of either side in its training step, whose memory no such chunk bounds
 NAMES = ("concatenated", "torch")
+
+
+@dataclass(frozen=True)
+class LayeredInputs(Inputs):
+    """Inputs of so many layers, which the floor of their times takes into account."""
+
+    layers: int
+
+    @classmethod
+    def of(cls, inputs: Inputs, layers: int) -> LayeredInputs:
+        return cls(*(getattr(inputs, field.name) for field in fields(Inputs)), layers)
+
+    @property
+    def flop(self) -> int:
+        """Of the products that kernels.md §6 leaves to each pair.
+
+        Logits and values of each head across the pair in the first layer, whose output projection is then in the
+        values; projections, logits and values of all rows in the others; cosines and attended vectors of the matching.
+        """
+        dim = self.regions.size(-1)
+        rows = self.region_lengths[:, None] + self.word_lengths
+        cells = int((self.region_lengths[:, None] * self.word_lengths).sum())
+        first = 2 * cells * (1 + HEADS)
+        others = 4 * int(rows.sum()) * dim + 2 * int(rows.square().sum())
+        return 2 * dim * (first + (self.layers - 1) * others + 2 * cells)
 
 
 def make_layers(count: int, dim: int) -> list[HeterogeneousLayer]:
@@ -46,7 +71,7 @@ def concatenated(inputs: Inputs, layers: list[HeterogeneousLayer]) -> Tensor:
         words = (torch.arange(e.size(1)) < lengths[:, None]).expand(*count, -1).flatten(0, 1)
         mask = F.pad(words, (v.size(1), 0), value=True)
         for layer in layers:
-            h = _layer(h, mask, layer.__class__(*(parameter.to(h.dtype) for parameter in layer)))
+            h = _layer(h, mask, layer.to(h.dtype))
         h = F.normalize(h, dim=-1)
         regions, queries = h[:, : v.size(1)], h[:, v.size(1) :]
         weights = torch.softmax(LAMBDA_SOFTMAX * queries @ regions.mT, -1)
@@ -82,7 +107,8 @@ def test_forward(bench: Bench, name: str, count: int) -> None:
         inputs = inputs.first(len(inputs.regions), SAMPLE)
     bench.describe(f"HAN forward, {count} layers", case, torch.float32, name)
     call = torch.no_grad()(scoring(name, inputs, layers))
-    bench.measure(inputs, call, partial(check_scores, inputs=inputs, oracle=partial(concatenated, layers=layers)))
+    check = partial(check_scores, inputs=inputs, oracle=partial(concatenated, layers=layers))
+    bench.measure(LayeredInputs.of(inputs, count), call, check)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -100,8 +126,8 @@ def test_training_step(bench: Bench, name: str, count: int) -> None:
         call = scoring(name, inputs, own)
         return lambda: torch.autograd.grad(triplet_loss(call()), leaves)
 
-    checked = replace(inputs.first(4, 4))
+    checked = inputs.first(4, 4)
     expected = step("concatenated", checked)()
     torch.testing.assert_close(step(name, checked)(), expected, rtol=1e-3, atol=1e-3)
     bench.describe(f"HAN training step, {count} layers", case, torch.float32, name)
-    bench.measure(inputs, step(name, inputs), training=True)
+    bench.measure(LayeredInputs.of(inputs, count), step(name, inputs), training=True)

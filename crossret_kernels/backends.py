@@ -67,6 +67,12 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
     return None if found >= LEAST_CAPABILITY else f"it takes compute capability 8.0 or newer, {device} has {found}"
 
 
+def only_in_torch(made: str) -> Mapping[str, Refusal]:
+    """`refusals` for `select_backend` of a call that has no kernels; `made` says what is not made by one."""
+    reason = f"{made} in PyTorch operations, by 'torch' and 'reference'"
+    return dict.fromkeys(("cpu", "triton", "cuda"), lambda: reason)
+
+
 def select_backend(
     requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None = None
 ) -> str:

@@ -158,6 +158,10 @@ def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Ten
 
 
 def recomputed(function: Callable[..., Result], *arguments: object) -> Result:
+    """What `function` makes of these, made again in the backward pass and not kept until then.
+
+    Under `torch.func` it is kept. The state of random generators is not: the function must draw nothing.
+    """
     if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
         return function(*arguments)
     result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

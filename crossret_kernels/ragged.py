@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -63,6 +63,10 @@ class Ragged:
         if self.offsets is None:
             return max(1, self.values.size(1))
         return int(self.lengths.max()) if len(self) else 1
+
+    def without_values(self) -> Ragged:
+        """The layout alone, to keep where the values must not be kept: they are to be replaced ahead of any use."""
+        return replace(self, values=self.values.new_empty(0))
 
     def gathered(self, items: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Rows of `padded` for these items alone, in the order of `items` (P,) int64; no others are copied."""
@@ -171,6 +175,15 @@ def checkable() -> bool:
     if torch.compiler.is_compiling():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def check_traceable(takes_padded: str, *sides: Ragged) -> None:
+    """Raises ValueError where packed or listed items meet torch.compile, which cannot know their longest.
+
+    `takes_padded` begins its message: who takes what padded.
+    """
+    if not checkable() and any(side.offsets is not None for side in sides):
+        raise ValueError(f"{takes_padded} inside torch.compile: call it outside with packed or list ones")
 
 
 def as_int64(integers: Tensor, name: str) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
 from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, checkable, is_offsets
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_traceable, checkable, is_offsets
 
 
 @overload
@@ -79,13 +79,9 @@ def attention_pool(
     if items.values.is_meta and checkable():
         raise ValueError("values are on the meta device, which holds no values to pool")
     heads = _as_logits(logits, values, items)
-    if not checkable() and items.offsets is not None:
-        raise ValueError(
-            "attention_pool takes padded values inside torch.compile: call it outside with packed or list ones"
-        )
+    check_traceable("attention_pool takes padded values", items)
     device, dtype = items.values.device, items.values.dtype
-    by_torch = "attention is pooled in PyTorch operations, by 'torch' and 'reference'"
-    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    chosen = select_backend(backend, device, dtype, only_in_torch("attention is pooled"))
     pool = attention_pool_chunked if chosen == "torch" else attention_pool_reference
     with torch.autocast(device.type, enabled=False):
         pooled, weights = pool(items, heads)

@@ -6,12 +6,12 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, checkable
+from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, check_traceable
 from crossret_kernels.registration import define_scores
 from crossret_kernels.selection import as_pairs, in_slices, shape_scores
 
@@ -142,17 +142,9 @@ def scan_scores(
     if return_attention:
         if selected is None:
             raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
-        if not checkable() and (images.offsets is not None or captions.offsets is not None):
-            raise ValueError(
-                "return_attention takes padded features inside torch.compile: call it outside with packed or list ones"
-            )
-        by_torch = "the attention weights are made in PyTorch operations, by 'torch' and 'reference'"
-        chosen = select_backend(
-            backend,
-            images.values.device,
-            images.values.dtype,
-            dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch),
-        )
+        check_traceable("return_attention takes padded features", images, captions)
+        refusals = only_in_torch("the attention weights are made")
+        chosen = select_backend(backend, images.values.device, images.values.dtype, refusals)
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
         scores, weights, relevances = attend(images, captions, selected.listed(), options)
         return (

@@ -48,7 +48,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Block:
+class PairBlock:
     """Some pairs of the loaded images and captions.
 
     Attributes:
@@ -63,7 +63,7 @@ class Block:
     where: tuple[slice, slice] | Tensor
 
 
-CaptionRun: TypeAlias = tuple[Items, list[Block]]
+CaptionRun: TypeAlias = tuple[Items, list[PairBlock]]
 ImageRun: TypeAlias = tuple[Items, list[CaptionRun]]
 
 
@@ -80,7 +80,7 @@ def all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[Ima
             height = min(n_images, max(math.isqrt(limits.pairs), limits.pairs // n_captions))
             width = max(1, limits.pairs // height)
             blocks = [
-                Block(
+                PairBlock(
                     slice(a, min(a + height, n_images)),
                     slice(b, min(b + width, n_captions)),
                     Rectangle(),
@@ -106,12 +106,12 @@ def listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limit
         yield image_items, runs_of_captions
 
 
-def _listed(own: Tensor, other: Tensor, where: Tensor, n_captions: int) -> Block:
+def _listed(own: Tensor, other: Tensor, where: Tensor, n_captions: int) -> PairBlock:
     """A block of pairs sorted by their images, of which it takes the first to the last, and of all loaded captions."""
     first, last = own[[0, -1]].tolist()
     counts = torch.bincount(own - first).tolist()
     of_captions = torch.bincount(other, minlength=n_captions).tolist()
-    return Block(slice(first, last + 1), slice(n_captions), Listing(own - first, other, counts, of_captions), where)
+    return PairBlock(slice(first, last + 1), slice(n_captions), Listing(own - first, other, counts, of_captions), where)
 
 
 def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Items, Tensor, Tensor]]:

@@ -47,6 +47,8 @@ class _Call:
             for h, side in zip(hidden, (images, captions), strict=True)
         )
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (images.width + captions.width)
+        if self.pairs is not None:  # which gather context vectors
+            cells += 4 * tensors[2].size(1) * dim
         limits = Limits(region_rows, word_rows, max(1, PAIR_BYTES // (itemsize * cells)))
         if self.pairs is None:
             return all_blocks(images, captions, limits)
@@ -146,7 +148,7 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.call = replace(call, images=_without_values(call.images), captions=_without_values(call.captions))
+        ctx.call = replace(call, images=call.images.without_values(), captions=call.captions.without_values())
         ctx.save_for_backward(*tensors)
         return _forward(call, tensors)
 
@@ -163,11 +165,6 @@ class _Recomputed(torch.autograd.Function):
             outputs = _at_once(ctx.call, tensors)
             made = iter(torch.autograd.grad(outputs, wanted, gradients, create_graph=True, materialize_grads=True))
             return (None, *(next(made) if is_wanted else None for is_wanted in needed))
-
-
-def _without_values(side: Ragged) -> Ragged:
-    """The layout alone: the values are saved where autograd sees to them."""
-    return replace(side, values=side.values.detach())
 
 
 def _gradients(call: _Call, tensors: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> list[Tensor]:

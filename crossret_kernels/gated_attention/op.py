@@ -8,13 +8,13 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag, check_number
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, checkable
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, check_traceable
 from crossret_kernels.selection import as_pairs
 
 
@@ -105,9 +105,10 @@ def gated_attention_scores(
         UnsupportedByBackend: the named backend cannot serve the call.
 
     A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
-    is its gradient. "torch" makes keys and embedded regions once an item (kernels.md §6), holds few of them and of what
-    pairs take at a time, and recomputes all in the backward pass; inside torch.compile, under torch.func and for second
-    derivatives the whole call is one block, whose memory grows with the pairs.
+    is its gradient. "torch" makes keys and embedded regions once an image, keys of words once a run of images that are
+    held together (kernels.md §6), holds few of them and of what pairs take at a time, and recomputes all in the
+    backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one block, whose
+    memory grows with the pairs.
     """
     check_flag("return_attention", return_attention)
     check_number("alpha", alpha)
@@ -120,13 +121,9 @@ def gated_attention_scores(
     _check_contexts(region_contexts, word_contexts, images, captions)
     if return_attention and pairs is None:
         raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
-    if not checkable() and (images.offsets is not None or captions.offsets is not None):
-        raise ValueError(
-            "gated attention takes padded features inside torch.compile: call it outside with packed or list ones"
-        )
+    check_traceable("gated attention takes padded features", images, captions)
     device, dtype = images.values.device, images.values.dtype
-    by_torch = "gated attention is made in PyTorch operations, by 'torch' and 'reference'"
-    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    chosen = select_backend(backend, device, dtype, only_in_torch("gated attention is made"))
     selected = as_pairs(pairs, None, "t2i", len(images), len(captions), device)
     listed = None if selected is None else selected.listed()
     with torch.autocast(device.type, enabled=False):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -12,7 +14,7 @@ from crossret_kernels.chunked import recomputed
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import chunk_rows, nested, prepared, upwards
+from crossret_kernels.heterogeneous_attention.pairs import nested, pairs_in_chunk, prepared, upwards
 from crossret_kernels.heterogeneous_attention.shared import Shared, attend_across, share
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.registration import transformed
@@ -26,11 +28,19 @@ class Group:
     captions: Ragged
     options: HeterogeneousOptions
 
+    @cached_property
+    def orders(self) -> tuple[Tensor, Tensor]:
+        """Images and captions by their lengths, (n,) int64 each."""
+        by_image, by_caption = (
+            side.lengths.argsort(stable=True).to(side.values.device) for side in (self.images, self.captions)
+        )
+        return by_image, by_caption
+
     def scores(self, *parameters: Tensor) -> Tensor:
         """(n_images, n_captions) of the layers that have these parameters one after the other.
 
-        What the first layer shares of an item is made once; chunks of pairs are made again in the backward pass. Under
-        `torch.func`, which cannot do so, and for second derivatives all of them are kept.
+        What the first layer shares of an item is made once for the group; chunks of pairs are made again in the
+        backward pass. Under `torch.func`, which cannot do so, and for second derivatives all of them are kept.
         """
         tensors = (self.images.values, self.captions.values, *parameters)
         if transformed():
@@ -43,7 +53,7 @@ class Group:
         layers = nested(parameters)
         images, captions = self._shared(regions, words, layers[0])
         by_length = torch.cat([torch.cat([self._chunk(v, e, layers) for e in captions], 1) for v in images])
-        rows, columns = (_order(side).argsort() for side in (self.images, self.captions))
+        rows, columns = (order.argsort() for order in self.orders)
         return by_length[rows][:, columns]
 
     def accumulate(self, grad_scores: Tensor, *leaves: Tensor) -> None:
@@ -56,7 +66,8 @@ class Group:
         with torch.enable_grad():
             shared = self._shared(leaves[0], leaves[1], layers[0])
         images, captions = ([run.cut() for run in side] for side in shared)
-        rows = grad_scores[_order(self.images)][:, _order(self.captions)].split([len(run.mask) for run in images])
+        by_image, by_caption = self.orders
+        rows = grad_scores[by_image][:, by_caption].split([len(run.mask) for run in images])
         for v, row in zip(images, rows, strict=True):
             for e, gradient in zip(captions, row.split([len(run.mask) for run in captions], 1), strict=True):
                 inputs = [tensor for tensor in (*v, *e, *leaves[2:]) if tensor.requires_grad]
@@ -76,10 +87,10 @@ class Group:
 
     def _shared(self, regions: Tensor, words: Tensor, first: HeterogeneousLayer) -> tuple[list[Shared], list[Shared]]:
         """What the first layer shares, in runs that two by two make a chunk."""
-        most = chunk_rows(regions) / (self.images.width + self.captions.width)
-        size, runs = max(1, int(most**0.5)), []
-        for side, values in ((self.images, regions), (self.captions, words)):
-            order, width = _order(side), side.width
+        size = math.isqrt(pairs_in_chunk(regions, self.images.width + self.captions.width, self.options.heads))
+        runs = []
+        for side, order, values in zip((self.images, self.captions), self.orders, (regions, words), strict=True):
+            width = side.width
 
             def prepare(values: Tensor, side: Ragged = side, order: Tensor = order, width: int = width) -> Shared:
                 items, mask = prepared(replace(side, values=values), order, width, self.options)
@@ -108,7 +119,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, group: Group, *tensors: Tensor) -> Tensor:
         device_type = tensors[0].device.type
-        ctx.group = group
+        ctx.group = replace(group, images=group.images.without_values(), captions=group.captions.without_values())
         ctx.autocast = {"device_type": device_type, "enabled": False}
         if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
             ctx.autocast |= {"enabled": True, "dtype": torch.get_autocast_dtype(device_type)}
@@ -127,7 +138,3 @@ class _Scores(torch.autograd.Function):
             leaves = [tensor.detach().requires_grad_(own) for tensor, own in zip(tensors, needed, strict=True)]
             ctx.group.accumulate(grad_scores, *leaves)
         return None, *(leaf.grad for leaf in leaves)
-
-
-def _order(side: Ragged) -> Tensor:
-    return side.lengths.argsort(stable=True).to(side.values.device)

@@ -9,19 +9,17 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.op import scan_scores
-from crossret_kernels.heterogeneous_attention.chunked import (
-    heterogeneous_attention_chunked,
-    heterogeneous_scores_chunked,
-)
+from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
+from crossret_kernels.heterogeneous_attention.pairs import of_pairs
 from crossret_kernels.heterogeneous_attention.reference import (
     heterogeneous_attention_reference,
     heterogeneous_scores_reference,
 )
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, checkable
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, check_traceable
 from crossret_kernels.selection import as_pairs, shape_scores
 
 
@@ -130,13 +128,18 @@ def heterogeneous_scores(
 
     Raises:
         ValueError: shapes, lengths, indices, parameters or options out of range; the message names the argument and the
-            place. Attention of the global matching, of all pairs, or of packed or listed features inside torch.compile.
+            place. Attention of the global matching or of all pairs. Packed or listed features inside torch.compile, but
+            for scores without layers.
         TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
             mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call.
 
-    A NaN feature makes its own item's scores NaN and no others. "torch" makes what the first layer shares of an item
-    once for all of its pairs (kernels.md §6), where pairs are not listed; higher layers are each pair's own.
+    A NaN feature makes its own item's scores NaN and no others; without layers the global matching reads an item's
+    first row alone, and NaN in others goes unseen. Under autocast products are made in its dtype, softmax,
+    normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
+    item (kernels.md §6) once for each group of the other side's items, and not once a pair; higher layers are each
+    pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass.
+    Inside torch.compile all pairs are taken as listed ones are.
     """
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
@@ -157,20 +160,16 @@ def heterogeneous_scores(
         match: Callable[..., Tensor | tuple[Tensor, Tensor, Tensor]] = scan_scores
         own = {"pairs": pairs, "return_attention": return_attention, "backend": backend}
         return match(*sides, **asdict(options.local), **own)
-    by_torch = "heterogeneous attention is made in PyTorch operations, by 'torch' and 'reference'"
+    check_traceable("heterogeneous attention takes padded features", images, captions)
     device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, dict.fromkeys(("cpu", "triton", "cuda"), lambda: by_torch))
+    chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
     selected = as_pairs(pairs, None, direction, len(images), len(captions), device)
     listed = None if selected is None else selected.listed()
     if chosen == "torch":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
     if listed is not None and return_attention:
-        if not checkable() and (images.offsets is not None or captions.offsets is not None):
-            raise ValueError(
-                "return_attention takes padded features inside torch.compile: call it outside with packed or list ones"
-            )
-        attend = heterogeneous_attention_chunked if chosen == "torch" else heterogeneous_attention_reference
+        attend = of_pairs if chosen == "torch" else heterogeneous_attention_reference
         scores, weights, relevances = attend(images, captions, listed, parameters, options)
         return shape_scores(scores, None), shape_scores(weights, None), shape_scores(relevances, None)
     score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference

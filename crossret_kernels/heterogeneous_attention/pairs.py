@@ -15,7 +15,13 @@ from crossret_kernels.heterogeneous_attention.matching import PairFeatures, matc
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.ragged import Ragged, checkable
 
-CHUNK_BYTES = 4 * 2**20  # of the features of a chunk's pairs: what is made of them stays near the caches
+CHUNK_BYTES = 4 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
+
+
+def every_pair(regions: Ragged, words: Ragged) -> Tensor:
+    """(n_images · n_captions, 2) int64, image by image."""
+    device = regions.values.device
+    return torch.cartesian_prod(torch.arange(len(regions), device=device), torch.arange(len(words), device=device))
 
 
 def of_pairs(
@@ -48,7 +54,7 @@ def of_pairs(
         return upwards(features, others, options)
 
     order = pairs[:, 0].argsort(stable=True)
-    size = max(1, chunk_rows(regions.values) // sum(widths))
+    size = pairs_in_chunk(regions.values, sum(widths), options.heads)
     flat = [parameter for layer in layers for parameter in layer]  # torch.compile sees them as arguments alone
     scored = [recomputed(score, regions.values, words.values, chunk, *flat) for chunk in pairs[order].split(size)]
     places = order.argsort()
@@ -75,9 +81,13 @@ def prepared(side: Ragged, items: Tensor, width: int, options: HeterogeneousOpti
     return safe_normalize(rows) if options.normalize else rows, mask
 
 
-def chunk_rows(features: Tensor) -> int:
-    """Rows of regions and words in a chunk of pairs."""
-    return CHUNK_BYTES // (torch.promote_types(features.dtype, torch.float32).itemsize * features.size(-1))
+def pairs_in_chunk(features: Tensor, rows: int, heads: int) -> int:
+    """How many pairs of so many rows, regions and words together, make a chunk by their features and their logits.
+
+    At least one: a single pair that is larger is a chunk of its own, and goes beyond the bound.
+    """
+    itemsize = torch.promote_types(features.dtype, torch.float32).itemsize
+    return max(1, CHUNK_BYTES // (itemsize * rows * (features.size(-1) + heads * rows)))
 
 
 def nested(parameters: Sequence[Tensor]) -> list[HeterogeneousLayer]:

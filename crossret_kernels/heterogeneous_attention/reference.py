@@ -12,6 +12,7 @@ from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.pairs import every_pair
 from crossret_kernels.ragged import Ragged
 
 
@@ -25,8 +26,7 @@ def heterogeneous_scores_reference(
     """Scores with the items of every pair concatenated, at the inputs' precision: the oracle in float64."""
     every = pairs
     if every is None:
-        device = regions.values.device
-        every = torch.cartesian_prod(torch.arange(len(regions), device=device), torch.arange(len(words), device=device))
+        every = every_pair(regions, words)
     attended = _attended(regions, words, every, layers, options)
     if options.matching == "global":
         v, e = safe_normalize(attended.regions[:, 0]), safe_normalize(attended.words[:, 0])

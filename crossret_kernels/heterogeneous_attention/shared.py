@@ -33,7 +33,7 @@ class Shared(NamedTuple):
     mask: Tensor
 
     def split(self, size: int) -> list[Shared]:
-        """Runs of `size` items, at the width of their longest."""
+        """Runs of `size` items, the last of what is left, all at the same width."""
         return [Shared(*parts) for parts in zip(*(tensor.split(size) for tensor in self), strict=True)]
 
     def cut(self) -> Shared:
@@ -41,6 +41,7 @@ class Shared(NamedTuple):
         return Shared(*(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self))
 
     def narrowed(self, width: int) -> Shared:
+        """The same without the rows behind `width`."""
         return Shared(*(tensor[:, :width] for tensor in self))
 
 

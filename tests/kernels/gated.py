@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels import AttentionStep, GatedAttention
+from tests.kernels.strategies import Features
 
 Array = NDArray[np.float64]
 EPS = 1e-8
@@ -55,13 +56,15 @@ class GatedBatch:
     kind: str = "none"
 
     def __repr__(self) -> str:
-        lengths = f"{self.region_lengths.tolist()} × {self.word_lengths.tolist()}"
-        pairs = "all pairs" if self.pairs is None else f"pairs {self.pairs.tolist()}"
-        sizes = f"D_v, D, K = {self.tensors[0].size(-1)}, {self.tensors[1].size(-1)}, {self.tensors[2].size(1)}"
-        return f"GatedBatch({lengths}, {sizes}, α = {self.alpha}, {self.kind}, {pairs})"
+        sizes = f"words' D = {self.tensors[1].size(-1)}, K = {self.tensors[2].size(1)}"
+        return f"GatedBatch({self.features}, {sizes}, α = {self.alpha})"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         printer.text(repr(self))  # hypothesis would print every value
+
+    @property
+    def features(self) -> Features:
+        return Features(*self.tensors[:2], self.region_lengths, self.word_lengths, self.pairs, self.kind)
 
     @property
     def parameters(self) -> GatedAttention:
@@ -75,19 +78,12 @@ class GatedBatch:
 
     def call(self, layout: str = "padded") -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of `gated_attention_scores`, in one of the three layouts."""
-        regions, words, region_contexts, word_contexts = self.tensors[:4]
+        region_contexts, word_contexts = self.tensors[2:4]
         keywords = {
             "region_contexts": region_contexts, "word_contexts": word_contexts, "parameters": self.parameters,
             "alpha": self.alpha, "pairs": self.pairs,
         }  # fmt: skip
-        if layout == "padded":
-            return (regions, words, self.region_lengths, self.word_lengths), keywords
-        sides = []
-        for values, lengths in ((regions, self.region_lengths), (words, self.word_lengths)):
-            items = [item[:length] for item, length in zip(values, lengths.tolist(), strict=True)]
-            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-            sides.append(items if layout == "list" else (torch.cat(items), offsets))
-        return tuple(sides), keywords
+        return self.features.arguments(layout), keywords
 
     def listed(self) -> Tensor:
         """The pairs, all of them where none are listed."""

@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels import gated_attention_scores, maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels import (
+    HeterogeneousLayer,
+    attention_pool,
+    gated_attention_scores,
+    heterogeneous_scores,
+    maxsim_scores,
+    maxsim_topk,
+    scan_scores,
+    scan_topk,
+)
 from tests.kernels.gated import gated_features, gated_parameters
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -97,6 +106,12 @@ def run(case: str) -> float:
         return rise(lambda: scan_scores(regions, words, lengths, pairs=pairs, return_attention=True))
     if case.startswith("gated"):
         return gated_rise(case)
+    if case.startswith("heterogeneous"):
+        return heterogeneous_rise(case)
+    if case == "pool":  # 144 MiB of values, whose padding a copy hides
+        values, logits = torch.randn(4096, 36, 256).requires_grad_(), torch.randn(4096, 36, 4).requires_grad_()
+        lengths = torch.randint(1, 37, (4096,))
+        return rise(lambda: attention_pool(values, logits, lengths)) - 4096 * 4 * 256 * 4 / 2**20
     dtype = HALF.get(case, torch.float32)
     n_images, n_captions, n_regions, n_words, dim = {
         "gram": (1, 512, 1, 1000, 8),
@@ -142,6 +157,28 @@ def gated_rise(case: str) -> float:
         with torch.no_grad():
             return rise_of_one_run(score)
     return rise_of_one_run(lambda: torch.autograd.grad(score().sum(), leaves)) - mebibytes(*leaves)
+
+
+def heterogeneous_rise(case: str) -> float:
+    """MiB beyond inputs and gradients of HAN's layers: two over all pairs, or one over listed pairs of long items."""
+    torch.set_num_threads(1)
+    long = case == "heterogeneous long"  # whose logits are a hundred times their features
+    counts, rows, dim, n_layers = ((4, 6), (300, 300), 32, 1) if long else ((16, 48), (32, 20), 256, 2)
+    sides = [torch.randn(n, length, dim) for n, length in zip(counts, rows, strict=True)]
+    parameters = [
+        torch.randn(*(dim,) * (2 if name.endswith("weight") and not name.startswith("norm") else 1)) / dim**0.5
+        for name in HeterogeneousLayer._fields
+    ]
+    leaves = [tensor.requires_grad_() for tensor in (*sides, *parameters)]
+    layers = [HeterogeneousLayer(*leaves[2:])] * n_layers
+
+    def step(n_images: int, n_captions: int) -> tuple[Tensor, ...]:
+        pairs = torch.cartesian_prod(torch.arange(n_images), torch.arange(n_captions)) if long else None
+        scores = heterogeneous_scores(leaves[0][:n_images], leaves[1][:n_captions], layers=layers, pairs=pairs)
+        return torch.autograd.grad(scores.sum(), leaves)
+
+    step(1, 1)  # loads what the first call does
+    return rise_of_one_run(lambda: step(*counts)) - mebibytes(*leaves)
 
 
 def run_topk(case: str, path: str) -> float:

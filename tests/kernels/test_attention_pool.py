@@ -58,7 +58,7 @@ def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(chunked, "WORKSPACE_BYTES", request.param)
 
 
-@examples(40)
+@examples(15)
 @given(
     lengths=st.lists(st.sampled_from((1, 2, 7, 16)), min_size=1, max_size=6), spare=st.integers(0, 2),
     dim=st.sampled_from((1, 3, 16)), heads=st.integers(1, 4), scale=st.sampled_from((0.0, 1.0, 300.0)),
@@ -172,7 +172,7 @@ def test_under_transforms(transform: str) -> None:
         gradients = torch.func.grad(loss, argnums=(0, 1))(VALUES, LOGITS)
     else:
         torch.compiler.reset()
-        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="eager")
         gradients = torch.autograd.grad(compiled(*leaves), leaves)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -224,4 +224,4 @@ def test_other_backends_are_refused(backend: str) -> None:
 def test_compiled_calls_refuse_what_has_no_width(layout: str) -> None:
     torch.compiler.reset()
     with pytest.raises(Exception, match="attention_pool takes padded values inside"):
-        torch.compile(attention_pool, fullgraph=True, backend="aot_eager")(*laid_out(VALUES, LOGITS, LENGTHS, layout))
+        torch.compile(attention_pool, fullgraph=True, backend="eager")(*laid_out(VALUES, LOGITS, LENGTHS, layout))

@@ -104,6 +104,16 @@ def test_the_workspace_of_gated_attention_is_bounded(case: str) -> None:
     assert peak_rise(case) <= 192
 
 
+@pytest.mark.parametrize("case", ["heterogeneous", "heterogeneous long"])
+def test_the_workspace_of_heterogeneous_attention_is_bounded(case: str) -> None:
+    """Where a layer makes a dozen tensors of all pairs' features, 40 MiB each, or of long items' logits, 132 MiB."""
+    assert peak_rise(case) <= 256
+
+
+def test_the_workspace_of_attention_pooling_is_bounded() -> None:
+    assert peak_rise("pool") <= 96
+
+
 def peak_rise(case: str) -> float:
     process = run_python("-m", "tests.kernels.peak_memory", case)
     assert process.returncode == 0, process.stderr
