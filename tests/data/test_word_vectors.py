@@ -65,6 +65,7 @@ def test_empty_lines_at_the_end_do_not_count(tmp_path: Path, header: bytes, end:
         (b"\x80", ": not a readable KeyedVectors file"),
         (pickle.dumps({"index_to_key": []}), ": not KeyedVectors of gensim 4"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",  # bytes of a gzip file have the time in them
 )
 def test_malformed_files(tmp_path: Path, contents: bytes, message: str) -> None:
     (tmp_path / "v").write_bytes(contents)
