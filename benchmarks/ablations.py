@@ -234,7 +234,12 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"What a variant does not name is its model's preset {PRESET}, in which all models but HAN learn from the sum "
         "over a batch's negatives unless it says otherwise."
     )
-    return "\n".join([*lines, "", rule, "", f"`{report['command']}`", ""])
+    train, test = report["data"]["train"], report["data"]["test"]
+    size = (
+        f"Trained on {train['images']:,} images with {train['captions']:,} captions, tested on {test['images']:,} with "
+        f"{test['captions']:,}."
+    )
+    return "\n".join([*lines, "", rule, "", size, "", f"`{report['command']}`", ""])
 
 
 def run(

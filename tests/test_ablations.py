@@ -12,6 +12,8 @@ from benchmarks import ablations
 from benchmarks.ablations import ABLATIONS, SIZES, Ablation, judge, margin, markdown, row, run, sized
 from crossret.comparison.variants import parse_variant
 
+DATA = {"train": {"images": 400, "captions": 2000}, "test": {"images": 100, "captions": 500}}
+
 
 def result(variant: str, i2t: float, t2i: float, diversity: float) -> dict[str, Any]:
     retrieval = {"i2t_r1": i2t, "t2i_r1": t2i, "rsum": 3 * (i2t + t2i)}
@@ -53,7 +55,7 @@ def test_a_run_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         seen[:] = [variant.name for variant in variants]
         recalls = [(60.0, 50.0, 5.0), (20.0, 51.0, 6.0), (90.0, 80.0, 0.0), (80.0, 90.0, 0.0)]
         results = [result(name, *figures) for name, figures in zip(seen, recalls, strict=True)]
-        return {"data": {"test": {"images": 100, "captions": 500}}, "variants": results}
+        return {"data": DATA, "variants": results}
 
     monkeypatch.setattr(ablations, "run_comparison", compared)
     report = run(tmp_path, tmp_path, ablations=chosen, command="typed", console=Console(quiet=True))
@@ -78,5 +80,5 @@ def test_what_a_paper_says_without_figures_has_a_verdict_too() -> None:
     entry = row(clip, results, {"i2t": 100, "t2i": 500})
     assert entry["r1"]["i2t"]["verdict"] == "agrees"
     assert entry["r1"]["t2i"]["verdict"] == "disagrees"
-    report = {"rows": [entry], "command": "typed"}
+    report = {"rows": [entry], "data": DATA, "command": "typed"}
     assert "| –, 60.0 → 20.0 | –, 50.0 → 80.0 |" in markdown(report)
