@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+# A shell starts what runs in its background with SIGINT ignored, and tests and the programs that they start inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: shared machines stall, and no test of ours measures time.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

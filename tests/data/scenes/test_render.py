@@ -131,10 +131,8 @@ def test_an_interrupted_rendering_has_no_finished_manifest(tmp_path):
 
 
 # Without a guard: workers must not run the main module again.
-# A shell starts what runs in its background with SIGINT ignored.
 PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys
 from crossret.data import render_scenes
 def report(done, total):
     print("rendering", flush=True)
