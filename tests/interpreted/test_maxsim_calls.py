@@ -38,7 +38,10 @@ def test_layouts(direction: str, layout: str) -> None:
     scores, argmax = maxsim_scores(*arguments, **options, backend="triton")
     expected, places = maxsim_scores(*batch.arguments(), **options, backend="reference")
     torch.testing.assert_close(scores, expected)
-    assert torch.equal(argmax, places)
+    if layout == "one row":  # all contexts are the same: which is best is a matter of rounding
+        assert torch.equal(argmax < 0, places < 0)
+    else:
+        assert torch.equal(argmax, places)
 
 
 @directions
