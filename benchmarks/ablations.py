@@ -23,8 +23,8 @@ from rich.console import Console
 
 from crossret.comparison.comparison import Conditions, run_comparison
 from crossret.comparison.variants import parse_variant
-from crossret.files import atomic_write
-from crossret.report import write_json
+from crossret.files.atomic import atomic_write
+from crossret.files.json import write_json
 
 PRESET = "scenes"
 # Added to every variant of a model: what makes forty minutes of them on two cores.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.conftest import THREADS
-from crossret.clustering import cluster_regions
+from crossret.data.clustering import cluster_regions
 
 IMAGES, REGIONS, DIM, CLUSTERS = 128, 100, 2048, 32
 LOOPED = 8  # images of the loop: its time is for an image

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.results import PRODUCT, Measurement, Results
 from benchmarks.tables import describe
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 OPERATION = "t2i LSE, by batch size"
 FUSED = "cpu "

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.plot import plot_batch_sizes
 from benchmarks.results import read_results, write_results
 from benchmarks.tables import markdown_table, terminal_table
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("benchmarks/results")

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossret.files import atomic_write
-from crossret.json_files import parse_json_object
+from crossret.files.atomic import atomic_write
+from crossret.files.json import parse_json_object
 
 PRODUCT = "torch.mm"
 LOOP = "loop"

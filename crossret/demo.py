@@ -17,26 +17,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from crossret.checkpoints import load_model
-from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
-from crossret.encoded import Encoded
+from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
-from crossret.explain import PointingGame
-from crossret.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
+from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
+from crossret.explain.pointing import PointingGame
+from crossret.files.json import parse_json, read_json_lines, write_json
 from crossret.hyperparameters import TrainingConfig
-from crossret.json_files import parse_json
+from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
-from crossret.pictures import draw_training
-from crossret.report import (
-    describe_machine,
-    pointing_table,
-    progress_bar,
-    read_json_lines,
-    retrieval_table,
-    write_json,
-)
+from crossret.models.checkpoints import load_model
+from crossret.models.encoded import Encoded
+from crossret.terminal import pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, LOG, train
+from crossret.training.curves import draw_training
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from crossret import command
+from crossret import __main__ as command
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = "_native.abi3.so"
@@ -221,7 +221,7 @@ def test_a_missing_package_of_the_extra_is_one_line_and_exit_code_2(
 
 def test_the_missing_extra_is_noticed_before_anything_imports_it() -> None:
     hide = f"import sys; sys.modules.update(dict.fromkeys({command.APP_MODULES!r}))"
-    code = f"{hide}; from crossret.command import main; main()"
+    code = f"{hide}; from crossret.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr

@@ -14,7 +14,7 @@ from benchmarks.gpu.results import GpuResults, read_gpu_results
 from benchmarks.gpu.sources import ROOT, sources_hash
 from benchmarks.gpu.tables import gpu_table
 from benchmarks.report import RESULTS, command_line, print_report, replace_between_markers
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 BEGIN, END = "<!-- benchmarks on GPUs: written by make gpu -->", "<!-- /benchmarks on GPUs -->"
 PENDING = "Figures of the GPU kernels are pending: no GPU was at hand yet. `make gpu` makes them."

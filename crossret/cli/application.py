@@ -11,17 +11,18 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from crossret.cli.clustering import cluster_regions
-from crossret.cli.comparing import compare
-from crossret.cli.demonstration import demo, render_scenes
+from crossret.cli.commands.clustering import cluster_regions
+from crossret.cli.commands.comparing import compare
+from crossret.cli.commands.demonstration import demo, render_scenes
+from crossret.cli.commands.evaluating import evaluate
+from crossret.cli.commands.explaining import explain
+from crossret.cli.commands.perturbing import perturb
+from crossret.cli.commands.presets import presets
+from crossret.cli.commands.scoring import score
+from crossret.cli.commands.searching import search
+from crossret.cli.commands.training import train
 from crossret.cli.errors import INTERRUPTED, Interrupted, fail
-from crossret.cli.explaining import explain
 from crossret.cli.options import option
-from crossret.cli.perturbing import perturb
-from crossret.cli.presets import presets
-from crossret.cli.scoring import score
-from crossret.cli.searching import search
-from crossret.cli.training import evaluate, train
 from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.

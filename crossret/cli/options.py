@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 if TYPE_CHECKING:
-    from crossret.corpus import PrecomputedCorpus
+    from crossret.data.corpus import PrecomputedCorpus
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
 
@@ -97,9 +97,9 @@ def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, Precompute
 
     Raises a ValueError where the split's regions are of another size than the model's.
     """
-    from crossret.checkpoints import load_model
-    from crossret.corpus import PrecomputedCorpus
     from crossret.data import PrecomputedDataset
+    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.models.checkpoints import load_model
     from crossret.training import BEST
 
     model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)

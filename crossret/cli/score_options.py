@@ -13,7 +13,7 @@ from crossret.hyperparameters.model import Pooling
 from crossret.hyperparameters.scan import RawFeatureNorm
 
 if TYPE_CHECKING:
-    from crossret.score_files import Scorer
+    from crossret.search.score_files import Scorer
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from crossret.comparison.process import run_step
 from crossret.comparison.steps import TRAINING, Step
 from crossret.comparison.table import comparison_table, markdown
 from crossret.comparison.variants import Variant
-from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset, Vocabulary
-from crossret.files import atomic_write
-from crossret.json_files import parse_json_object
-from crossret.report import write_json
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.files.atomic import atomic_write
+from crossret.files.json import parse_json_object, write_json
 
 SETTINGS, RESULT, NAME = "settings.json", "result.json", "compare"
 

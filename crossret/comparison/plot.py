@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 _THICK = 0.38  # of a bar; two make a variant, whose place is 1
 _ROW_INCHES, _FRAME_INCHES = 0.5, 1.1

@@ -12,19 +12,20 @@ from typing import Any
 
 import torch
 
-from crossret.checkpoints import load_model
-from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset, Vocabulary
+from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.scenes.layout import grounding_path
-from crossret.encoded import Encoded
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
-from crossret.grounding import GroundedSplit, play_pointing_game
+from crossret.explain.grounding import GroundedSplit, play_pointing_game
+from crossret.files.json import parse_json_object, read_json_lines, write_json
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
-from crossret.json_files import parse_json_object
+from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
-from crossret.report import describe_machine, progress_bar, read_json_lines, write_json
+from crossret.models.checkpoints import load_model
+from crossret.models.encoded import Encoded
+from crossret.terminal import progress_bar
 from crossret.training import BEST, CHECKPOINT, LOG, ResumedElsewhere, train
-from crossret.training_log import STEP_FIELDS
+from crossret.training.log import STEP_FIELDS
 
 TRAINING = "training.json"
 

@@ -75,6 +75,16 @@ def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
     return padded, lengths
 
 
+def check_lengths(lengths: Tensor, longest: int) -> None:
+    """Raise a TypeError where lengths are not int64, a ValueError that names the first that is not in 1..longest."""
+    if lengths.dtype != torch.int64:
+        raise TypeError(f"lengths must be int64, got {lengths.dtype}")
+    wrong = (lengths < 1) | (lengths > longest)
+    if bool(wrong.any()):
+        item = int(wrong.nonzero()[0, 0])
+        raise ValueError(f"lengths[{item}] must be in 1..{longest}, got {int(lengths[item])}")
+
+
 def _batch(data: PrecomputedDataset, vocabulary: Vocabulary, caption_ids: np.ndarray) -> Batch:
     image_ids = data.image_of_caption[caption_ids]
     tokens, lengths = pad_tokens([vocabulary.encode(data.captions[caption]) for caption in caption_ids])

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossret.clustering import cluster_regions
+from crossret.data.clustering import cluster_regions
 from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
 from crossret.data.precomputed import PrecomputedDataset, captions_path, features_path
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 _BLOCK_BYTES = 64 * 2**20
 

@@ -23,7 +23,7 @@ from crossret.data.scenes.grounding import read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.tagging import DEFAULT_MODEL, load_tagger
 from crossret.data.vocabulary import tokenize
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 RECORD = "perturbation.json"
 

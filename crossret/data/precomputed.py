@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.array_files import map_array
+from crossret.files.arrays import map_array
 
 CAPTIONS_PER_IMAGE = 5
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from crossret.files import atomic_write
-from crossret.json_files import parse_json
+from crossret.files.atomic import atomic_write
+from crossret.files.json import parse_json
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from crossret.array_files import map_array
 from crossret.data.vocabulary import Vocabulary
+from crossret.files.arrays import map_array
 
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _LONGEST_LINE = 2**20  # bytes; 1,000 dimensions take some ten thousand

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from crossret.config import check_at_least, check_positive
+from crossret.hyperparameters.config import check_at_least, check_positive
 from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, option
 
 # Section 4.1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from crossret.config import check_at_least
+from crossret.hyperparameters.config import check_at_least
 from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, Negatives, option
 
 # Section 3.5: the image's projection alone for 4 epochs, then the text for 15, then everything.

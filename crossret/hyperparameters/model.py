@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from crossret.config import Config, check_at_least
+from crossret.hyperparameters.config import Config, check_at_least
 from crossret.hyperparameters.training import TrainingConfig
 
 Negatives: TypeAlias = Literal["hardest", "sum"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from crossret.config import check_at_least
+from crossret.hyperparameters.config import check_at_least
 from crossret.hyperparameters.model import ModelConfig, Negatives, option
 
 # Table III: intra-modal attention in one step, with the location memory, in two steps, and the multi-modal gate without

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossret.config import Config, check_at_least, check_positive
+from crossret.hyperparameters.config import Config, check_at_least, check_positive
 
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
 

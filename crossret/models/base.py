@@ -7,10 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded, check_lengths
+from crossret.data.batches import check_lengths
 from crossret.encoders import check_tokens
-from crossret.explain import AttentionMap
 from crossret.hyperparameters import ModelConfig
+from crossret.models.attention import AttentionMap
+from crossret.models.encoded import Encoded
 
 
 class Model(nn.Module):

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.clustering import cluster_regions
-from crossret.encoded import Encoded
+from crossret.data.clustering import cluster_regions
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
-from crossret.explain import AttentionMap, paired, word_map
 from crossret.hyperparameters import HanConfig
 from crossret.losses import TripletLoss
+from crossret.models.attention import AttentionMap, paired, word_map
 from crossret.models.base import Model
+from crossret.models.encoded import Encoded
 from crossret_kernels import HeterogeneousLayer, heterogeneous_scores
 
 _CLUSTER = "cluster"

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded
 from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
-from crossret.explain import AttentionMap, paired
 from crossret.hyperparameters import MhsanConfig
 from crossret.losses import DiversityLoss, TripletLoss
+from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products
+from crossret.models.encoded import Encoded
 from crossret_kernels import attention_pool
 
 _EMBEDDING = "embedding"

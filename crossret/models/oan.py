@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded
 from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_normalize
-from crossret.explain import AttentionMap, paired, word_region_attention
 from crossret.hyperparameters import OanConfig
 from crossret.losses import StructurePreservingLoss
+from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model, dot_products, mean_of_items
+from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer
 from crossret_kernels import attention_pool
 

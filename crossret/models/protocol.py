@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded
-from crossret.explain import AttentionMap
 from crossret.hyperparameters import ModelConfig
+from crossret.models.attention import AttentionMap
+from crossret.models.encoded import Encoded
 
 
 class Matcher(Protocol):

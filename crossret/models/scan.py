@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded
 from crossret.encoders import RegionEncoder, WordEncoder
-from crossret.explain import AttentionMap, word_region_attention
 from crossret.hyperparameters import ScanConfig
 from crossret.losses import TripletLoss
+from crossret.models.attention import AttentionMap, word_region_attention
 from crossret.models.base import Model
+from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 
 

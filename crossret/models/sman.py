@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.encoded import Encoded
 from crossret.encoders import WordEncoder, l2_normalize, xavier_linear
-from crossret.explain import AttentionMap, paired
 from crossret.hyperparameters import SmanConfig
 from crossret.losses import IntraPairLoss, TripletLoss
+from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products, mean_of_items
+from crossret.models.encoded import Encoded
 from crossret_kernels import AttentionStep, GatedAttention, attention_pool, gated_attention_scores
 
 _CONTEXTS = "contexts"

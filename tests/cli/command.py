@@ -43,5 +43,5 @@ class Cli:
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "crossret.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "crossret", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

@@ -46,7 +46,7 @@ def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, t
 
 def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "crossret.cli", "evaluate", str(trained), str(data), "--json", str(figures)]
+    command = [sys.executable, "-m", "crossret", "evaluate", str(trained), str(data), "--json", str(figures)]
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii:strict"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
@@ -56,7 +56,7 @@ def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: 
 @pytest.mark.parametrize("arguments", [["--version"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]])
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
-    command = [sys.executable, "-m", "crossret.cli", *(argument.format(tmp=tmp_path) for argument in arguments)]
+    command = [sys.executable, "-m", "crossret", *(argument.format(tmp=tmp_path) for argument in arguments)]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from crossret.clustering import cluster_regions
 from crossret.data import PrecomputedDataset
+from crossret.data.clustering import cluster_regions
 from tests.cli.command import Cli
 
 

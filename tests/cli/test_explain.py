@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from crossret import cli
-from crossret.checkpoints import save_model
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.models import Han, HanConfig, Mhsan, MhsanConfig, Scan, ScanConfig
+from crossret.models.checkpoints import save_model
 from tests.cli.command import Cli
 
 

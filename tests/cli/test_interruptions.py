@@ -33,7 +33,7 @@ def test_ctrl_c_is_one_line(
 
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     code = (
-        "import builtins, signal; from crossret.command import main\n"
+        "import builtins, signal; from crossret.__main__ import main\n"
         "load = builtins.__import__\n"
         "def pressed(name, *others):\n"
         "    if name == 'typer': signal.raise_signal(signal.SIGINT)\n"

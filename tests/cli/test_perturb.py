@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from crossret.cli.perturbing import PartOfSpeech
+from crossret.cli.commands.perturbing import PartOfSpeech
 from crossret.data import PrecomputedDataset, render_scenes, tokenize
 from crossret.data.perturbations import PARTS_OF_SPEECH
 from tests.cli.command import TINY, Cli

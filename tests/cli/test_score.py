@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from crossret import cli
-from crossret.checkpoints import load_model
-from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset
+from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, score_matrix
+from crossret.models.checkpoints import load_model
 from crossret_kernels import maxsim_scores, scan_scores
 from tests.cli.command import TINY, Cli
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from crossret.checkpoints import load_model
-from crossret.corpus import PrecomputedCorpus
 from crossret.data import PrecomputedDataset
 from crossret.data.batches import pad_tokens
+from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, score_matrix
+from crossret.models.checkpoints import load_model
 from crossret_kernels import scan_scores
 from tests.cli.command import Cli
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
-from crossret.files import atomic_write
+from crossret.files.atomic import atomic_write
 
 
 def test_splits_are_those_with_features(tmp_path: Path) -> None:

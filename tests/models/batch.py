@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret.encoded import Encoded
 from crossret.models import MODELS
+from crossret.models.encoded import Encoded
 
 SIZES: dict[str, Any] = {"image_dim": 6, "vocabulary_size": 11, "embed_dim": 8, "word_dim": 5}
 SMALL: dict[str, dict[str, Any]] = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from crossret.checkpoints import load_model, save_model
 from crossret.data.vocabulary import Vocabulary
 from crossret.models import Mhsan
+from crossret.models.checkpoints import load_model, save_model
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
 from tests.models.loss_loops import triplet_by_hand
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret.checkpoints import load_model, save_model
 from crossret.data.vocabulary import Vocabulary
-from crossret.encoded import Encoded
 from crossret.encoders import NgramEncoder, SruEncoder, TransformerEncoder, WordEncoder
 from crossret.models import MODELS
+from crossret.models.checkpoints import load_model, save_model
+from crossret.models.encoded import Encoded
 from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, double, encode, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")

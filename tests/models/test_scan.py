@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret.encoded import Encoded
 from crossret.models import MODELS, Scan, ScanConfig
+from crossret.models.encoded import Encoded
 
 SIZES: dict[str, Any] = {"image_dim": 6, "vocabulary_size": 11, "embed_dim": 8, "word_dim": 5}
 FEATURES = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from crossret.data.vocabulary import Vocabulary
-from crossret.tensor_files import read_header, read_tensors, write_tensors
+from crossret.files.tensors import read_header, read_tensors, write_tensors
 from crossret.training import train
 from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, ToyCorpus, checkpoint_tensors, make_model, run
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from crossret.data.batches import Batch
 from crossret.data.vocabulary import END, PAD, START, Vocabulary
+from crossret.files.tensors import read_header, read_tensors
 from crossret.models import Scan, ScanConfig
-from crossret.tensor_files import read_header, read_tensors
 from crossret.training import TrainingConfig, TrainingResult, load_model, train
 
 OBJECTS, IMAGE_DIM = 12, 16

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.json_files import parse_json_object
+from crossret.files.json import parse_json_object
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from crossret.data.precomputed import boxes_path, captions_path, features_path
 from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, grounding_path, picture_path
 from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
-from crossret.files import atomic_write
-from crossret.json_files import parse_json
+from crossret.files.atomic import atomic_write
+from crossret.files.json import parse_json
 
 FORMAT_VERSION = 1
 SCENES_PER_TASK = 50

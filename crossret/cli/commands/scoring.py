@@ -1,0 +1,127 @@
+"""The command that scores everything with everything: `score`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crossret.cli.errors import refuse, warnings_as_lines
+from crossret.cli.options import (
+    RegionLengths,
+    Threads,
+    WordLengths,
+    in_a_directory,
+    load_trained,
+    option,
+    use_threads,
+)
+from crossret.cli.score_options import ScoreOptions, with_score_options
+
+if TYPE_CHECKING:
+    from crossret.search.score_files import Scorer
+
+
+@with_score_options
+def score(
+    data: Annotated[
+        Path | None,
+        typer.Argument(exists=True, file_okay=False, help="With --model, data in the precomputed-feature format."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        option("Output directory of `train`, or a model's own: score a split with it.", exists=True, file_okay=False),
+    ] = None,
+    split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
+    regions: Annotated[
+        Path | None, option("Region features (images, regions, dimensions), .npy.", exists=True, dir_okay=False)
+    ] = None,
+    words: Annotated[
+        Path | None, option("Word features (captions, words, dimensions), .npy.", exists=True, dir_okay=False)
+    ] = None,
+    region_lengths: RegionLengths = None,
+    word_lengths: WordLengths = None,
+    *,
+    output: Annotated[
+        Path, option("Scores (images, captions) float32, .npy, to write.", dir_okay=False, callback=in_a_directory)
+    ],
+    scoring: ScoreOptions,
+    threads: Threads = None,
+) -> None:
+    """Score every image with every caption.
+
+    With --model: a split of data that the model encodes. Without: files of features,
+    in bounded memory; the other options say how they are scored. Scores of features
+    that are not finite in float32 are written as they are, NaN or infinite, with a
+    warning that names the first such item.
+
+    \b
+    Examples:
+      crossret score scenes --model runs/mhsan --split test --output scores.npy
+      crossret score --regions regions.npy --words words.npy --word-lengths lengths.npy --output scores.npy
+      crossret score --regions regions.npy --words words.npy --output scores.npy --sum-max --normalize
+    """
+    use_threads(threads)
+    with warnings_as_lines():
+        if model is not None:
+            of_features = {
+                **{"regions": regions, "words": words, "region_lengths": region_lengths, "word_lengths": word_lengths},
+                **asdict(scoring),
+            }
+            refuse(of_features, "is for files of features, without --model")
+            if data is None:
+                raise ValueError("--model needs DATA, a directory in the precomputed-feature format")
+            n, m = _score_split(model, data, split or "test", output)
+        else:
+            refuse({"split": split}, "needs --model")
+            if data is not None:
+                raise ValueError(f"{data}: DATA needs --model")
+            if regions is None or words is None:
+                raise ValueError("--regions and --words are needed, or DATA with --model")
+            n, m = _score_features(scoring.scorer(), regions, words, region_lengths, word_lengths, output)
+    typer.echo(f"{output}: scores of {n:,} images with {m:,} captions")
+
+
+def _score_split(run: Path, data: Path, split: str, output: Path) -> tuple[int, int]:
+    import numpy as np
+
+    from crossret.data.precomputed import features_path
+    from crossret.evaluation import encode_dataset, score_matrix
+    from crossret.files.arrays import write_blocks
+    from crossret.files.features import StoredItems, check_output
+    from crossret.search.score_files import warn_not_finite
+    from crossret.terminal import progress_bar
+
+    check_output(output, *data.iterdir(), *run.rglob("*"))
+    model, corpus = load_trained(run, data, split)
+    with write_blocks(output, (corpus.n_images, corpus.n_captions)) as write:
+        with progress_bar("encoding") as progress:
+            images, captions = encode_dataset(model, corpus, progress=progress)
+        with progress_bar("scoring") as progress:
+            scores = score_matrix(model, images, captions, progress=progress)
+        write(slice(None), slice(None), scores)
+    finite = np.isfinite(scores).all(axis=1)
+    if not finite.all():
+        stored = StoredItems(features_path(data, split), corpus.data.features)
+        warn_not_finite(output, (stored, int(corpus.data.feature_rows[finite.argmin()])))
+    return scores.shape
+
+
+def _score_features(
+    scorer: Scorer, regions: Path, words: Path, region_lengths: Path | None, word_lengths: Path | None, output: Path
+) -> tuple[int, int]:
+    from crossret.search.score_files import score_files
+    from crossret.terminal import progress_bar
+
+    with progress_bar("scoring") as progress:
+        return score_files(
+            scorer,
+            regions,
+            words,
+            output,
+            region_lengths=region_lengths,
+            word_lengths=word_lengths,
+            progress=progress,
+        )

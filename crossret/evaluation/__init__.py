@@ -1,0 +1,23 @@
+"""Retrieval quality: encode a data set, score every image with every caption, rank, and count."""
+
+from crossret.evaluation.metrics import (
+    DirectionMetrics,
+    RetrievalMetrics,
+    five_fold,
+    metrics_from_ranks,
+    retrieval_metrics,
+    retrieval_ranks,
+)
+from crossret.evaluation.scoring import Progress, encode_dataset, score_matrix
+
+__all__ = [
+    "DirectionMetrics",
+    "Progress",
+    "RetrievalMetrics",
+    "encode_dataset",
+    "five_fold",
+    "metrics_from_ranks",
+    "retrieval_metrics",
+    "retrieval_ranks",
+    "score_matrix",
+]

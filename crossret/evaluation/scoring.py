@@ -1,0 +1,96 @@
+"""Encoding a data set and scoring every image of it with every caption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret.data.corpus import Corpus
+from crossret.models.encoded import Encoded
+from crossret.models.protocol import Matcher
+
+Progress = Callable[[int, int], None]
+"""Called with how many items are done and how many there are."""
+
+
+def encode_dataset(
+    model: Matcher, data: Corpus, *, batch_size: int = 128, progress: Progress | None = None
+) -> tuple[Encoded, Encoded]:
+    """Encode every image once and every caption, in evaluation mode and without gradients.
+
+    Args:
+        model: any model; its mode is restored.
+        data: the images and captions.
+        batch_size: items encoded at a time.
+        progress: called with (images and captions done, all of them).
+
+    Returns:
+        (images, captions): n_images and n_captions entries, on the model's device.
+    """
+    device = next(model.parameters()).device
+    total = data.n_images + data.n_captions
+
+    def collect(batches: Iterable[Encoded], done: int) -> Encoded:
+        parts = []
+        for part in batches:
+            parts.append(part)
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
+        return Encoded.concat(parts)
+
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            images = collect(
+                (
+                    model.encode_images(regions.to(device), boxes=None if boxes is None else boxes.to(device))
+                    for regions, boxes in data.image_batches(batch_size)
+                ),
+                0,
+            )
+            captions = collect(
+                (
+                    model.encode_captions(tokens.to(device), lengths.to(device))
+                    for tokens, lengths in data.caption_batches(batch_size)
+                ),
+                data.n_images,
+            )
+    finally:
+        model.train(was_training)
+    return images, captions
+
+
+def score_matrix(
+    model: Matcher, images: Encoded, captions: Encoded, *, block: int = 512, progress: Progress | None = None
+) -> NDArray[np.float32]:
+    """Score every image with every caption.
+
+    Args:
+        images, captions: what ``encode_dataset`` returned.
+        block: captions scored at a time, with all images.
+        progress: called with (captions done, all of them).
+
+    Returns:
+        (n_images, n_captions) float32.
+    """
+    if block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
+    scores = np.empty((len(images), len(captions)), dtype=np.float32)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(captions), block):
+                part: Tensor = model.score(images, captions[start : start + block])
+                scores[:, start : start + block] = part.float().cpu().numpy()
+                if progress is not None:
+                    progress(min(start + block, len(captions)), len(captions))
+    finally:
+        model.train(was_training)
+    return scores

@@ -1,0 +1,1 @@
+"""Where a model looks: pictures of its attention, and the pointing game against what is there."""

@@ -1,0 +1,197 @@
+"""Attention held against the truth: which objects the captions of rendered scenes name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from crossret.data.precomputed import PrecomputedDataset, boxes_path
+from crossret.data.scenes.grounding import Grounding, read_grounding
+from crossret.data.scenes.layout import grounding_path, picture_path
+from crossret.data.vocabulary import tokenize
+from crossret.explain.pictures import Panel, draw_attention
+from crossret.explain.pointing import PointingGame, pointing_answers
+from crossret.models.attention import AttentionMap
+from crossret.models.encoded import Encoded
+from crossret.models.protocol import Matcher
+
+_CAPTIONS = 256  # whose attention is held in memory at a time
+
+
+@dataclass(frozen=True)
+class GroundedSplit:
+    """A split of rendered scenes as a model encodes it, and what is true of it.
+
+    Attributes:
+        images, captions: the encoded split; a caption is its words between <start> and <end>.
+        image_of_caption: (n_captions,) int64.
+        pictures: the image files, in order.
+        boxes: (n_images, R, 4) float32 x0, y0, x1, y1 of the regions in pixels.
+        grounding: one entry a caption.
+    """
+
+    images: Encoded
+    captions: Encoded
+    image_of_caption: NDArray[np.int64]
+    pictures: list[Path]
+    boxes: NDArray[np.float32]
+    grounding: list[Grounding]
+
+    @classmethod
+    def load(
+        cls, directory: Path, split: str, data: PrecomputedDataset, images: Encoded, captions: Encoded
+    ) -> GroundedSplit:
+        """Add to an encoded split, read as ``data``, what ``render_scenes`` wrote about it.
+
+        Raises:
+            OSError: a file is missing or unreadable.
+            ValueError: a file is malformed or of another split; names the file.
+        """
+        if data.boxes is None:
+            raise FileNotFoundError(f"{boxes_path(directory, split)}: no such file, which rendered scenes have")
+        grounding_file = grounding_path(directory, split)
+        grounding = read_grounding(grounding_file)
+        if [truth.words for truth in grounding] != [tokenize(caption) for caption in data.captions]:
+            raise ValueError(f"{grounding_file}: not the words of the captions of {split}")
+        pictures = [picture_path(directory, split, image) for image in range(len(images))]
+        return cls(images, captions, data.image_of_caption, pictures, data.boxes, grounding)
+
+    def attention(self, model: Matcher, captions: NDArray[np.int64]) -> tuple[AttentionMap, ...]:
+        """How the model looks at the images of these captions beside them, <start> and <end> included."""
+        images = torch.from_numpy(self.image_of_caption[captions])
+        return model.attention(self.images[images], self.captions[torch.from_numpy(captions)])
+
+    def regions(self, captions: NDArray[np.int64], attention: AttentionMap) -> NDArray[np.float32]:
+        """(P, R, 4): boxes of the regions that the map of these captions is over, the image's first where not all."""
+        return self.boxes[self.image_of_caption[captions], : attention.weights.shape[2]]
+
+
+def play_pointing_game(model: Matcher, split: GroundedSplit) -> list[PointingGame]:
+    """The pointing game of every attention map, in the model's order; none of a model that does not attend.
+
+    A map over words has one entry, of all nouns; any other has one a head or step and, of several, one of all of them.
+
+    Raises:
+        ValueError: no caption names an object.
+    """
+    if not any(truth.objects for truth in split.grounding):
+        raise ValueError("no caption names an object: there is nothing to point at")
+    sums: dict[tuple[str, str], NDArray[np.float64]] = {}
+    for start in range(0, len(split.grounding), _CAPTIONS):
+        captions = np.arange(start, min(start + _CAPTIONS, len(split.grounding)))
+        for attention in split.attention(model, captions):
+            for query, answers in _ask(split, captions, attention):
+                total = sums.setdefault((attention.name, query), np.zeros(5))
+                total += [len(answers), *answers.sum(axis=0)]
+    return [
+        PointingGame(name, query, int(asked), *(right / asked).tolist())
+        for (name, query), (asked, *right) in ((key, (total[0], *total[1:])) for key, total in sums.items())
+    ]
+
+
+def _ask(
+    split: GroundedSplit, captions: NDArray[np.int64], attention: AttentionMap
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """By query the answers (n, 4), as ``pointing_answers`` has them, to what these captions ask of a map."""
+    strongest, regions = attention.strongest().cpu().numpy(), split.regions(captions, attention)
+    named = [split.grounding[caption].objects for caption in captions]
+    if attention.queries is None:
+        nouns = [(row, place) for row, objects in enumerate(named) for place in objects]
+        rows, places = np.array(nouns, dtype=np.int64).reshape(-1, 2).T
+        boxes = np.array([named[row][place] for row, place in nouns], np.float32).reshape(-1, 1, 4)
+        # Word 0 of an encoded caption is <start>.
+        yield "nouns", pointing_answers(strongest[rows, places + 1][:, None], regions[rows], boxes)[:, 0]
+        return
+    rows = np.array([row for row, objects in enumerate(named) if objects], np.int64)
+    boxes = np.full((len(rows), max((len(named[row]) for row in rows), default=0), 4), np.nan, np.float32)
+    for target, row in zip(boxes, rows, strict=True):
+        target[: len(named[row])] = list(named[row].values())
+    answers = pointing_answers(strongest[rows], regions[rows], boxes)
+    for number, query in enumerate(attention.queries):
+        yield query, answers[:, number]
+    if len(attention.queries) > 1:
+        yield "all", answers.reshape(-1, 4)
+
+
+def spaced_captions(split: GroundedSplit, count: int) -> list[int]:
+    """The captions of evenly spaced images, of each the one that names most objects: not picked by success.
+
+    Args:
+        count: how many; all images give one where there are fewer.
+    """
+    chosen = []
+    for image in np.linspace(0, len(split.images) - 1, min(count, len(split.images))).astype(int):
+        own = np.flatnonzero(split.image_of_caption == image)
+        chosen.append(max(own.tolist(), key=lambda caption: len(split.grounding[caption].objects)))
+    return chosen
+
+
+def draw_captions(
+    directory: str | os.PathLike[str], model: Matcher, split: GroundedSplit, captions: Sequence[int]
+) -> list[str]:
+    """Write the pictures of some captions' attention over their images; see ``draw_attention``.
+
+    Args:
+        directory: made if absent.
+        captions: their indices.
+
+    Returns:
+        The names of the files in the directory: ``{caption:05d}.png``, and of a model with several maps
+        ``{caption:05d}-{map}.png`` of each.
+
+    Raises:
+        OSError: an image's file is missing, or a picture cannot be written.
+        ValueError: an image's file is malformed; names it.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    names = []
+    for caption in captions:
+        maps = split.attention(model, np.array([caption]))
+        pixels = _read_picture(split.pictures[split.image_of_caption[caption]])
+        for attention in maps:
+            names.append(f"{caption:05d}-{attention.name}.png" if len(maps) > 1 else f"{caption:05d}.png")
+            boxes = split.regions(np.array([caption]), attention)[0]
+            draw_attention(directory / names[-1], pixels, boxes, *_panels(attention, split.grounding[caption], boxes))
+    return names
+
+
+def _panels(
+    attention: AttentionMap, truth: Grounding, boxes: NDArray[np.float32]
+) -> tuple[str, list[Panel], list[NDArray[np.float32]]]:
+    """What ``draw_attention`` shows of the map of one caption: title, panels and the objects of the image."""
+    strength, strongest = attention.strength[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
+    title = " ".join(truth.words)
+    # Word 0 of an encoded caption is <start>.
+    if attention.queries is None:
+        of_words = [[truth.objects[place]] if place in truth.objects else [] for place in range(len(truth.words))]
+        each = zip(truth.words, strength[1:], strongest[1:], of_words, strict=False)
+        return title, [Panel(*contents) for contents in each], []
+    objects = list(truth.objects.values())
+    centred = [pointing_answers(strongest[None], boxes[None], box[None, None])[0, :, 2] for box in objects]
+    weights = attention.word_weights
+    panels = []
+    for number, query in enumerate(attention.queries):
+        looked_at = [box for box, answers in zip(objects, centred, strict=True) if answers[number]]
+        words = None
+        if weights is not None:
+            words = list(zip(["<start>", *truth.words, "<end>"], weights[0, number].tolist(), strict=False))
+        panels.append(Panel(query, strength[number], strongest[number], looked_at, words))
+    return title, panels, objects
+
+
+def _read_picture(path: Path) -> NDArray[np.uint8]:
+    with open(path, "rb") as file:
+        try:
+            with Image.open(file) as picture:
+                return np.asarray(picture.convert("RGB"))
+        # What decoders raise of malformed files, which does not name them.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path}: not a readable image ({error})") from error

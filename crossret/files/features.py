@@ -1,0 +1,143 @@
+"""Region or word features on the disk: one padded .npy file, or a directory that holds a corpus of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossret.files.arrays import map_array
+
+FEATURE_DTYPES = ("<f2", "<f4", "<f8")
+LENGTH_DTYPES = ("|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8")
+
+FEATURES, LENGTHS = "features.npy", "lengths.npy"
+VALUES, OFFSETS = "values.npy", "offsets.npy"
+
+
+@dataclass(frozen=True)
+class StoredItems:
+    """Memory-mapped features of some items, validated.
+
+    Attributes:
+        path: the file that holds the features.
+        values: (n, L, D) padded, or (rows, D) packed; float16, float32 or float64.
+        lengths: (n,) int64, rows of each padded item, each in 1..L; None where all have L, and for packed ones.
+        offsets: (n + 1,) int64, where the rows of each packed item begin and end; None for padded ones.
+    """
+
+    path: Path
+    values: NDArray[np.floating]
+    lengths: NDArray[np.int64] | None = None
+    offsets: NDArray[np.int64] | None = None
+
+    @property
+    def features(self) -> Any:
+        """As the scores of ``crossret_kernels`` take them: the array, or (values, cu_seqlens)."""
+        return self.values if self.offsets is None else (self.values, self.offsets)
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.values.shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def is_finite(self, item: int) -> bool:
+        """Whether float32 can hold all features of one item."""
+        if self.offsets is not None:
+            rows = self.values[self.offsets[item] : self.offsets[item + 1]]
+        else:
+            rows = self.values[item][: None if self.lengths is None else self.lengths[item]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(rows.astype(np.float32)).all())
+
+    @staticmethod
+    def of_file(path: Path, lengths: Path | None = None) -> StoredItems:
+        """Padded features (n, L, D) and, where items are not all as long, a file of (n,) integers.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: a file is not such an array; names the file and the item.
+        """
+        values = map_array(path, ndim=3, dtypes=FEATURE_DTYPES)
+        n, longest = values.shape[:2]
+        if lengths is None:
+            return StoredItems(path, values)
+        sizes = map_array(lengths, ndim=1, dtypes=LENGTH_DTYPES)
+        if sizes.shape != (n,):
+            raise ValueError(f"{lengths}: {path} has {n} items, so expected shape ({n},), got {sizes.shape}")
+        wrong = np.flatnonzero((sizes < 1) | (sizes > longest))
+        if len(wrong):
+            raise ValueError(f"{lengths}: item {wrong[0]} has length {sizes[wrong[0]]}, expected 1 to {longest}")
+        return StoredItems(path, values, lengths=sizes.astype(np.int64))
+
+    @staticmethod
+    def of_directory(directory: Path) -> StoredItems:
+        """A corpus: ``features.npy`` (n, L, D) and perhaps ``lengths.npy`` (n,), or ``values.npy`` (rows, D) and
+        ``offsets.npy`` (n + 1,), of which item i has the rows offsets[i] to offsets[i + 1].
+
+        Raises:
+            OSError: the files are missing or cannot be read.
+            ValueError: a file is not such an array, or both forms are there; names the file and the item.
+        """
+        padded, packed = (directory / FEATURES).exists(), (directory / VALUES).exists()
+        if padded and packed:
+            raise ValueError(f"{directory}: holds both {FEATURES} and {VALUES}; a corpus is one of them")
+        if not padded and not packed:
+            raise FileNotFoundError(f"{directory}: no {FEATURES}, and no {VALUES} with {OFFSETS}")
+        if padded:
+            lengths = directory / LENGTHS
+            return StoredItems.of_file(directory / FEATURES, lengths if lengths.exists() else None)
+        path = directory / OFFSETS
+        values = map_array(directory / VALUES, ndim=2, dtypes=FEATURE_DTYPES)
+        stored = map_array(path, ndim=1, dtypes=LENGTH_DTYPES)
+        outside = np.flatnonzero((stored < 0) | (stored > len(values)))
+        if len(outside):
+            place = outside[0]
+            raise ValueError(
+                f"{path}: offset {place} is {stored[place]}, expected 0 to the {len(values)} rows of {VALUES}"
+            )
+        offsets = stored.astype(np.int64)
+        if offsets[0] != 0 or offsets[-1] != len(values) or len(offsets) < 2:
+            raise ValueError(
+                f"{path}: must go from 0 to the {len(values)} rows of {VALUES}, "
+                f"but goes from {offsets[0]} to {offsets[-1]}"
+            )
+        empty = np.flatnonzero(np.diff(offsets) < 1)
+        if len(empty):
+            item = empty[0]
+            raise ValueError(f"{path}: item {item} has rows {offsets[item]} to {offsets[item + 1]}: needs at least one")
+        return StoredItems(directory / VALUES, values, offsets=offsets)
+
+
+def check_dimensions(regions: StoredItems, words: StoredItems) -> None:
+    """Raise a ValueError that names both files where regions and words cannot be compared."""
+    if regions.dim != words.dim:
+        raise ValueError(
+            f"{words.path}: words have {words.dim} dimensions, but the regions of {regions.path} have {regions.dim}"
+        )
+
+
+def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
+    """What to say of a score that is no finite number: names the file and the item of the features that made it so.
+
+    Args:
+        scored: what was scored, as items and the index of one of them.
+    """
+    for items, index in scored:
+        if not items.is_finite(index):
+            return f"{items.path}: item {index} has features that are not finite in float32"
+    places = " with ".join(f"item {index} of {items.path}" for items, index in scored)
+    return f"{places}: the score is beyond float32, the features are too large"
+
+
+def check_output(output: Path, *inputs: Path | None) -> None:
+    """Raise a ValueError where a file to write is one of those to read."""
+    for path in inputs:
+        if path is not None and output.exists() and path.exists() and path.samefile(output):
+            raise ValueError(f"{output}: what is written would take the place of this input; write it elsewhere")

@@ -1,0 +1,89 @@
+"""JSON: whatever is wrong with what others wrote is one ValueError that names the place; our own is written whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from crossret.files.atomic import atomic_write
+
+# Any whole number of so many digits is also a float; Python itself reads 4300 digits in quadratic time.
+_MOST_DIGITS = 300
+
+
+def parse_json(text: str | bytes, place: str | os.PathLike[str]) -> Any:
+    """The value of a JSON text; bytes are UTF-8.
+
+    Args:
+        text: what to parse.
+        place: the file, or the part of one, that errors begin with.
+
+    Raises:
+        ValueError: not JSON, nested too deeply, a whole number of more than 300 digits, or half of a surrogate pair
+            in a string, which no UTF-8 file can hold.
+    """
+    try:
+        value = json.loads(text.decode() if isinstance(text, bytes) else text, parse_int=_whole_number)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError(f"{place}: not JSON (nested too deeply)") from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"{place}: not JSON (its text is not Unicode: {error.reason})") from None
+    except ValueError as error:
+        raise ValueError(f"{place}: not JSON ({error})") from error
+    return value
+
+
+def parse_json_object(text: str | bytes, place: str | os.PathLike[str]) -> dict[str, Any]:
+    """As ``parse_json``, of a text that must be a JSON object.
+
+    Raises:
+        ValueError: as ``parse_json``, or the value is no object.
+    """
+    value = parse_json(text, place)
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: not a JSON object, but {type(value).__name__}")
+    return value
+
+
+def write_json(path: str | os.PathLike[str], contents: object) -> None:
+    """Write JSON for people and programs, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(path) as file:
+        file.write(json.dumps(contents, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def write_json_lines(path: str | os.PathLike[str], entries: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(path) as file:
+        for entry in entries:
+            file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+
+
+def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read one JSON object a line, as a training's log.jsonl has them.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line is not a JSON object; names the file and the line.
+    """
+    entries = []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        entries.append(parse_json_object(line, f"{path}, line {number}"))
+    return entries
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)

@@ -1,0 +1,80 @@
+"""What a model looks at: attention over the regions of an image beside a caption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from crossret.models.encoded import Encoded
+from crossret.scorers import CrossAttentionScorer
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """One way in which a model looks at the regions of P images beside their captions, zero at the padding.
+
+    Q queries look at R regions: the caption's words, or the heads or steps of a model that attends within the image.
+
+    Attributes:
+        name: which of the model's ways: "t2i", "i2t", "heads", "steps".
+        weights: (P, Q, R) float. Each query's weights over the regions sum to one; where regions attend to words
+            ("i2t"), each region's weights over the words do.
+        strength: (P, Q, R) float, at least 0: the brightness of pictures. Of words, weight times relevance where that
+            is positive, which "considers the importance of both region and word" (SCAN Figs. 4 and 7-9).
+        queries: what the Q queries are called; None where they are the caption's words.
+        word_weights: (P, Q, W) float, how the queries that are no words weigh the caption's words; None where they
+            are words.
+    """
+
+    name: str
+    weights: Tensor
+    strength: Tensor
+    queries: tuple[str, ...] | None = None
+    word_weights: Tensor | None = None
+
+    def strongest(self) -> Tensor:
+        """(P, Q) int64: the region with the largest weight of each query, outlined in SCAN Fig. 4."""
+        return self.weights.argmax(dim=2)
+
+
+@torch.no_grad()
+def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, captions: Encoded) -> AttentionMap:
+    """What the score of image i with caption i saw, for P encoded images and as many encoded captions.
+
+    Takes memory for 2 * P * W * R numbers: meant for chosen pairs, not for every image with every caption.
+
+    Args:
+        scorer: the model's; its options are followed, and its direction is the map's name.
+        images: P entries, for instance of ``Scan.encode_images``, one a pair (repeat an image where it is needed).
+        captions: P entries.
+
+    Raises:
+        ValueError: there are not as many images as captions.
+    """
+    pairs = paired(images, captions)
+    _, weights, relevance = scorer.attention(
+        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs
+    )
+    return word_map(scorer.direction, weights, relevance)
+
+
+def word_map(direction: str, weights: Tensor, relevance: Tensor) -> AttentionMap:
+    """The map of words over regions from weights (P, queries, contexts) and relevances (P, queries) of a direction."""
+    strength = weights * relevance.clamp(min=0)[:, :, None]
+    if direction == "i2t":
+        weights, strength = weights.transpose(1, 2), strength.transpose(1, 2)
+    return AttentionMap(direction, weights, strength)
+
+
+def paired(images: Encoded, captions: Encoded) -> Tensor:
+    """The pairs (i, i) of as many images as captions, (P, 2) int64.
+
+    Raises:
+        ValueError: there are not as many images as captions.
+    """
+    if len(images) != len(captions):
+        raise ValueError(f"images and captions must be pairs, got {len(images)} images and {len(captions)} captions")
+    each = torch.arange(len(images), device=images.sequences.device)
+    return torch.stack([each, each], 1)

@@ -1,0 +1,137 @@
+"""What a model keeps of encoded images or captions until they are scored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from crossret.data.batches import check_lengths
+from crossret.files.tensors import read_header, read_tensors, write_tensors
+
+_VECTOR = "vectors."
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded images or captions, one entry an item.
+
+    Attributes:
+        sequences: (n, L, D) floating point, the regions or words of each item, padded to the longest.
+        lengths: (n,) int64, how many of the L rows belong to the item, each in 1..L.
+        vectors: more that a model keeps of every item, by name, each (n, …); may be empty.
+
+    Raises:
+        TypeError: a field is no tensor of the right kind.
+        ValueError: shapes do not agree, or a length is out of range (the message names the item).
+    """
+
+    sequences: Tensor
+    lengths: Tensor
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.sequences.is_floating_point():
+            raise TypeError(f"sequences must be floating point, got {self.sequences.dtype}")
+        if self.sequences.dim() != 3:
+            raise ValueError(f"sequences must have shape (n, L, D), got {tuple(self.sequences.shape)}")
+        if self.lengths.dtype != torch.int64:
+            raise TypeError(f"lengths must be int64, got {self.lengths.dtype}")
+        n = len(self.sequences)
+        if self.lengths.shape != (n,):
+            raise ValueError(f"lengths must have shape ({n},), one an item, got {tuple(self.lengths.shape)}")
+        for name, vector in self.vectors.items():
+            if vector.dim() == 0 or len(vector) != n:
+                raise ValueError(f"vectors[{name!r}] must have {n} entries, one an item, got {tuple(vector.shape)}")
+        check_lengths(self.lengths, self.sequences.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, items: slice | Tensor) -> Encoded:
+        """The items of a slice (a view) or of an int64 tensor of indices (a copy)."""
+        if not isinstance(items, (slice, Tensor)):
+            raise TypeError(f"an Encoded is indexed by a slice or an int64 tensor, not {type(items).__name__}")
+        return self._map(lambda tensor: tensor[items])
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Encoded:
+        """The same on another device; ``dtype`` is for sequences and floating-point vectors, never for lengths."""
+        return self._map(
+            lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+        )
+
+    def detach(self) -> Encoded:
+        """The same without history, so that no gradient flows back to the encoder."""
+        return self._map(Tensor.detach)
+
+    def cpu(self) -> Encoded:
+        """The same in main memory."""
+        return self.to("cpu")
+
+    @staticmethod
+    def concat(parts: Sequence[Encoded]) -> Encoded:
+        """All items of ``parts`` in order, padded with zeros to the longest.
+
+        So are vectors of one number a row, as far as they differ in length: with zeros, or with -1 where they are
+        places, integers.
+
+        Raises:
+            ValueError: there are no parts, or they differ in D or in the names of their vectors.
+        """
+        if not parts:
+            raise ValueError("parts: nothing to concatenate")
+        first = parts[0]
+        for index, part in enumerate(parts):
+            if part.sequences.shape[2] != first.sequences.shape[2] or part.vectors.keys() != first.vectors.keys():
+                raise ValueError(f"parts[{index}] differs from parts[0] in D or in the names of its vectors")
+        n = sum(len(part) for part in parts)
+        longest = max(part.sequences.shape[1] for part in parts)
+        sequences = first.sequences.new_zeros(n, longest, first.sequences.shape[2])
+        begin = 0
+        for part in parts:
+            sequences[begin : begin + len(part), : part.sequences.shape[1]] = part.sequences
+            begin += len(part)
+        lengths = torch.cat([part.lengths for part in parts])
+        vectors = {name: _joined([part.vectors[name] for part in parts]) for name in first.vectors}
+        return Encoded(sequences, lengths, vectors)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, atomically."""
+        vectors = {_VECTOR + name: vector for name, vector in self.vectors.items()}
+        write_tensors(path, {"sequences": self.sequences, "lengths": self.lengths, **vectors}, {"kind": "encoded"})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Encoded:
+        """Read what ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not an Encoded; the message names the file and the tensor.
+        """
+        shapes, metadata = read_header(path)
+        vectors = [name for name in shapes if name.startswith(_VECTOR)]
+        if metadata.get("kind") != "encoded" or shapes.keys() - set(vectors) != {"sequences", "lengths"}:
+            raise ValueError(f"{path}: does not hold encoded images or captions")
+        tensors = read_tensors(path, shapes)
+        try:
+            return Encoded(
+                tensors["sequences"], tensors["lengths"], {name[len(_VECTOR) :]: tensors[name] for name in vectors}
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+        vectors = {name: change(vector) for name, vector in self.vectors.items()}
+        return Encoded(change(self.sequences), change(self.lengths), vectors)
+
+
+def _joined(vectors: Sequence[Tensor]) -> Tensor:
+    if all(vector.dim() == 2 for vector in vectors):
+        longest = max(vector.shape[1] for vector in vectors)
+        fill = 0 if vectors[0].is_floating_point() else -1
+        vectors = [F.pad(vector, (0, longest - vector.shape[1]), value=fill) for vector in vectors]
+    return torch.cat(list(vectors))

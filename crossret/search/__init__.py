@@ -1,0 +1,1 @@
+"""Searching and scoring without the matrix of all scores, in bounded memory."""

@@ -1,0 +1,17 @@
+"""Training of any model that scores images with captions."""
+
+from crossret.hyperparameters import TrainingConfig
+from crossret.models.checkpoints import load_model, save_model
+from crossret.training.loop import BEST, CHECKPOINT, LOG, ResumedElsewhere, TrainingResult, train
+
+__all__ = [
+    "BEST",
+    "CHECKPOINT",
+    "LOG",
+    "ResumedElsewhere",
+    "TrainingConfig",
+    "TrainingResult",
+    "load_model",
+    "save_model",
+    "train",
+]

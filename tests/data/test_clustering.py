@@ -1,0 +1,212 @@
+"""K-means over regions: the same rule in NumPy, image by image; padding, equal regions, memory, mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from crossret.data.clustering import cluster_regions
+from tests.kernels.strategies import examples
+
+
+def by_hand(
+    regions: NDArray[np.float64], clusters: int, iterations: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """One image (R, D) → (centres, D) and (R,)."""
+    centres = [regions[((regions - regions.mean(0)) ** 2).sum(1).argmin()]]
+    spread = np.sort(((regions - centres[0]) ** 2).sum(1))[(len(regions) - 1) // 2]
+    while len(centres) < clusters:
+        distances = ((regions[:, None] - np.stack(centres)) ** 2).sum(2).min(1)
+        if distances.max() <= 1e-5 * spread:
+            break
+        centres.append(regions[distances.argmax()])
+    means = np.stack(centres)
+
+    def nearest() -> NDArray[np.int64]:
+        return ((regions[:, None] - means) ** 2).sum(2).argmin(1)
+
+    assignment = nearest()
+    for _ in range(iterations):
+        for cluster in range(len(means)):
+            if (assignment == cluster).any():
+                means[cluster] = regions[assignment == cluster].mean(0)
+        before, assignment = assignment, nearest()
+        if (before == assignment).all():
+            break
+    return means, assignment
+
+
+@given(
+    # Of two regions, both are as near to their mean.
+    lengths=st.lists(st.integers(1, 12).filter(lambda length: length != 2), min_size=1, max_size=4),
+    clusters=st.integers(1, 6),
+    iterations=st.sampled_from([1, 2, 100]),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    offset=st.sampled_from([0.0, 3.0]),
+    seed=st.integers(0, 10**6),
+)
+@examples(60)
+def test_centres_are_those_of_the_rule(
+    lengths: list[int], clusters: int, iterations: int, scale: float, offset: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    features = scale * (rng.standard_normal((len(lengths), max(lengths) + 1, 5)) + offset)
+    narrow = features.astype(np.float32)
+    padded = narrow.copy()
+    for item, length in enumerate(lengths):
+        padded[item, length:] = np.nan
+    centres, assignment, counts = cluster_regions(
+        torch.from_numpy(padded), torch.tensor(lengths), clusters=clusters, iterations=iterations
+    )
+    assert centres.shape == (len(lengths), clusters, 5)
+    for item, length in enumerate(lengths):
+        means, nearest = by_hand(narrow[item, :length].astype(np.float64), clusters, iterations)
+        assert counts[item] == len(means)
+        assert assignment[item, :length].tolist() == nearest.tolist()
+        assert (assignment[item, length:] == -1).all()
+        np.testing.assert_allclose(centres[item, : len(means)], means, rtol=1e-5, atol=2e-5 * scale)
+        assert not centres[item, len(means) :].any()
+
+
+@given(different=st.integers(1, 6), clusters=st.integers(1, 8), seed=st.integers(0, 10**6))
+@examples(20)
+def test_equal_regions_share_a_centre(different: int, clusters: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    member = rng.permutation(np.arange(20) % different)
+    features = torch.from_numpy(rng.standard_normal((1, different, 7))[:, member] + 2).float()
+    centres, assignment, counts = cluster_regions(features, clusters=clusters)
+    assert counts.tolist() == [min(different, clusters)]
+    assert not centres[0, counts[0] :].any()
+    if clusters >= different:
+        torch.testing.assert_close(centres[0][assignment[0]], features[0])
+
+
+@pytest.mark.parametrize("far", [1e4, 1e8, 1e20])
+def test_a_region_far_out_does_not_make_others_the_same(far: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(10, 8, generator=generator)
+    features = truth[torch.arange(30) % 10].clone()
+    features[[7, 17, 27]] = far
+    centres, assignment, counts = cluster_regions(features[None], clusters=12)
+    assert counts.tolist() == [10]
+    torch.testing.assert_close(centres[0][assignment[0]], features)
+    few, assignment, _ = cluster_regions(features[None], clusters=4)
+    own = assignment[0] == assignment[0, 7]
+    assert own.nonzero()[:, 0].tolist() == [7, 17, 27]
+    assert few[0][assignment[0, ~own]].abs().max() < 3
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-18, 1e18, 1e20, 1e37])
+def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
+    features = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([12, 7, 9])
+    expected = cluster_regions(features, lengths, clusters=5)
+    centres, assignment, counts = cluster_regions(features * scale, lengths, clusters=5)
+    assert torch.equal(assignment, expected[1])
+    assert torch.equal(counts, expected[2])
+    torch.testing.assert_close(centres / scale, expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_regions_beside_a_large_offset_are_told_apart() -> None:
+    features = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = cluster_regions(features, clusters=5)
+    centres, assignment, counts = cluster_regions(features + 1e6, clusters=5)
+    assert torch.equal(assignment, expected[1])
+    assert counts.tolist() == [5, 5]
+    torch.testing.assert_close(centres - 1e6, expected[0], rtol=0, atol=1e-8)
+
+
+def test_clusters_that_are_there_are_found() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randn(3, 32, 64, generator=generator)
+    member = torch.stack([torch.randperm(100, generator=generator) % 32 for _ in range(3)])
+    features = truth.gather(1, member[:, :, None].expand(-1, -1, 64))
+    features = features + 0.01 * torch.randn(features.shape, generator=generator)
+    centres, assignment, counts = cluster_regions(features, clusters=32)
+    assert counts.tolist() == [32] * 3
+    for image in range(3):
+        same = member[image][:, None] == member[image]
+        assert torch.equal(assignment[image][:, None] == assignment[image], same)
+        found = centres[image][assignment[image]]
+        torch.testing.assert_close(found, truth[image][member[image]], rtol=0, atol=0.05)
+
+
+def test_inertia_is_near_that_of_scikit_learn() -> None:
+    cluster = pytest.importorskip("sklearn.cluster")
+    features = np.random.default_rng(0).standard_normal((4, 100, 32)).astype(np.float32)
+    centres, assignment, _ = cluster_regions(torch.from_numpy(features), clusters=32)
+    for image in range(4):
+        ours = ((features[image] - centres[image][assignment[image]].numpy()) ** 2).sum()
+        theirs = cluster.KMeans(32, n_init=1, random_state=0).fit(features[image]).inertia_
+        assert ours < 1.15 * theirs
+
+
+def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = torch.randn(9, 12, 5)
+    whole = cluster_regions(features, clusters=4)
+    monkeypatch.setattr("crossret.data.clustering._BLOCK_BYTES", 1)
+    for together, alone in zip(whole, cluster_regions(features, clusters=4), strict=True):
+        torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_in_its_image(number: float) -> None:
+    features = torch.randn(2, 12, 5)
+    expected = cluster_regions(features, clusters=4)
+    features[0, 3, 2] = number
+    centres, assignment, counts = cluster_regions(features, clusters=4)
+    torch.testing.assert_close(centres[0, 0], features[0].mean(0), equal_nan=True)
+    assert not assignment[0].any()
+    assert counts.tolist() == [1, 4]
+    torch.testing.assert_close(centres[1], expected[0][1])
+
+
+def test_tolerance_is_of_the_median_squared_distance() -> None:
+    features = torch.tensor([[[0.0], [1.0], [1.1], [-1.0], [-1.1], [1000.0], [-1000.0]]])  # the median is 1.21
+    assert cluster_regions(features, clusters=7)[2].tolist() == [7]
+    assert cluster_regions(features, clusters=7, tolerance=0.0082)[2].tolist() == [7]  # 0.01 / 1.21 = 0.00826
+    assert cluster_regions(features, clusters=7, tolerance=0.0083)[2].tolist() == [5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes_and_gradients(dtype: torch.dtype) -> None:
+    features = torch.randn(2, 9, 5).to(dtype).requires_grad_()
+    centres, assignment, _ = cluster_regions(features, clusters=3)
+    assert centres.dtype == dtype
+    assert not centres.requires_grad
+    means, nearest = by_hand(features[1].detach().double().numpy(), 3, 100)
+    assert assignment[1].tolist() == nearest.tolist()
+    torch.testing.assert_close(centres[1].double(), torch.from_numpy(means), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": torch.zeros(2, 3)}, r"features must have shape \(n, R, D\)"),
+        ({"lengths": torch.tensor([2])}, r"lengths must have shape \(2,\), one an image"),
+        ({"lengths": torch.tensor([[2], [3]])}, r"lengths must have shape \(2,\), one an image, got \(2, 1\)"),
+        ({"lengths": torch.tensor([3, 4])}, r"lengths\[1\]"),
+        ({"clusters": 0}, "clusters must be at least 1, not 0"),
+        ({"iterations": 0}, "iterations must be at least 1, not 0"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster_regions(**{"features": torch.zeros(2, 3, 4), "clusters": 2, **changes})
+
+
+def test_integers_are_no_features() -> None:
+    with pytest.raises(TypeError, match="features must be floating point"):
+        cluster_regions(torch.zeros(2, 3, 4, dtype=torch.int64), clusters=2)
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([2.0, 3.0]), torch.tensor([True, True])])
+def test_lengths_are_int64(lengths: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match="lengths must be int64, got torch"):
+        cluster_regions(torch.zeros(2, 3, 4), lengths, clusters=2)

@@ -1,0 +1,126 @@
+"""A precomputed split as training and evaluation read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.precomputed import PrecomputedDataset
+from crossret.data.vocabulary import Vocabulary
+from crossret.evaluation import encode_dataset
+from crossret.models.encoded import Encoded
+from crossret.search.retrieval import retrieve_images
+
+IMAGES = 5
+
+
+@pytest.fixture(params=[1, 5], ids=["a row an image", "a row a caption"])
+def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> PrecomputedCorpus:
+    features = np.random.default_rng(0).standard_normal((IMAGES, 3, 4)).astype(np.float32)
+    np.save(tmp_path / "dev_ims.npy", features.repeat(request.param, axis=0))
+    captions = [f"word{index % 7} " * (1 + index % 4) for index in range(5 * IMAGES)]
+    (tmp_path / "dev_caps.txt").write_text("\n".join(captions), "utf-8")
+    return PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), Vocabulary.build(captions, min_count=1))
+
+
+def with_boxes(corpus: PrecomputedCorpus, change: int = 0) -> PrecomputedCorpus:
+    """The same with boxes, the negative of the features; ``change`` is added to one of the last image's."""
+    data = corpus.data
+    boxes = -np.array(data.features)
+    boxes[data.feature_rows[-1], 1, 2] += change
+    path = Path(str(data.features.filename)).with_name("dev_boxes.npy")
+    np.save(path, boxes)
+    found = PrecomputedCorpus(PrecomputedDataset(path.parent, "dev"), corpus.vocabulary)
+    path.unlink()  # mapped still
+    return found
+
+
+def test_the_fingerprint_tells_other_data(corpus: PrecomputedCorpus, tmp_path: Path) -> None:
+    same = PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), corpus.vocabulary)
+    assert same.fingerprint() == corpus.fingerprint()
+    features = np.array(corpus.data.features)
+    features[corpus.data.feature_rows[3], 2, 1] += 1
+    seen = {corpus.fingerprint()}
+    for array in (features, np.array(corpus.data.features).reshape(len(features), 4, 3)):
+        np.save(tmp_path / "other_ims.npy", array)
+        (tmp_path / "other_caps.txt").write_text((tmp_path / "dev_caps.txt").read_text())
+        seen.add(PrecomputedCorpus(PrecomputedDataset(tmp_path, "other"), corpus.vocabulary).fingerprint())
+    (tmp_path / "dev_caps.txt").write_text("word\n" * corpus.n_captions)
+    seen.add(PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), corpus.vocabulary).fingerprint())
+    assert len(seen) == 4
+
+
+def test_the_fingerprint_tells_other_boxes(corpus: PrecomputedCorpus) -> None:
+    seen = {corpus.fingerprint(), with_boxes(corpus).fingerprint(), with_boxes(corpus, 1).fingerprint()}
+    assert len(seen) == 3
+    assert with_boxes(corpus).fingerprint() in seen
+
+
+def test_the_fingerprint_without_boxes_is_that_of_older_checkpoints(corpus: PrecomputedCorpus) -> None:
+    assert corpus.fingerprint() in ("3000a8abfa30f82b0b3876a91d6ea413", "b3163cff80b162829e873b563b8d02e8")
+
+
+class Recorder(torch.nn.Module):
+    """A model that keeps the boxes that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.boxes: list[torch.Tensor] = []
+
+    def encode_images(
+        self, features: torch.Tensor, lengths: torch.Tensor | None = None, boxes: torch.Tensor | None = None
+    ) -> Encoded:
+        self.boxes += [] if boxes is None else [boxes]
+        return Encoded(features, torch.full((len(features),), 3))
+
+    def encode_captions(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Encoded:
+        return Encoded(torch.ones(len(tokens), 1, 4), torch.ones(len(tokens), dtype=torch.int64))
+
+    def score(self, images: Encoded, captions: Encoded) -> torch.Tensor:
+        return torch.zeros(len(images), len(captions))
+
+
+@pytest.mark.parametrize("work", ["evaluation", "search"])
+def test_boxes_reach_the_model_where_there_are_any(corpus: PrecomputedCorpus, work: str) -> None:
+    model = Recorder()
+    for data in (corpus, with_boxes(corpus)):
+        if work == "evaluation":
+            encode_dataset(model, data, batch_size=2)
+        else:
+            retrieve_images(model, ["word1"], data, k=1)
+    features = np.array(corpus.data.features)[corpus.data.feature_rows]
+    assert torch.equal(torch.cat(model.boxes), torch.from_numpy(-features))
+
+
+def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:
+    features = np.random.default_rng(0).standard_normal((IMAGES, 3, 4)).astype(np.float32)
+    regions, boxes = zip(*corpus.image_batches(2), strict=True)
+    assert [len(batch) for batch in regions] == [2, 2, 1]
+    assert torch.equal(torch.cat(regions), torch.from_numpy(features))
+    assert boxes == (None, None, None)
+    regions, boxes = zip(*with_boxes(corpus).image_batches(2), strict=True)
+    assert torch.equal(torch.cat(regions), torch.from_numpy(features))
+    assert torch.equal(torch.cat(boxes), torch.from_numpy(-features))
+
+
+def test_captions_come_in_order(corpus: PrecomputedCorpus) -> None:
+    seen = []
+    for tokens, lengths in corpus.caption_batches(4):
+        seen += [row[:length].tolist() for row, length in zip(tokens, lengths.tolist(), strict=True)]
+        assert not any(row[length:].any() for row, length in zip(tokens, lengths.tolist(), strict=True))
+    assert seen == [corpus.vocabulary.encode(caption) for caption in corpus.data.captions]
+
+
+def test_training_batches_can_start_anywhere(corpus: PrecomputedCorpus) -> None:
+    whole = list(corpus.training_batches(4, seed=1, epoch=2))
+    assert sorted(torch.cat([batch.caption_ids for batch in whole]).tolist()) == list(range(corpus.n_captions))
+    for start in (0, 3, len(whole)):
+        rest = list(corpus.training_batches(4, seed=1, epoch=2, start=start))
+        assert [batch.caption_ids.tolist() for batch in rest] == [batch.caption_ids.tolist() for batch in whole[start:]]
+    other = list(corpus.training_batches(4, seed=1, epoch=3))
+    assert [batch.caption_ids.tolist() for batch in other] != [batch.caption_ids.tolist() for batch in whole]

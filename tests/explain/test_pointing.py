@@ -1,0 +1,146 @@
+"""Attention kept for pictures: it agrees with the scores and ignores padding; the pointing game counts right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.explain.pointing import pointing_answers
+from crossret.models.attention import paired, word_region_attention
+from crossret.models.encoded import Encoded
+from crossret.scorers import CrossAttentionScorer
+from tests.kernels.strategies import NORM_MODES
+
+
+def some_items(n: int, longest: int, dim: int, seed: int) -> Encoded:
+    """n items of 1 to ``longest`` rows; NaN at the padding, where nothing may look."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (n,), generator=generator)
+    sequences = torch.randn(n, longest, dim, generator=generator, dtype=torch.float64)
+    sequences[torch.arange(longest) >= lengths[:, None]] = torch.nan
+    return Encoded(sequences, lengths)
+
+
+@settings(max_examples=60)
+@given(
+    direction=st.sampled_from(["t2i", "i2t"]),
+    raw_feature_norm=st.sampled_from(NORM_MODES),
+    clip_slope=st.sampled_from([0.0, 0.1]),
+    pooling=st.sampled_from(["lse", "avg", "sum", "max"]),
+    normalize=st.booleans(),
+    pairs=st.integers(1, 3),
+    sizes=st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 4)),
+    seed=st.integers(0, 2**16),
+)
+def test_pooled_relevance_is_the_score(
+    direction: str,
+    raw_feature_norm: str,
+    clip_slope: float,
+    pooling: str,
+    normalize: bool,
+    pairs: int,
+    sizes: tuple[int, int, int],
+    seed: int,
+) -> None:
+    regions, words, dim = sizes
+    images, captions = some_items(pairs, regions, dim, seed), some_items(pairs, words, dim, seed + 1)
+    scorer = CrossAttentionScorer(
+        direction,
+        raw_feature_norm=raw_feature_norm,
+        clip_slope=clip_slope,
+        lambda_softmax=4.0,
+        pooling=pooling,
+        lambda_lse=5.0,
+        normalize=normalize,
+    )
+    scores, weights, relevances = scorer.attention(
+        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=paired(images, captions)
+    )
+    attention = word_region_attention(scorer, images, captions)
+    strength = weights * relevances.clamp(min=0)[:, :, None]
+    torch.testing.assert_close(attention.weights, weights if direction == "t2i" else weights.mT)
+    torch.testing.assert_close(attention.strength, strength if direction == "t2i" else strength.mT)
+    queries = captions if direction == "t2i" else images
+    pooled = []
+    for relevance, length in zip(relevances, queries.lengths, strict=True):
+        r = relevance[:length]
+        pooled.append({"lse": torch.logsumexp(5 * r, 0) / 5, "avg": r.mean(), "sum": r.sum(), "max": r.max()}[pooling])
+    expected = scorer(images.sequences, captions.sequences, captions.lengths, images.lengths).diagonal()
+    torch.testing.assert_close(torch.stack(pooled), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(scores, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=20)
+@given(direction=st.sampled_from(["t2i", "i2t"]), seed=st.integers(0, 2**16))
+def test_weights_sum_to_one_over_what_is_attended(direction: str, seed: int) -> None:
+    images, captions = some_items(3, 4, 5, seed), some_items(3, 6, 5, seed + 1)
+    attention = word_region_attention(CrossAttentionScorer(direction), images, captions)
+    assert attention.weights.shape == attention.strength.shape == (3, 6, 4)
+    over_contexts = attention.weights.sum(dim=2 if direction == "t2i" else 1)
+    lengths = captions.lengths if direction == "t2i" else images.lengths
+    real = torch.arange(over_contexts.shape[1]) < lengths[:, None]
+    torch.testing.assert_close(over_contexts, real.double())
+    assert (attention.name, attention.queries, attention.word_weights) == (direction, None, None)
+
+
+def test_a_word_looks_at_the_region_that_is_like_it() -> None:
+    regions = torch.eye(4)[None]
+    words = torch.eye(4)[[2, 0, 3]][None]
+    attention = word_region_attention(
+        CrossAttentionScorer("t2i"), Encoded(regions, torch.tensor([4])), Encoded(words, torch.tensor([3]))
+    )
+    assert attention.strongest().tolist() == [[2, 0, 3]]
+
+
+def test_images_without_partners_are_an_error() -> None:
+    with pytest.raises(ValueError, match="2 images and 3 captions"):
+        word_region_attention(CrossAttentionScorer(), some_items(2, 3, 4, 0), some_items(3, 3, 4, 0))
+
+
+HERE, AROUND, THERE = [10, 10, 20, 20], [5, 6, 26, 23], [50, 50, 60, 60]
+CORNER = [18, 18, 30, 30]  # overlaps "here" and "around", its centre lies in "around" alone
+
+
+def test_answers_are_hits_and_chances() -> None:
+    regions = [[HERE, THERE, AROUND], [HERE, THERE, THERE], [HERE, HERE, HERE], [CORNER] * 3]
+    objects = np.array([HERE, HERE, THERE, HERE], np.float32)[:, None]
+    answers = pointing_answers(np.array([[2], [1], [0], [1]]), np.array(regions, np.float32), objects)
+    expected = [[1, 2 / 3, 1, 2 / 3], [0, 1 / 3, 0, 1 / 3], [0, 0, 0, 0], [1, 1, 0, 0]]
+    np.testing.assert_allclose(answers[:, 0], expected)
+
+
+def test_any_object_is_right_and_every_query_is_asked() -> None:
+    regions = np.array([[HERE, THERE, [80, 80, 90, 90]]] * 2, np.float32)
+    objects = np.array([[HERE, THERE], [THERE, [np.nan] * 4]], np.float32)
+    answers = pointing_answers(np.array([[0, 1, 2]] * 2), regions, objects)
+    np.testing.assert_array_equal(answers[:, :, 0], [[1, 1, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(answers[:, :, 2], answers[:, :, 0])
+    for chance in (1, 3):
+        np.testing.assert_allclose(answers[:, :, chance], [[2 / 3] * 3, [1 / 3] * 3])
+
+
+@pytest.mark.parametrize(
+    ("shift", "overlaps", "inside"),
+    [(distance, distance < 20, distance <= 10) for distance in (0, 9, 10, 11, 19, 20, 21)],
+)
+@pytest.mark.parametrize("way", [(1, 0), (-1, 0), (0, 1), (0, -1)])
+def test_pointing_beside_an_object_is_a_miss(way: tuple[int, int], shift: int, overlaps: bool, inside: bool) -> None:
+    thing = np.array([20, 20, 40, 40], np.float32)
+    beside = thing + shift * np.array([*way, *way], np.float32)
+    answers = pointing_answers(np.array([[0]]), beside[None, None], thing[None, None])
+    assert answers[0, 0].tolist() == [overlaps, overlaps, inside, inside]
+
+
+@pytest.mark.parametrize(
+    ("strongest", "regions", "objects"),
+    [((2, 1), (1, 3, 4), (2, 1, 4)), ((2, 1), (2, 3, 4), (2, 1, 3)), ((2,), (2, 3, 4), (2, 1, 4))],
+)
+def test_shapes_that_do_not_fit_are_named(
+    strongest: tuple[int, ...], regions: tuple[int, ...], objects: tuple[int, ...]
+) -> None:
+    arrays = np.zeros(strongest, np.int64), np.zeros(regions, np.float32), np.zeros(objects, np.float32)
+    with pytest.raises(ValueError, match="does not fit regions"):
+        pointing_answers(*arrays)

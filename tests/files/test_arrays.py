@@ -1,0 +1,126 @@
+"""map_array: arrays of numbers are mapped, and everything else is a ValueError that names the file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossret.files.arrays import map_array
+
+VALUES = np.arange(24, dtype=np.float32).reshape(1, 3, 8)
+GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 8), }"
+
+
+def npy(header: str, *, version: tuple[int, int] = (1, 0), data: bytes = VALUES.tobytes()) -> bytes:
+    text = header.encode("latin-1")
+    length = len(text).to_bytes(2 if version == (1, 0) else 4, "little")
+    return b"\x93NUMPY" + bytes(version) + length + text + data
+
+
+def shaped(shape: str) -> bytes:
+    return npy(GOOD.replace("(1, 3, 8)", shape))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_both_versions_for_numbers_are_mapped_and_read_only(tmp_path: Path, version: tuple[int, int]) -> None:
+    path = tmp_path / "array.npy"
+    for contents in (npy(GOOD, version=version), npy(GOOD + " " * 37 + "\n", version=version)):
+        path.write_bytes(contents)
+        array = map_array(path, ndim=3, dtypes=["<f4"])
+        assert isinstance(array, np.memmap)
+        np.testing.assert_array_equal(array, VALUES)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "|i1", "<i8", "|u1", "<u2"])
+def test_what_numpy_writes_is_read(tmp_path: Path, dtype: str) -> None:
+    values = np.arange(6).reshape(2, 3).astype(dtype)
+    np.save(tmp_path / "array.npy", values)
+    array = map_array(tmp_path / "array.npy", ndim=2, dtypes=["<f2", "<f4", "<f8", "|i1", "<i8", "|u1", "<u2"])
+    assert array.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(array, values)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "not a readable .npy file"),
+        (b"PK\x03\x04garbage", "not a readable .npy file"),
+        (b"\x93NUMPY", "not a readable .npy file"),
+        (b"\x93NUMPY\x01\x00\x50", "not a readable .npy file"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", "header is cut off or absurd"),
+        (b"\x93NUMPY\x01\x00\x50\x00{", "header is cut off"),
+        (npy(GOOD, version=(3, 0)), r"version 3\.0"),
+        (npy(GOOD.replace(")", "")), "not a Python dictionary"),
+        (npy("-" * 9000), "not a Python dictionary"),
+        (npy("(" * 9000), "not a Python dictionary"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1L, 3L, 8L), }"), "not a Python dictionary"),
+        (npy("__import__('os')"), "not a Python dictionary"),
+        (npy("{{}: 1}"), "not a Python dictionary"),
+        (npy("{[]: 1}"), "not a Python dictionary"),
+        (npy("\0"), "not a Python dictionary"),
+        (npy("[1, 2]"), "dictionary of descr, fortran_order and shape"),
+        (npy("{'descr': '<f4', 'shape': (1, 3, 8)}"), "dictionary of descr, fortran_order and shape"),
+        (npy(GOOD.replace("False", "0")), "fortran_order"),
+        (shaped("(True, True, 8)"), "not a tuple of sizes"),
+        (shaped("[1, 3, 8]"), "not a tuple of sizes"),
+        (shaped("(1.0, 3, 8)"), "not a tuple of sizes"),
+        (shaped("(-3, -4, 8)"), "not a tuple of sizes"),
+        (shaped("(1, 3, " + "9" * 5000 + ")"), "not a readable .npy file"),
+        (shaped(f"({10**12}, {10**6}, 8)"), "truncated or padded"),
+        (shaped(f"({2**63 - 1}, {2**63 - 1}, {2**63})"), "truncated or padded"),
+        (shaped("(1, 24)"), "expected 3 dimensions"),
+        (shaped("(0, 3, 8)"), "none of them empty"),
+        (npy(GOOD.replace("False", "True")), "Fortran order"),
+        (npy(GOOD.replace("<f4", ">f4")), "expected dtype float32 in little-endian order, got '>f4'"),
+        (npy(GOOD.replace("<f4", "<f8")), "expected dtype float32 .* got '<f8'"),
+        (npy(GOOD.replace("<f4", "|O")), "pickled Python objects, which are never loaded"),
+        (npy(GOOD.replace("<f4", "\\d4")), "not plain numbers"),
+        (npy(GOOD.replace("<f4", "f4,f4")), "not plain numbers"),
+        (npy(GOOD.replace("'<f4'", "[('x', '<f4')]")), "not plain numbers"),
+        (npy(GOOD.replace("'<f4'", "('<f4', (2, 3))")), "not plain numbers"),
+        (npy(GOOD)[:-1], "truncated or padded"),
+        (npy(GOOD) + b"\0", "truncated or padded"),
+    ],
+)
+def test_garbage_is_one_value_error_that_names_the_file(tmp_path: Path, contents: bytes, message: str) -> None:
+    path = tmp_path / "array.npy"
+    path.write_bytes(contents)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=rf"^{path}: .*{message}"):
+            map_array(path, ndim=3, dtypes=["<f4"])
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_damaged_header_is_read_as_it_stands_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "array.npy"
+    contents = bytearray(npy(GOOD))
+    for place in data.draw(st.lists(st.integers(0, len(npy(GOOD, data=b"")) - 1), min_size=1, max_size=3)):
+        contents[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(contents)
+    try:
+        array = map_array(path, ndim=3, dtypes=["<f4"])
+    except ValueError as error:
+        assert str(error).startswith(f"{path}: ")
+    else:
+        assert array.size == VALUES.size
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ValueError, match="not a regular file"):
+            map_array(path, ndim=3, dtypes=["<f4"])
+    with pytest.raises(FileNotFoundError, match="absent"):
+        map_array(tmp_path / "absent.npy", ndim=3, dtypes=["<f4"])

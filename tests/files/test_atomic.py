@@ -1,0 +1,169 @@
+"""atomic_write: the old contents or the new, whatever interrupts it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crossret.files.atomic import atomic_write
+
+KILLED_INSIDE_THE_BLOCK = """
+import sys
+import time
+from crossret.files.atomic import atomic_write
+with atomic_write(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_replaces_the_contents(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_the_old_file_alone(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(error), atomic_write(path) as file:
+        file.write(b"half")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def start(program: str, path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def test_a_kill_leaves_the_old_file_alone_and_the_next_write_cleans_up(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with start(KILLED_INSIDE_THE_BLOCK, path) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"writing\n"
+        with atomic_write(tmp_path / "other"):
+            pass
+        assert len(os.listdir(tmp_path)) == 3  # a living writer's file is spared
+        writer.send_signal(signal.SIGKILL)
+    assert path.read_bytes() == b"old"
+    with atomic_write(tmp_path / "other"):
+        pass
+    assert len(os.listdir(tmp_path)) == 3  # another file's leftovers may be another program's
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert sorted(os.listdir(tmp_path)) == ["file", "other"]
+
+
+def test_two_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic_write(path) as slow:
+        slow.write(b"slow")
+        with atomic_write(path) as fast:
+            fast.write(b"fast")
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+REWRITES = """
+import itertools, json, sys
+from crossret.files.atomic import atomic_write
+for version in itertools.count():
+    with atomic_write(sys.argv[1]) as file:
+        for _ in range(4):  # in pieces, so that a part of a version can be there
+            file.write(json.dumps([version] * 500).encode() + b"\\n")
+            file.flush()
+    if version == 0:
+        print("written", flush=True)
+"""
+
+
+def test_after_every_kill_there_is_one_whole_version(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    moments = random.Random(0)
+    for _ in range(10):
+        with start(REWRITES, path) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"written\n"
+            time.sleep(moments.uniform(0, 0.05))
+            writer.send_signal(signal.SIGKILL)
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        assert lines == [[lines[0][0]] * 500] * 4
+    with atomic_write(path):
+        pass
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    for contents in (b"created", b"replaced"):
+        with atomic_write(link) as file:
+            file.write(contents)
+        assert link.is_symlink()
+        assert target.read_bytes() == contents
+    assert os.listdir(tmp_path / "elsewhere") == ["target"]
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("pipe")
+    before = sorted(os.listdir(tmp_path))
+    for name in before:
+        with pytest.raises(FileExistsError, match=f"not a regular file: '.*{name}'"), atomic_write(tmp_path / name):
+            pass
+    assert sorted(os.listdir(tmp_path)) == before
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_errors_name_the_file_and_not_the_hidden_one(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent" / "file", tmp_path / ("n" * 256)):
+        with pytest.raises(OSError, match=r"directory|too long") as caught, atomic_write(path):
+            pass
+        assert caught.value.filename == str(path)
+    with pytest.raises(OSError, match="No space") as caught, atomic_write(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "file")
+    with pytest.raises(FileNotFoundError, match="an input"), atomic_write(tmp_path / "file"):
+        raise FileNotFoundError(errno.ENOENT, "No such file", "an input")
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    plain, atomic = tmp_path / "plain", tmp_path / "atomic"
+    plain.write_bytes(b"")
+    with atomic_write(atomic):
+        pass
+    assert atomic.stat().st_mode == plain.stat().st_mode

@@ -1,0 +1,80 @@
+"""Searching with a model: the same as scoring everything and sorting, for every kind of scorer, without holding it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.data import PrecomputedDataset, Vocabulary
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.evaluation import encode_dataset
+from crossret.hyperparameters.scan import CrossAttention
+from crossret.models import Scan, ScanConfig
+from crossret.search.retrieval import ranked, retrieve_captions, retrieve_images
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> PrecomputedCorpus:
+    """150 images, so that they are encoded in several runs, and five captions of each."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "test_ims.npy", rng.standard_normal((150, 3, 6), np.float32))
+    lines = [f"picture {i % 7} {'abcde'[j]} {'x ' * (i % 4)}\n" for i in range(150) for j in range(5)]
+    (tmp_path / "test_caps.txt").write_text("".join(lines))
+    data = PrecomputedDataset(tmp_path, "test")
+    return PrecomputedCorpus(data, Vocabulary.build(data.captions))
+
+
+def model_of(corpus: PrecomputedCorpus, cross_attention: CrossAttention) -> Scan:
+    torch.manual_seed(0)
+    size = len(corpus.vocabulary)
+    return Scan(ScanConfig(image_dim=6, vocabulary_size=size, embed_dim=8, word_dim=4, cross_attention=cross_attention))
+
+
+@pytest.mark.parametrize("cross_attention", ["t2i", "ensemble", "sum_max_i2t"])
+@pytest.mark.parametrize("k", [5, 2000])
+def test_it_is_the_begin_of_all_scores_sorted(
+    corpus: PrecomputedCorpus, cross_attention: CrossAttention, k: int
+) -> None:
+    model = model_of(corpus, cross_attention).train()
+    images, captions = encode_dataset(model, corpus)
+    with torch.inference_mode():
+        scores = model.score(images, captions)
+    seen: list[tuple[int, int]] = []
+    # Equal captions have equal scores, so values are compared, and indices by the scores that they have.
+    wanted = torch.tensor([7, 149])
+    found = {
+        "images": (*retrieve_images(model, corpus.data.captions[5:9], corpus, k=k), scores[:, 5:9].T),
+        "captions": (
+            *retrieve_captions(model, wanted.tolist(), corpus, k=k, progress=lambda *counts: seen.append(counts)),
+            scores[wanted],
+        ),
+    }
+    for values, indices, expected in found.values():
+        torch.testing.assert_close(values, expected.sort(dim=1, descending=True).values[:, :k], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(values, expected.gather(1, indices), rtol=1e-5, atol=1e-6)
+        assert all(len(set(row)) == min(k, expected.size(1)) for row in indices.tolist())
+        assert not values.requires_grad and not values.is_inference()
+    assert seen[0] == (128, 750)
+    assert seen[-1] == (750, 750)
+    assert model.training
+
+
+def test_a_mistake_leaves_the_model_as_it_was(corpus: PrecomputedCorpus) -> None:
+    model = model_of(corpus, "t2i").train()
+    with pytest.raises(ValueError, match="nothing to concatenate"):
+        retrieve_images(model, [], corpus, k=1)
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        retrieve_images(model, ["a picture"], corpus, k=0)
+    with pytest.raises(ValueError, match="image 150: the corpus has images 0 to 149"):
+        retrieve_captions(model, [0, 150], corpus, k=1)
+    assert model.training
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_scores_that_json_cannot_hold_are_named(wrong: float) -> None:
+    values, indices = torch.tensor([[1.0, 0.5], [2.0, wrong]]), torch.tensor([[3, 4], [5, 6]])
+    with pytest.raises(ValueError, match=rf"query 1 has the score {wrong} with item 6: of 1 and 6"):
+        ranked(values, indices, [{}, {}], lambda item: {}, lambda query, item: f"of {query} and {item}")
