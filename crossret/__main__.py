@@ -1,12 +1,19 @@
-"""Entry point of the `crossret` command: says which packages are missing before anything imports them."""
+"""Entry point of the `crossret` command: what has to be done before anything is imported."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 
+from crossret import signals
+
 # What the extra `crossret[app]` installs, by the names that Python imports.
-APP_MODULES = ("typer", "rich", "PIL", "matplotlib", "safetensors")
+APP_MODULES = ("typer", "rich", "PIL", "matplotlib", "safetensors", "tomli_w")
+
+# How OpenMP's threads wait for each other: what a user may have chosen, and what is chosen otherwise.
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def main() -> None:
@@ -18,13 +25,18 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    # Read when torch is loaded. Threads that spin while they wait take the core from the one that they wait for, as
+    # soon as another process is at work on the machine.
+    if not any(name in os.environ for name in _WAITING):
+        os.environ.update(_PASSIVE)
+    signals.end_like_ctrl_c()
     try:
         from crossret.cli import main as run
 
         run()
     except KeyboardInterrupt:  # while modules are imported
-        print("crossret: interrupted", file=sys.stderr)
-        sys.exit(130)
+        print(f"crossret: {signals.what_happened()}", file=sys.stderr)
+        sys.exit(signals.exit_status())
 
 
 if __name__ == "__main__":

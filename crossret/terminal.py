@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +66,16 @@ def results_table(found: Sequence[dict[str, Any]], title: str) -> Table:
             table.add_row(*cells, *([escape(text)] if described else []))
             label = ""
         table.add_section()
+    return table
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Facts by name, a line each."""
+    table = Table(show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts.items():
+        table.add_row(name, escape(fact))
     return table
 
 

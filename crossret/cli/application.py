@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Annotated, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
+from crossret import __version__
 from crossret.cli.commands.clustering import cluster_regions
 from crossret.cli.commands.comparing import compare
 from crossret.cli.commands.demonstration import demo, render_scenes
@@ -21,32 +21,34 @@ from crossret.cli.commands.presets import presets
 from crossret.cli.commands.scoring import score
 from crossret.cli.commands.searching import search
 from crossret.cli.commands.training import train
-from crossret.cli.errors import INTERRUPTED, Interrupted, fail
+from crossret.cli.errors import Interrupted, fail, fail_interrupted
 from crossret.cli.options import option
 from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
 
+_ABORTED = 130  # what typer makes of a KeyboardInterrupt
+
 app = typer.Typer(
     name="crossret",
     epilog="Start with: crossret demo",
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 done, 2 the user's mistake in one line on standard error, 130 interrupted."""
+    """Run one command and exit: 0 done, 2 the user's mistake in one line on standard error, 130 interrupted
+    (143 and 129 where SIGTERM and SIGHUP did it)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="crossret", standalone_mode=False)
-        if status == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
-            fail("interrupted", INTERRUPTED)
+        if status == _ABORTED:
+            fail_interrupted()
     except Interrupted as error:
-        fail(f"interrupted; {error}", INTERRUPTED)
+        fail_interrupted(str(error))
     except TyperException as error:
         fail(error.format_message())
     except Exception as error:
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"crossret {metadata.version('crossret')}")
+        typer.echo(f"crossret {__version__}")
         raise typer.Exit
 
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
-INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+from crossret import signals
 
 
 class Interrupted(Exception):
-    """Ctrl-C in a command that can say what it leaves."""
+    """Ctrl-C, or a signal that counts as one, in a command that can say what it leaves."""
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
     """Say what is wrong and exit."""
-    print("crossret:", " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # a terminal that is gone
+        print("crossret:", " ".join(message.split()), file=sys.stderr)
     sys.exit(status)
+
+
+def fail_interrupted(left: str | None = None) -> NoReturn:
+    """Say what ended the command and perhaps what it left, and exit as a shell reports it."""
+    fail(f"{signals.what_happened()}; {left}" if left else signals.what_happened(), signals.exit_status())
 
 
 def refuse(options: dict[str, Any], why: str) -> None:

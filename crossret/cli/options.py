@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 if TYPE_CHECKING:
+    import torch
+
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
@@ -31,6 +34,9 @@ def in_a_directory(path: Path | None) -> Path | None:
 
 
 Threads = Annotated[int | None, option("CPU threads; by default one a core.", min=1, max=1024)]
+Device = Annotated[
+    str | None, option("Where to compute: cpu, cuda or cuda:1; by default a CUDA device where there is one.")
+]
 Seed = Annotated[int, option("Decides everything that is random.", min=0, max=2**63 - 1)]
 DataDirectory = Annotated[
     Path,
@@ -90,6 +96,29 @@ def use_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def use_device(name: str | None) -> torch.device:
+    """Where --device says to compute; without a name a CUDA device where there is one, else the CPU.
+
+    Raises a ValueError where the name is of no such device, or of one that is not there.
+    """
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch("cpu|cuda(:[0-9]{1,4})?", name):
+        raise ValueError(f"--device must be cpu, cuda or cuda:1, the number of a CUDA device, not {name!r}")
+    if name == "cpu":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: there is no CUDA device that torch can use")
+    index, count = name.removeprefix("cuda").removeprefix(":"), torch.cuda.device_count()
+    if not index:
+        return torch.device("cuda")
+    if int(index) >= count:
+        raise ValueError(f"--device {name}: of CUDA devices there are {count}, numbered from 0")
+    return torch.device("cuda", int(index))
 
 
 def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, PrecomputedCorpus]:

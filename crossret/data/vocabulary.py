@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from crossret.files.atomic import atomic_write
@@ -60,6 +60,11 @@ def _treebank_quote(quote: re.Match[str]) -> str:
     return "``" if opens else "''"
 
 
+def word_counts(captions: Iterable[str]) -> Counter[str]:
+    """How often each word occurs."""
+    return Counter(word for caption in captions for word in tokenize(caption))
+
+
 class Vocabulary:
     """A numbering of words that starts with <pad> = 0, <start> = 1, <end> = 2 and <unk> = 3.
 
@@ -86,9 +91,13 @@ class Vocabulary:
         Raises:
             ValueError: ``min_count`` is less than 1.
         """
+        return cls.of_counts(word_counts(captions), min_count)
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[str, int], min_count: int = 4) -> Vocabulary:
+        """As ``build``, of words that are counted already (see ``word_counts``)."""
         if min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {min_count}")
-        counts = Counter(word for caption in captions for word in tokenize(caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         return cls(sorted(frequent, key=lambda word: (-counts[word], word)))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,8 @@ _DTYPES = {
     "I64": torch.int64,
     "U8": torch.uint8,
 }
+# The format: the header's length, the header, which is JSON, and the tensors' bytes.
+_LENGTH, _ALIGNMENT = 8, 8
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,17 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    contents = save(copies, dict(metadata))
+    # The library writes metadata in the order of a hash that differs from process to process. Without any its bytes are
+    # the same every time, and so is a header with these in the order in which they came.
+    contents = memoryview(save(copies))
+    length = int.from_bytes(contents[:_LENGTH], "little")
+    described = json.loads(bytes(contents[_LENGTH : _LENGTH + length]))
+    header = json.dumps({"__metadata__": dict(metadata), **described}, ensure_ascii=False).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
     with atomic_write(path) as file:
-        file.write(contents)
+        file.write(len(header).to_bytes(_LENGTH, "little"))
+        file.write(header)
+        file.write(contents[_LENGTH + length :])
 
 
 def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], dict[str, str]]:
@@ -72,8 +83,12 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], di
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
 
 
-def read_tensors(path: str | os.PathLike[str], expected: Mapping[str, TensorType]) -> dict[str, Tensor]:
+def read_tensors(
+    path: str | os.PathLike[str], expected: Mapping[str, TensorType], *, passed_over: Collection[str] = ()
+) -> dict[str, Tensor]:
     """Exactly the expected tensors, in main memory; names, shapes and dtypes are compared before any is read.
+
+    Others are an error, except those of the names ``passed_over``, which are not read.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -87,7 +102,7 @@ def read_tensors(path: str | os.PathLike[str], expected: Mapping[str, TensorType
         if found[name] != wanted:
             raise ValueError(f"{path}: tensor {name!r} is {found[name]}, expected {wanted}")
     for name in found:
-        if name not in expected:
+        if name not in expected and name not in passed_over:
             raise ValueError(f"{path}: unexpected tensor {name!r}")
     with safe_open(path, framework="pt") as file:
         # A clone owns its memory: the file may be replaced while the tensor lives.

@@ -11,6 +11,19 @@ from crossret.files.json import parse_json_object
 
 ConfigType = TypeVar("ConfigType", bound="Config")
 
+# Sizes beyond any real model are refused, so that no product of two overflows when a stranger's file names them.
+LARGEST_SIZE = 2**24
+
+
+def option(default: Any, text: str, *, size: bool = False, most: int = LARGEST_SIZE) -> Any:
+    """A field with its default and what it means, which is also the help of the command line's option of its name.
+
+    Args:
+        size: whether it is the length of a vector or a count of parts: at least 1.
+        most: the largest such number that is taken.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, "size": size, "most": most})
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

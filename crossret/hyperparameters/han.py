@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from crossret.hyperparameters.config import check_at_least, check_positive
-from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, option
+from crossret.hyperparameters.config import check_at_least, check_positive, option
+from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig
 
 # Section 4.1.
 _SCHEDULE: dict[str, Any] = {"epochs": 20, "decay_epochs": (10,), "batch_size": 64, "learning_rate": 1e-4}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from crossret.hyperparameters.config import check_at_least
-from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, Negatives, option
+from crossret.hyperparameters.config import check_at_least, option
+from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, Negatives
 
 # Section 3.5: the image's projection alone for 4 epochs, then the text for 15, then everything.
 _STAGES = {"text_from_epoch": 4, "image_from_epoch": 19}

@@ -7,27 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from crossret.hyperparameters.config import Config, check_at_least
+from crossret.hyperparameters.config import LARGEST_SIZE, Config, check_at_least
 from crossret.hyperparameters.training import TrainingConfig
 
 Negatives: TypeAlias = Literal["hardest", "sum"]
 Pooling: TypeAlias = Literal["lse", "avg", "sum", "max"]
 
-# Sizes beyond any real model are refused, so that no product of two overflows when a stranger's file names them.
-_LARGEST_SIZE = 2**24
 MOST_LAYERS = 256
 
 ConfigType = TypeVar("ConfigType", bound="ModelConfig")
-
-
-def option(default: Any, text: str, *, size: bool = False, most: int = _LARGEST_SIZE) -> Any:
-    """A field with its default and what it means, which is also the help of the command line's option of its name.
-
-    Args:
-        size: whether it is the length of a vector or a count of parts: at least 1.
-        most: the largest such number that is taken.
-    """
-    return dataclasses.field(default=default, metadata={"help": text, "size": size, "most": most})
 
 
 @dataclass(frozen=True)
@@ -58,7 +46,7 @@ class ModelConfig(Config):
             value = getattr(self, field.name)
             if field.metadata.get("size") and value is not None:
                 check_at_least(self, 1, field.name)
-            most = field.metadata.get("most", _LARGEST_SIZE)
+            most = field.metadata.get("most", LARGEST_SIZE)
             if type(value) is int and value > most:
                 raise ValueError(f"{field.name} must be at most {most}, not {value}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from crossret.hyperparameters.config import check_at_least, check_positive
-from crossret.hyperparameters.model import ModelConfig, Negatives, option
+from crossret.hyperparameters.config import check_at_least, check_positive, option
+from crossret.hyperparameters.model import ModelConfig, Negatives
 
 # Table 2.
 _ABLATIONS: dict[str, dict[str, Any]] = {

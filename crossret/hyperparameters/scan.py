@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from crossret.hyperparameters.config import check_at_least, check_positive
-from crossret.hyperparameters.model import ModelConfig, Negatives, Pooling, option
+from crossret.hyperparameters.config import check_at_least, check_positive, option
+from crossret.hyperparameters.model import ModelConfig, Negatives, Pooling
 
 CrossAttention: TypeAlias = Literal["t2i", "i2t", "sum_max_t2i", "sum_max_i2t", "ensemble"]
 RawFeatureNorm: TypeAlias = Literal[

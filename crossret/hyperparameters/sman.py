@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from crossret.hyperparameters.config import check_at_least
-from crossret.hyperparameters.model import ModelConfig, Negatives, option
+from crossret.hyperparameters.config import check_at_least, option
+from crossret.hyperparameters.model import ModelConfig, Negatives
 
 # Table III: intra-modal attention in one step, with the location memory, in two steps, and the multi-modal gate without
 # the intra-pair loss ("inter").

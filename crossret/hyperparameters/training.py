@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossret.hyperparameters.config import Config, check_at_least, check_positive
+from crossret.hyperparameters.config import Config, check_at_least, check_positive, option
 
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
 
@@ -17,11 +17,18 @@ class TrainingConfig(Config):
     Attributes:
         epochs: times through the training captions.
         decay_epochs: epochs after each of which the learning rate is divided by 10, in ascending order; may be none.
-        batch_size: captions a step.
+        batch_size: captions a batch, among which negatives are sought.
+        accumulate: batches whose gradients are added up before a step, as the losses of one large batch would be; no
+            memory is needed for more than one of them, but no batch sees negatives of another. The last step of an
+            epoch may have fewer.
         optimizer: "adam", or "adadelta" (SMAN), which averages with a decay of 0.9.
         learning_rate: the optimizer's.
+        warmup_steps: steps in which the learning rate rises, by equal parts, from nothing to what it is without.
         weight_decay: the share of every weight that is added to its gradient.
         gradient_norm: gradients are scaled down to this L2 norm where they exceed it.
+        amp: whether encoders and scores compute in bfloat16 where torch.autocast holds that to be safe. Weights, their
+            gradients and the optimizer stay in float32, and so does validation.
+        patience: training ends after so many epochs without one better than the best; None goes through them all.
         seed: of the order of the captions and of whatever a model draws at random while it is trained.
         log_every: steps between two lines of the log.
         checkpoint_every: steps between two checkpoints; there is one at the end of each epoch besides.
@@ -30,28 +37,42 @@ class TrainingConfig(Config):
         TypeError, ValueError: a field is out of its range; the message names it.
     """
 
-    epochs: int = 30
-    decay_epochs: tuple[int, ...] = (15,)
-    batch_size: int = 128
-    optimizer: Literal["adam", "adadelta"] = "adam"
-    learning_rate: float = 2e-4
-    weight_decay: float = 0.0
-    gradient_norm: float = 2.0
+    epochs: int = option(30, "Passes over the training captions.")
+    decay_epochs: tuple[int, ...] = option(
+        (15,), "Epochs before the rate is divided by 10; may be repeated, ascending."
+    )
+    batch_size: int = option(128, "Captions a batch.")
+    accumulate: int = option(1, "Batches whose gradients are added up for a step.")
+    optimizer: Literal["adam", "adadelta"] = option("adam", "What takes the steps.")
+    learning_rate: float = option(2e-4, "The optimizer's.")
+    warmup_steps: int = option(0, "Steps in which the rate rises to that.")
+    weight_decay: float = option(0.0, "Share of every weight that is added to its gradient.")
+    gradient_norm: float = option(2.0, "Scale larger gradients down to this norm.")
+    amp: bool = option(False, "Compute in bfloat16 where that is safe.")
+    patience: int | None = option(None, "End after so many epochs without a better one; by default never.")
     seed: int = 0
-    log_every: int = 10
-    checkpoint_every: int = 500
+    log_every: int = option(10, "Steps between two lines of the log.")
+    checkpoint_every: int = option(500, "Steps between two checkpoints, beside one an epoch.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "epochs", "batch_size", "log_every", "checkpoint_every")
+        check_at_least(self, 1, "epochs", "batch_size", "accumulate", "log_every", "checkpoint_every")
         check_positive(self, "learning_rate", "gradient_norm")
-        check_at_least(self, 0, "seed", "weight_decay")
+        check_at_least(self, 0, "seed", "weight_decay", "warmup_steps")
+        if self.patience is not None:
+            check_at_least(self, 1, "patience")
         for earlier, later in zip((0, *self.decay_epochs), self.decay_epochs, strict=False):
             if later <= earlier:
                 raise ValueError(f"decay_epochs must ascend from 1 on, not {list(self.decay_epochs)}")
         if self.seed > LARGEST_SEED:
             raise ValueError(f"seed must be at most {LARGEST_SEED}, not {self.seed}")
 
-    def learning_rate_of(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
-        return self.learning_rate / 10 ** sum(epoch >= decay for decay in self.decay_epochs)
+    def learning_rate_of(self, epoch: int, step: int) -> float:
+        """The learning rate of a step, both counted from 0, and steps from the beginning of the training."""
+        rate = self.learning_rate / 10 ** sum(epoch >= decay for decay in self.decay_epochs)
+        return rate * (step + 1) / self.warmup_steps if step < self.warmup_steps else rate
+
+    def steps_of(self, captions: int) -> int:
+        """The steps of an epoch over so many captions."""
+        batches = -(-captions // self.batch_size)
+        return -(-batches // self.accumulate)

@@ -15,6 +15,7 @@ from crossret.data.vocabulary import SPECIAL_WORDS, Vocabulary
 from crossret.files.atomic import atomic_write
 from crossret.files.json import parse_json, parse_json_object
 from crossret.files.tensors import TensorType, read_header, read_tensors, write_tensors
+from crossret.hyperparameters import ModelConfig
 from crossret.models import MODELS, Matcher
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
@@ -65,6 +66,23 @@ def load_model(directory: str | os.PathLike[str]) -> tuple[Any, Vocabulary]:
     weights = read_tensors(path, types_of(tensors_of(model)))
     model.load_state_dict(weights, assign=True)
     return model.eval(), vocabulary
+
+
+def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
+    """A model with the weights of another and with hyper-parameters that differ in what changes no weight's shape.
+
+    Raises:
+        ValueError: the weights of ``model`` do not fit; names ``place``, where it is from, and the first such weight.
+    """
+    with torch.device("meta"):
+        changed = MODELS[config.kind][1](config)
+    weights, wanted = tensors_of(model), types_of(tensors_of(changed))
+    for name in {**wanted, **weights}:
+        has, needs = (types.get(name, "missing") for types in (types_of(weights), wanted))
+        if has != needs:
+            raise ValueError(f"{place}: {name!r} is {has}; with the hyper-parameters that are asked for, {needs}")
+    changed.load_state_dict(weights, assign=True)
+    return changed
 
 
 def describe_model(model: Matcher) -> str:

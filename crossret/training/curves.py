@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,34 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from crossret.files.atomic import atomic_write
+
+_SECONDS = 30  # between two drawings while training goes on: one takes a good part of a second
+
+
+class Curves:
+    """The picture of a training that is going on.
+
+    Args:
+        path: the file to write.
+        entries: of the log, to which more are added meanwhile.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], entries: Sequence[Mapping[str, Any]]) -> None:
+        self._path = path
+        self._entries = entries
+        self._drawn = 0
+        self._when = time.monotonic()
+
+    def draw(self) -> None:
+        """Draw what there is, if that is more than was drawn before."""
+        if len(self._entries) > self._drawn:
+            draw_training(self._path, self._entries)
+            self._drawn, self._when = len(self._entries), time.monotonic()
+
+    def draw_sometimes(self) -> None:
+        """As ``draw``, unless it was drawn just now."""
+        if time.monotonic() - self._when >= _SECONDS:
+            self.draw()
 
 
 def draw_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:

@@ -1,44 +1,61 @@
-"""The log of a training: one JSON object a line."""
+"""The log of a training: one JSON object a line, and the same for programs that read something else."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TextIO
+
+from crossret.files.json import parse_json_object
 
 # Of a line of steps, beside the terms of the loss.
-STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm", "captions_per_second")
+STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm")
+
+Entry = Mapping[str, Any]
 
 
 class TrainingLog:
     """Appends lines to a file that is cut back to a known length first.
 
+    A line holds nothing that differs between two runs of the same training, so that their logs are the same bytes.
+
     Args:
         path: the log.
         length: bytes to keep; 0 begins a new log.
 
+    Attributes:
+        entries: all lines, those kept included.
+        length: bytes so far.
+
     Raises:
-        ValueError: the log is shorter than ``length``: it is not the one that the checkpoint knows.
+        ValueError: the log is shorter than ``length``: it is not the one that the checkpoint knows; or a kept line is
+            no JSON object, named with its number.
     """
 
     def __init__(self, path: str | os.PathLike[str], length: int) -> None:
-        size = Path(path).stat().st_size if Path(path).is_file() else 0
-        if size < length:
-            raise ValueError(f"{path}: has {size} bytes, but the checkpoint was written after {length}")
+        kept = Path(path).read_bytes()[:length] if length and Path(path).is_file() else b""
+        if len(kept) < length:
+            raise ValueError(f"{path}: has {len(kept)} bytes, but the checkpoint was written after {length}")
+        self.entries: list[Entry] = [
+            parse_json_object(line, f"{path}, line {number}") for number, line in enumerate(kept.splitlines(), start=1)
+        ]
         # A line is written through at once, so that the file can be followed while the training runs.
         self._file = FileIO(path, "ab")
         self._file.truncate(length)
         self.length = length
 
-    def write(self, **values: Any) -> None:
+    def write(self, entry: Entry) -> None:
         """Append one line."""
-        line = json.dumps(values).encode() + b"\n"
+        line = json.dumps(entry).encode() + b"\n"
         try:
             self._file.write(line)
         except OSError as error:
             raise OSError(error.errno, error.strerror, os.fspath(self._file.name)) from error
+        self.entries.append(entry)
         self.length += len(line)
 
     def sync(self) -> None:
@@ -50,3 +67,76 @@ class TrainingLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+class Follower(Protocol):
+    """What gets every entry of a log, too, in a form of its own."""
+
+    def write(self, entry: Entry, captions_per_second: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CsvFollower:
+    """Two tables beside a log, as spreadsheets read them: steps.csv and epochs.csv, a column a field.
+
+    They are made anew from the entries that there are, so that they always hold what the log holds.
+    """
+
+    def __init__(self, directory: Path, entries: Sequence[Entry]) -> None:
+        self._directory = directory
+        self._files: dict[str, TextIO] = {}
+        self._writers: dict[str, csv.DictWriter[str]] = {}
+        for kind in ("step", "epoch"):
+            self._path(kind).unlink(missing_ok=True)
+        for entry in entries:
+            self.write(entry, 0.0)
+
+    def write(self, entry: Entry, captions_per_second: float) -> None:
+        kind, values = entry["kind"], {name: value for name, value in entry.items() if name != "kind"}
+        try:
+            if kind not in self._writers:  # only an entry tells the terms of the loss
+                self._files[kind] = open(self._path(kind), "w", newline="", encoding="utf-8")  # noqa: SIM115
+                self._writers[kind] = csv.DictWriter(self._files[kind], list(values))
+                self._writers[kind].writeheader()
+            self._writers[kind].writerow(values)
+            self._files[kind].flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(self._path(kind))) from error
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def _path(self, kind: str) -> Path:
+        return self._directory / f"{kind}s.csv"
+
+
+class TensorBoardFollower:
+    """Event files under tensorboard/, which TensorBoard shows: fields of steps by "train/…", of epochs by "dev/…".
+
+    Args:
+        directory: of the training; several of them are compared by pointing TensorBoard at their parent.
+        step: where the training goes on; what an earlier process showed beyond is hidden.
+
+    Raises:
+        ValueError: TensorBoard is not installed.
+    """
+
+    def __init__(self, directory: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(f"TensorBoard is not installed: pip install 'crossret[tensorboard]' ({error})") from error
+        self._writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+
+    def write(self, entry: Entry, captions_per_second: float) -> None:
+        group = "train" if entry["kind"] == "step" else "dev"
+        for name, value in entry.items():
+            if name not in ("kind", "epoch", "step", "best"):
+                self._writer.add_scalar(f"{group}/{name}", value, entry["step"])
+        if group == "train":
+            self._writer.add_scalar("train/captions_per_second", captions_per_second, entry["step"])
+
+    def close(self) -> None:
+        self._writer.close()

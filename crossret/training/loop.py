@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,13 @@ import torch
 from crossret.data.batches import Batch
 from crossret.data.corpus import Corpus
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
+from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import check_vocabulary, describe_model, digest, save_model
 from crossret.models.protocol import Matcher
-from crossret.training.log import TrainingLog
+from crossret.training.curves import Curves
+from crossret.training.interruptions import uninterrupted
+from crossret.training.log import CsvFollower, Entry, Follower, TensorBoardFollower, TrainingLog
 from crossret.training.progress import TrainingProgress
 from crossret.training.state import (
     Machine,
@@ -36,7 +37,8 @@ from crossret.training.state import (
 )
 
 CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best"
-_MAY_CHANGE = ("epochs", "log_every", "checkpoint_every")  # on resuming
+CURVES = "curves.png"
+_MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every")  # on resuming
 
 
 class ResumedElsewhere(UserWarning):
@@ -51,6 +53,7 @@ class TrainingResult:
         best_rsum: the highest rsum on the development set.
         best_epoch: its epoch, from 1.
         epochs_run: epochs finished, those before an interruption included.
+        ended_early: whether that was for want of a better epoch.
         metrics: retrieval on the development set in the best epoch.
         out_dir: where the files are; the best epoch's model is in ``out_dir / "best"``.
     """
@@ -58,6 +61,7 @@ class TrainingResult:
     best_rsum: float
     best_epoch: int
     epochs_run: int
+    ended_early: bool
     metrics: RetrievalMetrics
     out_dir: Path
 
@@ -71,14 +75,20 @@ def train(
     *,
     resume: bool = False,
     progress: bool = True,
+    curves: bool = True,
+    csv: bool = False,
+    tensorboard: bool = False,
+    on_start: Callable[[Position], None] | None = None,
 ) -> TrainingResult:
     """Train ``model`` on whatever device it is.
 
-    Writes into ``out_dir``, which is made if needed: ``checkpoint.safetensors``, from which training resumes, bit for
-    bit with as many threads and the same CPU instructions as before (with others there is a ``ResumedElsewhere``
-    warning); ``best/``, the model of the epoch with the highest rsum on ``dev_data`` (see ``load_model``);
-    ``log.jsonl``, one object every ``log_every`` steps and one an epoch. An interruption (Ctrl-C) writes a checkpoint
-    and goes on as KeyboardInterrupt.
+    Writes into ``out_dir``, which is made if needed and in which no other process may train meanwhile:
+    ``checkpoint.safetensors``, from which training resumes, bit for bit with as many threads, the same CPU instructions
+    and device as before (with others there is a ``ResumedElsewhere`` warning); ``best/``, the model of the epoch with
+    the highest rsum on ``dev_data`` (see ``load_model``); ``log.jsonl``, one object every ``log_every`` steps and one
+    an epoch; ``curves.png``, the loss and the recalls. The same training writes the same bytes. An interruption
+    (Ctrl-C, or a signal of which Python makes a KeyboardInterrupt) writes a checkpoint and goes on as
+    KeyboardInterrupt.
 
     A parameter that the model does not train in an epoch (``Matcher.trains``), or that requires no gradient when the
     training starts, keeps its value: it has no gradient, no share in the gradient's norm and no weight decay. In the
@@ -87,15 +97,21 @@ def train(
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
         train_data, dev_data: images and captions, of the same vocabulary.
-        config: how to train. On resuming, epochs, log_every and checkpoint_every may differ from before.
+        config: how to train. On resuming, epochs, patience, log_every and checkpoint_every may differ from before.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
         progress: show progress on the terminal (standard error).
+        curves: draw ``curves.png``.
+        csv: write the log's lines to ``steps.csv`` and ``epochs.csv``, too.
+        tensorboard: and to ``tensorboard/``, with the captions trained a second; needs the extra "tensorboard".
+        on_start: called once all is in order, before the first step, with where the training is.
 
     Raises:
         FileExistsError: ``out_dir`` has a checkpoint and ``resume`` is False.
         FileNotFoundError: it has none and ``resume`` is True.
-        ValueError: model and data do not fit each other, the checkpoint is malformed or of another training, or the
-            loss or its gradient is not finite (the message names the step, and the last checkpoint stands).
+        BlockingIOError: another process trains in ``out_dir``.
+        ValueError: model and data do not fit each other, the checkpoint is malformed or of another training, the loss
+            or its gradient is not finite (the message names the step, and the last checkpoint stands), or TensorBoard
+            is not installed.
     """
     check_vocabulary(model, train_data.vocabulary)
     if digest(dev_data.vocabulary) != digest(train_data.vocabulary):
@@ -103,28 +119,43 @@ def train(
     for name, data in {"train_data": train_data, "dev_data": dev_data}.items():
         if data.image_dim != model.config.image_dim:
             raise ValueError(f"{name}: image_dim is {data.image_dim}, but the model's is {model.config.image_dim}")
+    out_dir = Path(out_dir)
+    _check_start(out_dir / CHECKPOINT, resume)
+    out_dir.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        run = _Run(model, train_data, dev_data, config, Path(out_dir), resume)
-        done = run.position.epoch * run.batches + run.position.batch
-        with TrainingProgress(config.epochs, run.batches, done, enabled=progress) as show:
-            try:
-                run.run(show)
-            except KeyboardInterrupt:
-                run.save()
-                raise
-            finally:
-                run.close()
+    with locked(out_dir), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        _check_start(out_dir / CHECKPOINT, resume)  # again: another process may have come and gone
+        run = _Run(model, train_data, dev_data, config, out_dir, resume)
+        try:
+            run.follow(csv=csv, tensorboard=tensorboard, curves=curves)
+            if on_start is not None:
+                on_start(run.position)
+            with TrainingProgress(config.epochs, run.epoch_steps, run.position.step, enabled=progress) as show:
+                try:
+                    run.run(show)
+                except KeyboardInterrupt:
+                    run.save()
+                    raise
+        finally:
+            run.close()
     position = run.position
     metrics = RetrievalMetrics.from_dict(position.best)
-    return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, metrics, Path(out_dir))
+    ended_early = position.epoch < config.epochs
+    return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, ended_early, metrics, out_dir)
+
+
+def _check_start(checkpoint: Path, resume: bool) -> None:
+    if resume and not checkpoint.exists():
+        raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
+    if not resume and checkpoint.exists():
+        raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
 
 
 class _Run:
     """One training: its state, and the steps that advance it.
 
-    ``position``, the weights, the optimizer's state and ``random`` change together, inside ``_uninterrupted`` blocks:
+    ``position``, the weights, the optimizer's state and ``random`` change together, inside ``uninterrupted`` blocks:
     whenever a KeyboardInterrupt can arrive, they are the state after a whole step, and ``save`` may write them.
     """
 
@@ -141,49 +172,69 @@ class _Run:
         self.trainable = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
         self.optimizer = self._optimizer()
         self.identity = self._identity()
-        self.batches = math.ceil(train_data.n_captions / config.batch_size)
+        self.machine = Machine.this(self.device)
+        self.epoch_steps = config.steps_of(train_data.n_captions)
         torch.manual_seed(config.seed)
         self.random = random_state(self.device)
         self.position = Position()
-        checkpoint = out_dir / CHECKPOINT
         if resume:
-            self.position, self.random, machine = load_state(
-                checkpoint, model, self.optimizer, self.random, self.identity, self.batches
-            )
-            if machine != Machine.this():
-                warnings.warn(
-                    f"{checkpoint}: written with {machine}, resumed with {Machine.this()}: "
-                    "the training goes on, but not bit for bit",
-                    ResumedElsewhere,
-                    stacklevel=3,
-                )
-            set_random_state(self.random, self.device)
-        elif checkpoint.exists():
-            raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
-        else:
-            out_dir.mkdir(parents=True, exist_ok=True)
+            self._load()
         self.log = TrainingLog(out_dir / LOG, self.position.log_bytes)
-        self.clock = _Clock()
+        self.followers: list[Follower] = []
+        self.curves: Curves | None = None
+        self.clock, self.epoch_clock = _Clock(), _Clock()
         if not resume:
             self.save()
 
+    def follow(self, *, csv: bool, tensorboard: bool, curves: bool) -> None:
+        """Have the log's entries in other forms, too."""
+        if csv:
+            self.followers.append(CsvFollower(self.out_dir, self.log.entries))
+        if tensorboard:
+            self.followers.append(TensorBoardFollower(self.out_dir, self.position.step))
+        if curves:
+            self.curves = Curves(self.out_dir / CURVES, self.log.entries)
+
     def run(self, show: TrainingProgress) -> None:
         """Go on until all epochs are done."""
-        while self.position.epoch < self.config.epochs:
+        while self.position.epoch < self.config.epochs and not self._waited_long_enough():
             self._train_epoch(show)
             self._validate(show)
+
+    def _waited_long_enough(self) -> bool:
+        patience, position = self.config.patience, self.position
+        return patience is not None and position.epoch - position.best_epoch >= patience
 
     def save(self) -> None:
         """Write the checkpoint."""
         self.log.sync()
         checkpoint = self.out_dir / CHECKPOINT
-        save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity)
+        save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity, self.machine)
 
     def close(self) -> None:
-        """Leave the log whole, and the parameters as trainable as they were."""
+        """Leave the log whole and drawn, and the parameters as trainable as they were."""
         self.log.close()
+        for follower in self.followers:
+            follower.close()
+        if self.curves is not None:
+            self.curves.draw()
         for name in self.trainable:
             self.parameters[name].requires_grad_(True)
+
+    def _load(self) -> None:
+        checkpoint = self.out_dir / CHECKPOINT
+        self.position, states, machine = load_state(
+            checkpoint, self.model, self.optimizer, self.random, self.identity, self.epoch_steps
+        )
+        if machine != self.machine:
+            warnings.warn(
+                f"{checkpoint}: written with {machine}, resumed with {self.machine}: "
+                "the training goes on, but not bit for bit",
+                ResumedElsewhere,
+                stacklevel=4,
+            )
+        self.random = {**self.random, **states}
+        set_random_state(self.random, self.device)
 
     def _optimizer(self) -> Optimizer:
         config, parameters = self.config, list(self.parameters.values())
@@ -207,112 +258,126 @@ class _Run:
 
     def _train_epoch(self, show: TrainingProgress) -> None:
         position, config = self.position, self.config
-        rate = config.learning_rate_of(position.epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         for name in self.trainable:
             self.parameters[name].requires_grad_(self.model.trains(name, position.epoch))
         self.model.train()
         self.clock.start()
+        self.epoch_clock.start()
         batches = self.train_data.training_batches(
-            config.batch_size, seed=config.seed, epoch=position.epoch, start=position.batch
+            config.batch_size,
+            seed=config.seed,
+            epoch=position.epoch,
+            start=position.epoch_step * config.accumulate,
         )
-        for batch in batches:
-            values = self._step(batch, rate)
-            show.step(position.epoch + 1, position.batch, values["loss"], self.clock.rate)
+        while group := list(islice(batches, config.accumulate)):
+            loss = self._step(group)
+            show.step(position.epoch + 1, position.epoch_step, loss, self.clock.rate)
             if position.step % config.checkpoint_every == 0:
                 self.save()
 
-    def _step(self, batch: Batch, rate: float) -> dict[str, float]:
+    def _step(self, batches: Sequence[Batch]) -> float:
+        """One step of the optimizer; the mean loss of its batches."""
         position = self.position
-        boxes = None if batch.boxes is None else batch.boxes.to(self.device)
-        images = self.model.encode_images(batch.regions.to(self.device), boxes=boxes)
-        captions = self.model.encode_captions(batch.tokens.to(self.device), batch.lengths.to(self.device))
-        terms = self.model.loss(images, captions, batch.image_ids.to(self.device))
-        values = {name: term.item() for name, term in terms.items()}
-        self._check_finite("loss", values["loss"])
+        rate = self.config.learning_rate_of(position.epoch, position.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.optimizer.zero_grad()
-        torch.autograd.backward(terms["loss"])
+        values: dict[str, float] = {}
+        for batch in batches:
+            for name, value in self._add_gradients(batch).items():
+                values[name] = values.get(name, 0.0) + value / len(batches)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.gradient_norm).item()
-        self._check_finite("gradient's norm", norm)
-        with _uninterrupted():
+        self._check_finite("gradient's norm", norm, batches)
+        with uninterrupted():
             self.optimizer.step()
-            position.batch += 1
+            position.epoch_step += 1
             position.step += 1
             position.epoch_loss += values["loss"]
             position.summed += 1
             for name, value in values.items():
                 position.sums[name] = position.sums.get(name, 0.0) + value
-            self.clock.count(len(batch))
+            for clock in (self.clock, self.epoch_clock):
+                clock.count(sum(len(batch) for batch in batches))
             if position.step % self.config.log_every == 0:
                 self._log_step(rate, norm)
             self.random = random_state(self.device)
+        return values["loss"]
+
+    def _add_gradients(self, batch: Batch) -> dict[str, float]:
+        """Add a batch's gradients to those that there are; its loss terms."""
+        boxes = None if batch.boxes is None else batch.boxes.to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp):
+            images = self.model.encode_images(batch.regions.to(self.device), boxes=boxes)
+            captions = self.model.encode_captions(batch.tokens.to(self.device), batch.lengths.to(self.device))
+            terms = self.model.loss(images, captions, batch.image_ids.to(self.device))
+        values = {name: term.item() for name, term in terms.items()}
+        self._check_finite("loss", values["loss"], [batch])
+        torch.autograd.backward(terms["loss"])
         return values
 
-    def _check_finite(self, name: str, value: float) -> None:
-        if not math.isfinite(value):
-            position = self.position
-            raise ValueError(
-                f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1}): "
-                "the features are not finite, or the learning rate is too high"
-            )
+    def _check_finite(self, name: str, value: float, batches: Sequence[Batch]) -> None:
+        """Raise a ValueError that names the step and, if it is the features' fault, their image."""
+        if math.isfinite(value):
+            return
+        position = self.position
+        place = f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1})"
+        for batch in batches:
+            wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
+            if len(wrong):
+                image = int(batch.image_ids[wrong[0]])
+                raise ValueError(f"{place}: the features of training image {image} are not finite")
+        raise ValueError(f"{place}: the learning rate is too high, or the features are too large")
 
     def _log_step(self, rate: float, norm: float) -> None:
         position = self.position
-        self.log.write(
-            kind="step",
-            epoch=position.epoch + 1,
-            step=position.step,
-            **{name: total / position.summed for name, total in position.sums.items()},
-            learning_rate=rate,
-            gradient_norm=norm,
-            captions_per_second=round(self.clock.rate, 1),
+        self._write(
+            {
+                "kind": "step",
+                "epoch": position.epoch + 1,
+                "step": position.step,
+                **{name: total / position.summed for name, total in position.sums.items()},
+                "learning_rate": rate,
+                "gradient_norm": norm,
+            }
         )
-        position.log_bytes = self.log.length
         position.sums, position.summed = {}, 0
         self.clock.start()
 
+    def _write(self, entry: Entry) -> None:
+        self.log.write(entry)
+        self.position.log_bytes = self.log.length
+        for follower in self.followers:
+            follower.write(entry, self.clock.rate)
+
     def _validate(self, show: TrainingProgress) -> None:
         position = self.position
+        rate = self.epoch_clock.rate
         show.validating(position.epoch + 1)
         images, captions = encode_dataset(self.model, self.dev_data, batch_size=self.config.batch_size)
         metrics = retrieval_metrics(score_matrix(self.model, images, captions), self.dev_data.image_of_caption)
         best = position.best_epoch == 0 or metrics.rsum > position.best["rsum"]
-        with _uninterrupted():
+        with uninterrupted():
             if best:
                 save_model(self.model, self.out_dir / BEST, self.train_data.vocabulary)
             position.epoch += 1
-            loss = position.epoch_loss / self.batches
-            self.log.write(
-                kind="epoch", epoch=position.epoch, step=position.step, loss=loss, best=best, **metrics.as_dict()
+            loss = position.epoch_loss / self.epoch_steps
+            self._write(
+                {
+                    "kind": "epoch",
+                    "epoch": position.epoch,
+                    "step": position.step,
+                    "loss": loss,
+                    "best": best,
+                    **metrics.as_dict(),
+                }
             )
-            position.log_bytes = self.log.length
-            position.batch, position.epoch_loss = 0, 0.0
+            position.epoch_step, position.epoch_loss = 0, 0.0
             if best:
                 position.best_epoch, position.best = position.epoch, metrics.as_dict()
             self.save()
-        show.epoch(position.epoch, loss, metrics, best)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold a Ctrl-C back until the end of the block. Signals reach the main thread only."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    received = False
-
-    def remember(*_: object) -> None:
-        nonlocal received
-        received = True
-
-    previous = signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if received:
-        signal.raise_signal(signal.SIGINT)
+        if self.curves is not None:
+            self.curves.draw_sometimes()
+        show.epoch(position.epoch, loss, metrics, best, rate)
 
 
 class _Clock:

@@ -15,14 +15,14 @@ class TrainingProgress:
 
     Args:
         epochs: to be trained altogether.
-        batches: steps of an epoch.
+        epoch_steps: steps of an epoch.
         done: steps done before, where training is resumed.
         enabled: whether to show anything.
     """
 
-    def __init__(self, epochs: int, batches: int, done: int, *, enabled: bool) -> None:
+    def __init__(self, epochs: int, epoch_steps: int, done: int, *, enabled: bool) -> None:
         self._epochs = epochs
-        self._batches = batches
+        self._epoch_steps = epoch_steps
         self._enabled = enabled
         console = Console(stderr=True)
         self._progress = Progress(
@@ -34,7 +34,7 @@ class TrainingProgress:
             console=console,
             disable=not (enabled and console.is_terminal),  # a file would get a bar after every line
         )
-        self._task = self._progress.add_task("training", total=epochs * batches, completed=done, status="")
+        self._task = self._progress.add_task("training", total=epochs * epoch_steps, completed=done, status="")
 
     def __enter__(self) -> TrainingProgress:
         self._progress.start()
@@ -45,11 +45,11 @@ class TrainingProgress:
     ) -> None:
         self._progress.stop()
 
-    def step(self, epoch: int, batch: int, loss: float, rate: float) -> None:
-        """``batch`` steps of this epoch (from 1) are done; ``rate`` is captions a second."""
+    def step(self, epoch: int, step: int, loss: float, rate: float) -> None:
+        """``step`` steps of this epoch (from 1) are done; ``rate`` is captions a second."""
         self._progress.update(
             self._task,
-            completed=(epoch - 1) * self._batches + batch,
+            completed=(epoch - 1) * self._epoch_steps + step,
             description=f"epoch {epoch}/{self._epochs}",
             status=f"loss {loss:.3f}  {rate:,.0f} captions/s",
         )
@@ -58,11 +58,11 @@ class TrainingProgress:
         """The epoch's steps are done and its validation begins."""
         self._progress.update(self._task, description=f"epoch {epoch}/{self._epochs}", status="validating")
 
-    def epoch(self, epoch: int, loss: float, metrics: RetrievalMetrics, best: bool) -> None:
-        """The epoch is validated."""
+    def epoch(self, epoch: int, loss: float, metrics: RetrievalMetrics, best: bool, rate: float) -> None:
+        """The epoch is validated; it was trained with ``rate`` captions a second."""
         if not self._enabled:
             return
         self._progress.console.print(
             f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "
-            f"rsum {metrics.rsum:.1f}{'  best so far' if best else ''}"
+            f"rsum {metrics.rsum:.1f}  {rate:,.0f} captions/s{'  best so far' if best else ''}"
         )

@@ -18,7 +18,7 @@ from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
 from crossret.training.log import STEP_FIELDS
 
-_FORMAT = "crossret training 3"
+_FORMAT = "crossret training 4"
 Optimizer = torch.optim.Adam | torch.optim.Adadelta
 # What an optimizer averages of each parameter, beside the "step" that it counts.
 _AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
@@ -30,7 +30,7 @@ class Position:
 
     Attributes:
         epoch: epochs finished, their validation included.
-        batch: batches of the current epoch finished.
+        epoch_step: steps of the current epoch taken.
         step: optimizer steps taken.
         log_bytes: length of the log up to here.
         sums: loss terms summed since the last line of the log, by name.
@@ -41,7 +41,7 @@ class Position:
     """
 
     epoch: int = 0
-    batch: int = 0
+    epoch_step: int = 0
     step: int = 0
     log_bytes: int = 0
     sums: dict[str, float] = field(default_factory=dict)
@@ -58,36 +58,41 @@ class Machine:
     Attributes:
         threads: CPU threads, among which sums are divided.
         instructions: the CPU's instruction set that torch uses, as "AVX512".
+        device: "cpu", or the name of the GPU.
     """
 
     threads: int
     instructions: str
+    device: str
 
     @classmethod
-    def this(cls) -> Machine:
-        return cls(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())
+    def this(cls, device: torch.device) -> Machine:
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return cls(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), name)
 
     def __str__(self) -> str:
-        return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions})"
+        where = "" if self.device == "cpu" else f" and {self.device}"
+        return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions}){where}"
 
 
 LARGEST_STEP = 2**53  # optimizers count in floating point
+_CPU, _CUDA = "random.cpu", "random.cuda"
 RandomState = dict[str, Tensor]
 
 
 def random_state(device: torch.device) -> RandomState:
     """The states of torch's generators that a model on ``device`` draws from: (bytes,) uint8 each."""
-    states = {"random.cpu": torch.get_rng_state()}
+    states = {_CPU: torch.get_rng_state()}
     if device.type == "cuda":
-        states["random.cuda"] = torch.cuda.get_rng_state(device)
+        states[_CUDA] = torch.cuda.get_rng_state(device)
     return states
 
 
 def set_random_state(states: RandomState, device: torch.device) -> None:
     """The inverse of ``random_state``."""
-    torch.set_rng_state(states["random.cpu"])
+    torch.set_rng_state(states[_CPU])
     if device.type == "cuda":
-        torch.cuda.set_rng_state(states["random.cuda"], device)
+        torch.cuda.set_rng_state(states[_CUDA], device)
 
 
 def save_state(
@@ -97,6 +102,7 @@ def save_state(
     random: RandomState,
     position: Position,
     run: dict[str, Any],
+    machine: Machine,
 ) -> None:
     """Write the whole state as one file, which is there as a whole or not at all.
 
@@ -108,7 +114,7 @@ def save_state(
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{key}.{name}"] = value
-    parts = {"run": run, "position": asdict(position), "trained": trained, "machine": asdict(Machine.this())}
+    parts = {"run": run, "position": asdict(position), "trained": trained, "machine": asdict(machine)}
     metadata = {"format": _FORMAT, **{name: json.dumps(part) for name, part in parts.items()}}
     write_tensors(path, {**tensors, **random}, metadata)
 
@@ -119,7 +125,7 @@ def load_state(
     optimizer: Optimizer,
     random: RandomState,
     run: dict[str, Any],
-    batches: int,
+    epoch_steps: int,
 ) -> tuple[Position, RandomState, Machine]:
     """Put a saved state into ``model`` and ``optimizer``.
 
@@ -127,19 +133,20 @@ def load_state(
         Where it was, the generators' states, and the machine that wrote it.
 
     Args:
-        random: any state of the same generators, for its sizes.
+        random: any state of the generators of this device, for its sizes. A generator of which the file has no state,
+            because the training was on another device, is left out of what is returned.
         run: as given to ``save_state``; a difference is an error.
-        batches: of an epoch.
+        epoch_steps: steps of an epoch.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is malformed, or the state of another training; names the file and what differs.
     """
-    _, metadata = read_header(path)
+    found, metadata = read_header(path)
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"{path}: not a training checkpoint of this version")
     _compare(path, _parse(path, metadata, "run"), run)
-    position = _position(path, _parse(path, metadata, "position"), batches)
+    position = _position(path, _parse(path, metadata, "position"), epoch_steps)
     machine = _machine(path, _parse(path, metadata, "machine"))
 
     trained = _trained(path, metadata, model)
@@ -148,8 +155,9 @@ def load_state(
     for name, parameter in trained.items():
         expected[f"optimizer.step.{name}"] = TensorType((), torch.float32)
         expected.update({f"optimizer.{key}.{name}": TensorType.of(parameter) for key in averages})
-    tensors = read_tensors(path, {**expected, **types_of(random)})
-    states = {name: tensors[name] for name in random}
+    expected.update({name: kind for name, kind in types_of(random).items() if name in found or name == _CPU})
+    tensors = read_tensors(path, expected, passed_over=(_CUDA,))
+    states = {name: tensors[name] for name in random if name in tensors}
     _check_random(path, states)
     _check_steps(path, {name: tensors[f"optimizer.step.{name}"].item() for name in trained}, position.step)
 
@@ -198,8 +206,10 @@ def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str,
 
 
 def _machine(path: str | os.PathLike[str], values: dict[str, Any]) -> Machine:
-    if {name: type(value) for name, value in values.items()} != {"threads": int, "instructions": str}:
-        raise ValueError(f"{path}: its machine must be 'threads', a whole number, and 'instructions', a string")
+    if {name: type(value) for name, value in values.items()} != {"threads": int, "instructions": str, "device": str}:
+        raise ValueError(
+            f"{path}: its machine must be 'threads', a whole number, and 'instructions' and 'device', strings"
+        )
     return Machine(**values)
 
 
@@ -212,7 +222,7 @@ def _check_random(path: str | os.PathLike[str], states: RandomState) -> None:
             raise ValueError(f"{path}: tensor {name!r} is no state of the generator ({error})") from error
 
 
-def _position(path: str | os.PathLike[str], values: dict[str, Any], batches: int) -> Position:
+def _position(path: str | os.PathLike[str], values: dict[str, Any], epoch_steps: int) -> Position:
     kinds = {part.name: type(getattr(Position(), part.name)) for part in fields(Position)}
     if values.keys() != kinds.keys():
         raise ValueError(f"{path}: its position must have the fields {', '.join(kinds)}")
@@ -223,17 +233,18 @@ def _position(path: str | os.PathLike[str], values: dict[str, Any], batches: int
         if kind is dict and not all(type(number) is float and math.isfinite(number) for number in value.values()):
             raise ValueError(f"{path}: its position's {name} must hold numbers")
     position = Position(**values)
-    if problem := _contradiction(position, batches):
+    if problem := _contradiction(position, epoch_steps):
         raise ValueError(f"{path}: its position contradicts itself: {problem}")
     return position
 
 
-def _contradiction(position: Position, batches: int) -> str | None:
-    """What no training with so many batches an epoch could have written, if anything."""
-    if position.batch > batches:
-        return f"batch {position.batch} of an epoch of {batches}"
-    if position.step != position.epoch * batches + position.batch:
-        return f"step {position.step} at batch {position.batch} of epoch {position.epoch + 1}, {batches} batches each"
+def _contradiction(position: Position, epoch_steps: int) -> str | None:
+    """What no training with so many steps an epoch could have written, if anything."""
+    if position.epoch_step > epoch_steps:
+        return f"step {position.epoch_step} of an epoch of {epoch_steps}"
+    if position.step != position.epoch * epoch_steps + position.epoch_step:
+        place = f"step {position.epoch_step} of epoch {position.epoch + 1}"
+        return f"step {position.step} at {place}, {epoch_steps} steps each"
     if position.step > LARGEST_STEP:
         return f"step {position.step}, beyond {LARGEST_STEP}"
     if position.summed > position.step or (not position.summed and position.sums):

@@ -33,5 +33,5 @@ def test_config_names_a_field_out_of_range(fields: dict[str, Any], message: str)
 
 def test_the_rate_is_divided_by_10_after_each_decay() -> None:
     config = TrainingConfig(learning_rate=0.5, decay_epochs=(2, 3))
-    assert [config.learning_rate_of(epoch) for epoch in range(5)] == [0.5, 0.5, 0.05, 0.005, 0.005]
-    assert TrainingConfig(learning_rate=0.5, decay_epochs=()).learning_rate_of(99) == 0.5
+    assert [config.learning_rate_of(epoch, 0) for epoch in range(5)] == [0.5, 0.5, 0.05, 0.005, 0.005]
+    assert TrainingConfig(learning_rate=0.5, decay_epochs=()).learning_rate_of(99, 0) == 0.5

@@ -92,17 +92,15 @@ def make_model(corpus: ToyCorpus = TRAIN, **fields: Any) -> DroppingScan:
 
 
 def run(out_dir: Path, config: TrainingConfig = CONFIG, *, resume: bool = False, **others: Any) -> TrainingResult:
-    arguments = {"train_data": TRAIN, "dev_data": DEV, **others}
+    arguments = {"train_data": TRAIN, "dev_data": DEV, "curves": False, **others}
     model = arguments.pop("model", None) or make_model()
     return train(model, config=config, out_dir=out_dir, resume=resume, progress=False, **arguments)
 
 
 def everything(out_dir: Path) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Tensor]]:
-    """All tensors of the checkpoint, the log without its rates, and the best model's weights."""
+    """All tensors of the checkpoint, the log, and the best model's weights."""
     tensors = checkpoint_tensors(out_dir)
     lines = [json.loads(line) for line in (out_dir / "log.jsonl").read_text().splitlines()]
-    for line in lines:
-        line.pop("captions_per_second", None)
     return tensors, lines, dict(load_model(out_dir / "best")[0].state_dict())
 
 

@@ -5,36 +5,58 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossret.cli.errors import Interrupted, warnings_as_lines
-from crossret.cli.model_options import HyperParameters, chosen_of
+from crossret.cli.config_options import HyperParameters, Schedule, chosen_of, options_of, schedule_of
+from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import (
     DataDirectory,
+    Device,
     Seed,
     Threads,
-    given,
     option,
     refuse_unused,
+    use_device,
     use_threads,
 )
+from crossret.cli.run_config import use_config, write_config
 from crossret.cli.signatures import with_fields
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.scan import PRESET_OF_CROSS_ATTENTION
 
 if TYPE_CHECKING:
-    from crossret.hyperparameters import ModelConfig
+    from collections.abc import Mapping
+
+    from crossret.hyperparameters import ModelConfig, TrainingConfig
+
+CONFIG = "run.toml"
+_MIN_COUNT = 4  # SCAN's
 
 
 @with_fields("hyperparameters", HyperParameters)
+@with_fields("schedule", Schedule)
 def train(
     data: DataDirectory,
     output: Annotated[
-        Path, option("Directory for the checkpoint, the log and best/, the best model.", file_okay=False)
+        Path,
+        option("Directory for the checkpoint, logs, curves, run.toml and best/, the best model.", file_okay=False),
     ],
-    model: Annotated[str, option("Which model.", metavar=f"[{'|'.join(MODEL_CONFIGS)}]")] = "scan",
+    config: Annotated[
+        Path | None,
+        option(
+            f"Take the settings of this file, for instance an earlier run's {CONFIG}; what is typed beside it wins.",
+            exists=True,
+            dir_okay=False,
+            is_eager=True,
+            callback=use_config,
+            metavar="<run.toml>",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, option("Which model; by default scan.", metavar=f"[{'|'.join(MODEL_CONFIGS)}]")
+    ] = None,
     preset: Annotated[
         str | None,
         option(
@@ -46,6 +68,15 @@ def train(
     ] = None,
     *,
     hyperparameters: Any,
+    fine_tune: Annotated[
+        Path | None,
+        option(
+            "Start from this trained model, its weights, words and hyper-parameters; a preset then only sets how to "
+            "train.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     word_vectors: Annotated[
         Path | None,
         option(
@@ -55,27 +86,24 @@ def train(
             dir_okay=False,
         ),
     ] = None,
-    epochs: Annotated[int | None, option("Passes over the training captions.")] = None,
-    batch_size: Annotated[int | None, option("Captions a step.")] = None,
-    optimizer: Annotated[Literal["adam", "adadelta"] | None, option("What takes the steps.")] = None,
-    learning_rate: Annotated[float | None, option("The optimizer's.")] = None,
-    decay_epoch: Annotated[
-        list[int] | None,
-        option("Epochs before the rate is divided by 10; may be repeated, ascending.", metavar="<int>"),
+    min_count: Annotated[
+        int | None, option(f"Words that occur less often are <unk>; by default {_MIN_COUNT}.", min=1)
     ] = None,
-    weight_decay: Annotated[float | None, option("Share of every weight that is added to its gradient.")] = None,
-    gradient_norm: Annotated[float | None, option("Scale larger gradients down to this norm.")] = None,
+    schedule: Any,
     seed: Seed = 0,
     resume: Annotated[bool, option("Go on from the checkpoint in the output directory.", "--resume")] = False,
+    csv: Annotated[bool, option("Also log to steps.csv and epochs.csv.", "--csv")] = False,
+    tensorboard: Annotated[bool, option("Also log to tensorboard/.", "--tensorboard")] = False,
+    device: Device = None,
     threads: Threads = None,
 ) -> None:
     """Train a model.
 
     Learns from the train split; the dev split decides which epoch was best.
     Options left out take the preset's value, the schedule's included. Options with
-    models in brackets are for these alone. Ctrl-C leaves a checkpoint: the same
-    command with --resume goes on as if nothing had happened, bit for bit with the
-    same number of threads and the same CPU instructions.
+    models in brackets are for these alone. Ctrl-C, SIGTERM and SIGHUP leave a
+    checkpoint: the same command with --resume goes on as if nothing had happened,
+    bit for bit with the same number of threads, CPU instructions and device.
 
     \b
     Examples:
@@ -84,59 +112,93 @@ def train(
       crossret train data/f30k_precomp --output runs/sman --model sman --word-vectors glove.6B.300d.txt --word-dim 300
       crossret train scenes --output runs/han --model han --preset scenes --clusters 16
       crossret train data/coco_precomp --output runs/oan --model oan --preset coco --resume
+      crossret train --config runs/scan/run.toml --output runs/again --seed 1
+      crossret train scenes --output runs/tuned --fine-tune runs/scan --epochs 3 --learning-rate 1e-5
     """
     import torch
+    from rich.console import Console
 
     from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus
+    from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.models import MODELS
-    from crossret.training import CHECKPOINT
+    from crossret.models.checkpoints import load_model, with_config
+    from crossret.terminal import facts_table
+    from crossret.training import BEST, CHECKPOINT
     from crossret.training import train as run_training
+    from crossret.training.summary import facts_of
 
-    if model not in MODEL_CONFIGS:
-        raise ValueError(f"--model must be one of {', '.join(MODEL_CONFIGS)}, not {model!r}")
-    config_class = MODEL_CONFIGS[model]
-    chosen = chosen_of(model, hyperparameters)
-    if preset is None:
-        first = next(iter(config_class.presets))
-        preset = PRESET_OF_CROSS_ATTENTION[chosen.get("cross_attention", "t2i")] if model == "scan" else first
-    schedule_options = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "learning_rate": learning_rate,
-        "decay_epochs": decay_epoch or None,
-        "weight_decay": weight_decay,
-        "gradient_norm": gradient_norm,
-    }
-    schedule = config_class.schedule(preset, seed=seed, **given(schedule_options))
+    place = use_device(device)
     use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
-    vocabulary = Vocabulary.build(training_data.captions)
-    config = config_class.preset(preset, image_dim=training_data.image_dim, vocabulary_size=len(vocabulary), **chosen)
-    refuse_unused(config, vars(hyperparameters))
-    _check_memory(config)
-    torch.manual_seed(seed)
-    network = MODELS[model][1](config)
+    counts = word_counts(training_data.captions)
+    if fine_tune is not None:
+        refuse({"min_count": min_count, "word_vectors": word_vectors}, "makes no difference with --fine-tune")
+        base, vocabulary = load_model(fine_tune / BEST if (fine_tune / BEST).is_dir() else fine_tune)
+        kind, chosen = _kind_of(model or base.kind), chosen_of(base.kind, hyperparameters)
+        if kind != base.kind:
+            raise ValueError(f"--model {kind}: the model of --fine-tune {fine_tune} is {base.kind}")
+        network = with_config(base, dataclasses.replace(base.config, **chosen), str(fine_tune))
+        preset = preset or _default_preset(kind, dataclasses.asdict(network.config))
+    else:
+        kind = _kind_of(model or "scan")
+        chosen = chosen_of(kind, hyperparameters)
+        preset = preset or _default_preset(kind, chosen)
+        vocabulary = Vocabulary.of_counts(counts, min_count or _MIN_COUNT)
+        sizes = {"image_dim": training_data.image_dim, "vocabulary_size": len(vocabulary)}
+        described = MODEL_CONFIGS[kind].preset(preset, **sizes, **chosen)
+        _check_memory(described)
+        torch.manual_seed(seed)
+        network = MODELS[kind][1](described)
+    refuse_unused(network.config, vars(hyperparameters))
+    how = MODEL_CONFIGS[kind].schedule(preset, seed=seed, **schedule_of(schedule))
     if word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, vocabulary, word_vectors)
         typer.echo(f"{word_vectors}: vectors of {found:,} of the {len(vocabulary):,} words")
+    network.to(place)
+    learnt, judged = PrecomputedCorpus(training_data, vocabulary), PrecomputedCorpus(dev_data, vocabulary)
+
+    def start(position: Any) -> None:
+        settings = _settings(network.config, how, data=data, model=kind, preset=preset)
+        settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "csv": csv, "tensorboard": tensorboard}
+        settings |= {"min_count": None if fine_tune else min_count or _MIN_COUNT, "device": str(place)}
+        write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
+        facts = facts_of(network, learnt, judged, how, position, counts)
+        Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
+
     try:
         with warnings_as_lines():
             result = run_training(
-                network,
-                PrecomputedCorpus(training_data, vocabulary),
-                PrecomputedCorpus(dev_data, vocabulary),
-                schedule,
-                output,
-                resume=resume,
+                network, learnt, judged, how, output, resume=resume, csv=csv, tensorboard=tensorboard, on_start=start
             )
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
         hint = "to go on, repeat the command with --resume" if left else "there is no checkpoint yet"
         raise Interrupted(hint) from None
-    typer.echo(f"Best epoch {result.best_epoch} of {result.epochs_run}: rsum {result.best_rsum:.1f}; {output / 'best'}")
+    early = f", none better in {how.patience} more" if result.ended_early else ""
+    typer.echo(
+        f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: rsum {result.best_rsum:.1f}; {output / 'best'}"
+    )
+
+
+def _kind_of(model: str) -> str:
+    if model not in MODEL_CONFIGS:
+        raise ValueError(f"--model must be one of {', '.join(MODEL_CONFIGS)}, not {model!r}")
+    return model
+
+
+def _default_preset(kind: str, fields: Mapping[str, Any]) -> str:
+    if kind == "scan":
+        return PRESET_OF_CROSS_ATTENTION[fields.get("cross_attention", "t2i")]
+    return next(iter(MODEL_CONFIGS[kind].presets))
+
+
+def _settings(config: ModelConfig, schedule: TrainingConfig, **others: Any) -> dict[str, Any]:
+    """Everything that decides a training, as options; a hyper-parameter that makes no difference is left out."""
+    unused = config.unused()
+    chosen = {name: value for name, value in options_of(config).items() if name not in unused}
+    return {**others, **chosen, **options_of(schedule), "seed": schedule.seed}
 
 
 def _check_memory(config: ModelConfig) -> None:

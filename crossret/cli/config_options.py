@@ -1,0 +1,99 @@
+"""Options that are the fields of a config, by their own names: hyper-parameters of the models, and how they train."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from crossret.cli.options import given, option, spelling
+from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
+from crossret.hyperparameters.config import Config
+
+
+def option_name(config: type[Config], field: str) -> str:
+    """What the option of a field is called: one that may be repeated is named in the singular."""
+    return field.removesuffix("s") if get_origin(get_type_hints(config)[field]) is tuple else field
+
+
+def _kind(hint: Any) -> Any:
+    """The type of the option of a field of this type."""
+    if type(None) in get_args(hint):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    return list[int] if get_origin(hint) is tuple else hint
+
+
+def _united(name: str, kinds: Iterable[Any]) -> Any:
+    """The type of an option that configs have fields of these types of: their own, or all of their choices."""
+    first, *others = kinds
+    if get_origin(first) is Literal and all(get_origin(kind) is Literal for kind in others):
+        return Literal[tuple(dict.fromkeys(choice for kind in (first, *others) for choice in get_args(kind)))]
+    if any(kind is not first for kind in others):
+        raise TypeError(f"{name}: models disagree about its type")
+    return first
+
+
+def _help(texts: Mapping[str, str], configs: Mapping[str, type[Config]]) -> str:
+    """What an option means, by the configs that have it; those are named unless all do and mean the same."""
+    named: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        named.setdefault(text, []).append(name)
+    if list(named.values()) == [list(configs)]:
+        return next(iter(named))
+    return " ".join(f"{text} [{', '.join(names)}]" for text, names in named.items())
+
+
+def _options_of(name: str, configs: Mapping[str, type[Config]]) -> type[Any]:
+    """A dataclass of the options; None is the preset's value."""
+    kinds: dict[str, dict[str, Any]] = {}
+    texts: dict[str, dict[str, str]] = {}
+    for owner, config in configs.items():
+        hints = get_type_hints(config)
+        for field in dataclasses.fields(config):
+            if "help" in field.metadata:
+                called = option_name(config, field.name)
+                kinds.setdefault(called, {})[owner] = _kind(hints[field.name])
+                texts.setdefault(called, {})[owner] = field.metadata["help"]
+    fields = [
+        (called, Annotated[_united(called, by_owner.values()) | None, option(_help(texts[called], configs))], None)
+        for called, by_owner in kinds.items()
+    ]
+    return dataclasses.make_dataclass(name, fields)
+
+
+HyperParameters = _options_of("HyperParameters", MODEL_CONFIGS)
+Schedule = _options_of("Schedule", {"training": TrainingConfig})
+
+
+def chosen_of(model: str, hyperparameters: Any) -> dict[str, Any]:
+    """The fields of a model's config that were given, by name.
+
+    Raises a ValueError that names an option and the models that have it where this one has not.
+    """
+    chosen = given(vars(hyperparameters))
+    fields = {kind: {field.name for field in dataclasses.fields(config)} for kind, config in MODEL_CONFIGS.items()}
+    for name, value in chosen.items():
+        if name not in fields[model]:
+            have = [kind for kind in MODEL_CONFIGS if name in fields[kind]]
+            raise ValueError(
+                f"{spelling(name, value)}: {model} has no such hyper-parameter; "
+                f"{' and '.join(have)} {'has' if len(have) == 1 else 'have'}"
+            )
+    return chosen
+
+
+def schedule_of(schedule: Any) -> dict[str, Any]:
+    """The fields of ``TrainingConfig`` that were given, by name."""
+    options = {option_name(TrainingConfig, field.name): field.name for field in dataclasses.fields(TrainingConfig)}
+    return {options[name]: value for name, value in given(vars(schedule)).items() if value != []}
+
+
+def options_of(config: Config) -> dict[str, Any]:
+    """The fields of a config that can be typed, as options with their values: the inverse of the two above."""
+    typed = [field.name for field in dataclasses.fields(config) if "help" in field.metadata]
+    values = {option_name(type(config), name): getattr(config, name) for name in typed}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value not in (None, ())
+    }

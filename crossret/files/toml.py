@@ -1,0 +1,44 @@
+"""TOML: settings that people read and change."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from crossret.files.atomic import atomic_write
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The table that a TOML file is.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not TOML; names the file and the place.
+    """
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except RecursionError:
+        raise ValueError(f"{path}: not TOML (nested too deeply)") from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise ValueError(f"{path}: not TOML ({error})") from error
+
+
+def write_toml(path: str | os.PathLike[str], values: Mapping[str, Any], comment: str) -> None:
+    """Write a table beneath lines of comment, atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    with atomic_write(path) as file:
+        file.write((lines + tomli_w.dumps(values)).encode())

@@ -1,0 +1,39 @@
+"""Signals that end a command as Ctrl-C does: a scheduler's that wants the machine back, a terminal's that is gone."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_LIKE_CTRL_C = (signal.SIGTERM, signal.SIGHUP)
+
+_received: int = signal.SIGINT
+
+
+def end_like_ctrl_c() -> None:
+    """From now on SIGTERM and SIGHUP are KeyboardInterrupts, where the system would have ended the process.
+
+    What starts a command with nohup has it ignore SIGHUP, which stays so.
+    """
+    for number in _LIKE_CTRL_C:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def exit_status() -> int:
+    """What a shell reports of a process that was ended so: 128 and the signal's number."""
+    return 128 + _received
+
+
+def what_happened() -> str:
+    """What ended the command, in words."""
+    return "interrupted" if _received == signal.SIGINT else f"ended by {signal.Signals(_received).name}"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _received
+    _received = number
+    # They often come in twos. Only Ctrl-C says twice that not even a checkpoint is wanted.
+    for each in _LIKE_CTRL_C:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,0 +1,51 @@
+"""A lock keeps others out while its block runs, and is gone with its process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from crossret.files.locks import LOCK, locked
+
+HOLD = textwrap.dedent(
+    """
+    import sys
+    from crossret.files.locks import locked
+    with locked(sys.argv[1]):
+        print("locked", flush=True)
+        sys.stdin.read()
+    """
+)
+
+
+def test_another_process_is_named_and_its_death_unlocks(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(BlockingIOError, match=f"in use by process {other.pid} on ") as caught, locked(tmp_path):
+            pass
+        assert caught.value.filename == str(tmp_path)
+        other.kill()
+        other.wait()
+        with locked(tmp_path), pytest.raises(BlockingIOError), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+def test_what_a_lock_says_is_not_believed_at_length(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (tmp_path / LOCK).write_bytes(b"\xff" * 10_000)
+        with pytest.raises(BlockingIOError) as caught, locked(tmp_path):
+            pass
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_directory_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "nothing"):
+        pass

@@ -1,0 +1,157 @@
+"""What the schedule's options do: accumulation, warm-up, early end, bfloat16."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crossret.evaluation import DirectionMetrics, RetrievalMetrics
+from crossret.training import TrainingConfig
+from tests.training.toy import CONFIG, TRAIN, assert_same_training, everything, make_model, run
+
+ACCUMULATED = replace(CONFIG, accumulate=4, log_every=1, checkpoint_every=1)  # 6 batches: a step of four, one of two
+
+
+def test_a_step_takes_the_sum_of_its_batches_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[dict[str, torch.Tensor]] = []
+    model = make_model()
+
+    def step(self: torch.optim.Adam) -> None:
+        taken.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)  # which leaves the weights as they are
+    run(tmp_path, replace(ACCUMULATED, epochs=1, gradient_norm=1e9), model=model)
+
+    expected = make_model()
+    torch.manual_seed(CONFIG.seed)
+    sums = []
+    for number, batch in enumerate(TRAIN.training_batches(CONFIG.batch_size, seed=CONFIG.seed, epoch=0)):
+        if number % 4 == 0:
+            expected.zero_grad()
+        images, captions = expected.encode_images(batch.regions), expected.encode_captions(batch.tokens, batch.lengths)
+        expected.loss(images, captions, batch.image_ids)["loss"].backward()
+        if number in (3, 5):
+            sums.append({name: parameter.grad.clone() for name, parameter in expected.named_parameters()})
+    assert len(taken) == len(sums) == 2
+    for gradients, by_hand in zip(taken, sums, strict=True):
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, by_hand[name])
+
+
+def test_accumulated_steps_are_what_is_counted_and_logged(tmp_path: Path) -> None:
+    run(tmp_path, ACCUMULATED)
+    _, lines, _ = everything(tmp_path)
+    assert [(line["epoch"], line["step"]) for line in lines if line["kind"] == "step"] == [
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (2, 4),
+        (3, 5),
+        (3, 6),
+    ]
+    steps = [line["loss"] for line in lines if line["kind"] == "step"]
+    epochs = [line["loss"] for line in lines if line["kind"] == "epoch"]
+    assert epochs == pytest.approx([(a + b) / 2 for a, b in zip(steps[::2], steps[1::2], strict=True)])
+
+
+@pytest.mark.parametrize("call", [1, 2, 4, 5, 6, 9])
+def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path, call: int) -> None:
+    run(tmp_path / "straight", ACCUMULATED)
+    model = make_model()
+    loss, calls = model.loss, count(1)
+
+    def pressed(*arguments: Any) -> dict[str, torch.Tensor]:
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return loss(*arguments)
+
+    model.loss = pressed
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "resumed", ACCUMULATED, model=model)
+    run(tmp_path / "resumed", ACCUMULATED, resume=True)
+    assert_same_training(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_the_rate_rises_in_equal_parts() -> None:
+    config = TrainingConfig(learning_rate=0.5, warmup_steps=4, decay_epochs=(1,))
+    assert [config.learning_rate_of(0, step) for step in range(6)] == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
+    assert config.learning_rate_of(1, 1) == pytest.approx(0.025)
+
+
+def test_steps_of_a_warm_up_are_taken_at_its_rate(tmp_path: Path) -> None:
+    run(tmp_path, replace(CONFIG, epochs=1, warmup_steps=4, log_every=1))
+    _, lines, _ = everything(tmp_path)
+    rates = [line["learning_rate"] for line in lines if line["kind"] == "step"]
+    assert rates == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2, 1e-2])
+
+
+def test_it_ends_where_no_epoch_is_better(tmp_path: Path) -> None:
+    still = replace(CONFIG, epochs=9, decay_epochs=(), learning_rate=1e-30, patience=2)
+    result = run(tmp_path, still)
+    assert (result.best_epoch, result.epochs_run, result.ended_early) == (1, 3, True)
+    assert run(tmp_path, still, resume=True).epochs_run == 3
+    result = run(tmp_path, replace(still, patience=3), resume=True)
+    assert (result.epochs_run, result.ended_early) == (4, True)
+    result = run(tmp_path, replace(still, epochs=5, patience=None), resume=True)
+    assert (result.epochs_run, result.ended_early) == (5, False)
+
+
+def test_a_better_epoch_begins_the_wait_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recalls = iter([10.0, 20.0, 15.0, 20.0, 30.0, 5.0, 5.0, 30.0, 40.0])
+
+    def measured(*_: object) -> RetrievalMetrics:
+        way = DirectionMetrics(next(recalls), 50.0, 50.0, 1.0, 1.0)
+        return RetrievalMetrics(way, way)
+
+    monkeypatch.setattr("crossret.training.loop.retrieval_metrics", measured)
+    result = run(tmp_path, replace(CONFIG, epochs=9, patience=3))
+    assert (result.best_epoch, result.epochs_run, result.ended_early) == (5, 8, True)
+
+
+def test_amp_computes_in_bfloat16_and_keeps_weights_in_float32(tmp_path: Path) -> None:
+    run(tmp_path / "float32", replace(CONFIG, epochs=1, log_every=1))
+    model, seen = make_model(), set()
+    fc = model.image.fc
+    fc.register_forward_hook(lambda module, inputs, output: seen.add((output.dtype, module.training)))
+    run(tmp_path / "bfloat16", replace(CONFIG, epochs=1, log_every=1, amp=True), model=model)
+    assert seen == {(torch.bfloat16, True), (torch.float32, False)}  # validation is as `evaluate` measures
+    tensors, lines, best = everything(tmp_path / "bfloat16")
+    assert all(tensor.dtype == torch.float32 for name, tensor in tensors.items() if name.startswith("model."))
+    assert all(tensor.dtype == torch.float32 for tensor in best.values())
+    _, exact, _ = everything(tmp_path / "float32")
+    for line, other in zip(lines, exact, strict=True):
+        if line["kind"] == "step":
+            assert line["loss"] != other["loss"]
+            assert line["loss"] == pytest.approx(other["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("changed", [{"accumulate": 2}, {"warmup_steps": 3}, {"amp": True}])
+def test_what_changes_the_steps_is_refused_on_resuming(straight: Path, changed: dict[str, Any]) -> None:
+    (name,) = changed
+    with pytest.raises(ValueError, match=f"was trained with {name} = "):
+        run(straight, replace(CONFIG, **changed), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"accumulate": 0}, "accumulate must be at least 1"),
+        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
+        ({"patience": 0}, "patience must be at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(**fields)
+
+
+@pytest.mark.parametrize(("captions", "steps"), [(1, 1), (32, 1), (33, 2), (44, 2), (10**9, 31250000)])
+def test_steps_of_an_epoch(captions: int, steps: int) -> None:
+    assert TrainingConfig(batch_size=8, accumulate=4).steps_of(captions) == steps
+    assert TrainingConfig(batch_size=10**400).steps_of(captions) == 1
