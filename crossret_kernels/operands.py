@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import FEATURE_DTYPES
+from crossret_kernels.ragged import check_floating
 
 
 def check_operand(
@@ -20,10 +20,7 @@ def check_operand(
     """
     if not isinstance(operand, Tensor):
         raise TypeError(f"{name} must be a {form} tensor, not {type(operand).__name__}")
-    if operand.is_nested or operand.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, not a nested or sparse one")
-    if operand.dtype not in FEATURE_DTYPES:
-        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {operand.dtype}")
+    check_floating(operand, name)
     if operand.shape != tuple(sizes):
         raise ValueError(f"{name} must have shape {form} = {tuple(sizes)}, got {tuple(operand.shape)}")
     if operand.device != features.device:

@@ -197,7 +197,19 @@ def check_integers(integers: Tensor, name: str) -> None:
     _check_dense(integers, name)
     if integers.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
-    if integers.is_meta and checkable():
+    check_has_values(integers, name)
+
+
+def check_floating(tensor: Tensor, name: str) -> None:
+    """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
+    _check_dense(tensor, name)
+    if tensor.dtype not in FEATURE_DTYPES:
+        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")
+
+
+def check_has_values(tensor: Tensor, name: str) -> None:
+    """Raises ValueError on the meta device; what traces a call, or fakes its tensors, gives them their own device."""
+    if tensor.is_meta and checkable():
         raise ValueError(f"{name} is on the meta device, which holds no values")
 
 
@@ -277,9 +289,7 @@ def is_offsets(candidate: object) -> bool:
 
 
 def _check_features(features: Tensor, name: str, dims: int, shape: str) -> None:
-    _check_dense(features, name)
-    if features.dtype not in FEATURE_DTYPES:
-        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {features.dtype}")
+    check_floating(features, name)
     if features.dim() != dims:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(features.shape)}")
     if features.size(-1) == 0:
@@ -319,4 +329,5 @@ def _check_offsets(offsets: Tensor, rows: int, name: str, item: str) -> None:
 
 def _check_dense(tensor: Tensor, name: str) -> None:
     if tensor.is_nested or tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, not a nested or sparse one")
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} must be a dense tensor, not a {kind} one")

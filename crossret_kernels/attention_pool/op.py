@@ -14,7 +14,7 @@ from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
 from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_traceable, checkable, is_offsets
+from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_has_values, check_traceable, is_offsets
 
 
 @overload
@@ -76,8 +76,7 @@ def attention_pool(
     """
     check_flag("return_weights", return_weights)
     items = as_ragged(values, lengths, name="values", lengths_name="lengths", item="item")
-    if items.values.is_meta and checkable():
-        raise ValueError("values are on the meta device, which holds no values to pool")
+    check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
     check_traceable("attention_pool takes padded values", items)
     device, dtype = items.values.device, items.values.dtype

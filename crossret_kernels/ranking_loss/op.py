@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
 from crossret_kernels.checks import check_number, choose
-from crossret_kernels.ragged import as_integers
+from crossret_kernels.ragged import as_integers, check_floating, check_has_values
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")
@@ -30,7 +30,7 @@ def triplet_loss(
     """Triplet ranking loss of matching images and captions over their scores, in both directions.
 
     Args:
-        scores: (n, n) floating point; image i and caption i match.
+        scores: (n, n) float32, float64, bfloat16 or float16, dense; image i and caption i match.
         margin: α of the hinge [α − S(positive) + S(negative)]₊.
         negatives: "hardest": the hardest negative of each row and column (SCAN Eq. 12); "sum": all of them
             (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs from
@@ -49,8 +49,8 @@ def triplet_loss(
         gradient; where hinges are zero so are their gradients, never NaN.
 
     Raises:
-        ValueError: shapes, names or numbers out of range. TypeError: scores that are no floating-point tensor,
-            ids that are no integers, numbers that are none.
+        ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no
+            dense floating-point tensor, ids that are no integers, numbers that are none.
         UnsupportedByBackend: any other backend.
     """
     _check(scores, margin, negatives, p, reduction, backend)
@@ -83,9 +83,10 @@ def _pool(hinges: Tensor, negatives: str, p: float) -> Tensor:
 
 
 def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None) -> None:
-    if not isinstance(scores, Tensor) or not scores.is_floating_point():
-        kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores must be a floating-point tensor, not {kind}")
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
+    check_floating(scores, "scores")
+    check_has_values(scores, "scores")
     if scores.dim() != 2 or scores.size(0) != scores.size(1):
         raise ValueError(f"scores must be square, one matching caption an image, got {tuple(scores.shape)}")
     choose("negatives", negatives, NEGATIVES)

@@ -194,7 +194,7 @@ ERRORS: tuple[tuple[str, tuple[Any, ...], type[Exception], str], ...] = (
     ("integer logits", (VALUES, LOGITS.long()), TypeError, "logits must be float32, float64, bfloat16 or float16"),
     ("float32 logits", (VALUES, LOGITS.float()), TypeError, "logits is torch.float32 but values are torch.float64"),
     ("logits on meta", (VALUES, LOGITS.to("meta")), ValueError, "logits is on meta but values are on cpu"),
-    ("all on meta", (VALUES.to("meta"), LOGITS.to("meta")), ValueError, "values are on the meta device"),
+    ("all on meta", (VALUES.to("meta"), LOGITS.to("meta")), ValueError, "values is on the meta device"),
     ("packed logits", (PACKED[0], LOGITS), ValueError, "logits must have shape (rows, r) = (13, 2), got (4, 5, 2)"),
     ("listed values", (LISTED[0], LOGITS), TypeError, "logits must be a list of (L, r) tensors"),
     ("fewer", (LISTED[0], LISTED[1][:3]), ValueError, "logits must hold a tensor for each of 4 items, got 3"),

@@ -203,7 +203,14 @@ ERRORS: tuple[Case, ...] = (
     ("integers", lambda: (REGIONS.long(), WORDS), TypeError, "regions must be float32, float64, bfloat16 or float16"),
     ("booleans", lambda: (REGIONS, WORDS > 0), TypeError, "words must be float32, float64, bfloat16 or float16"),
     ("complex", lambda: (REGIONS.to(torch.complex64), WORDS), TypeError, "regions must be float32"),
-    ("sparse", lambda: (REGIONS.to_sparse(), WORDS), TypeError, "regions must be a dense tensor"),
+    (
+        "sparse",
+        lambda: (REGIONS.to_sparse(), WORDS),
+        TypeError,
+        "regions must be a dense tensor, not a torch.sparse_coo one",
+    ),
+    ("mkldnn", lambda: (REGIONS, WORDS.to_mkldnn()), TypeError, "words must be a dense tensor, not a torch._mkldnn"),
+    ("float8", lambda: (REGIONS.to(torch.float8_e4m3fn), WORDS), TypeError, "regions must be float32, float64,"),
     ("no D", lambda: (REGIONS[..., :0], WORDS[..., :0]), ValueError, "regions has D = 0"),
     ("no rows", lambda: (REGIONS, WORDS[:, :0]), ValueError, "words has no rows (shape (4, 0, 16)): caption 0"),
     # together

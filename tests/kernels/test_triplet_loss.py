@@ -1,9 +1,10 @@
-"""triplet_loss against loops in float64: negatives, ids, reductions, gradients, extremes and errors."""
+"""triplet_loss against loops in float64: negatives, ids, reductions, gradients, extremes, tracing and errors."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
 from tests.kernels.strategies import examples
@@ -198,9 +201,63 @@ def test_nan_is_not_hidden(negatives: str) -> None:
     assert per_positive.isnan().tolist() == [True, True, False]
 
 
+@negatives_of_every_kind
+def test_traced_without_values_and_transformed(negatives: str) -> None:
+    def loss(scores: Tensor) -> Tensor:
+        return triplet_loss(scores, negatives=negatives, image_ids=[0, 0, 1, 2])
+
+    batch = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(3))
+    expected = torch.stack([loss(scores) for scores in batch])
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
+    graph = make_fx(loss, tracing_mode="symbolic")(batch[0])
+    for traced in (compiled, graph):
+        torch.testing.assert_close(torch.stack([traced(scores) for scores in batch]), expected)
+    torch.testing.assert_close(torch.func.vmap(loss)(batch), expected)
+    (gradient,) = torch.autograd.grad(loss(leaf := batch[0].clone().requires_grad_()), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(batch[0]), gradient)
+    with FakeTensorMode():
+        assert loss(torch.empty(4, 4)).shape == ()
+
+
+UNSUPPORTED: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str]] = {
+    "coo": (Tensor.to_sparse, TypeError, "must be a dense tensor, not a torch.sparse_coo one"),
+    "csr": (Tensor.to_sparse_csr, TypeError, "must be a dense tensor, not a torch.sparse_csr one"),
+    "csc": (Tensor.to_sparse_csc, TypeError, "must be a dense tensor, not a torch.sparse_csc one"),
+    "mkldnn": (Tensor.to_mkldnn, TypeError, "must be a dense tensor, not a torch._mkldnn one"),
+    "nested": (
+        lambda scores: torch.nested.nested_tensor(list(scores)),
+        TypeError,
+        "must be a dense tensor, not a nested one",
+    ),
+    "jagged": (
+        lambda scores: torch.nested.nested_tensor(list(scores), layout=torch.jagged),
+        TypeError,
+        "must be a dense tensor, not a nested one",
+    ),
+    "meta": (lambda scores: scores.to("meta"), ValueError, "is on the meta device, which holds no values"),
+    **{
+        str(dtype): (
+            lambda scores, dtype=dtype: scores.to(dtype),
+            TypeError,
+            f"must be float32, float64, bfloat16 or float16, not {dtype}",
+        )
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.complex64, torch.bool)
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state)")  # nested and compressed sparse tensors announce it
+@pytest.mark.parametrize("kind", UNSUPPORTED)
+def test_scores_that_are_no_numbers_in_rows_are_named(kind: str) -> None:
+    make, error, message = UNSUPPORTED[kind]
+    with pytest.raises(error, match=re.escape(f"scores {message}")):
+        triplet_loss(make(torch.rand(3, 3)))
+
+
 ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
     ("list", [[0.0]], {}, TypeError, "scores must be a floating-point tensor, not list"),
-    ("integers", torch.ones(2, 2).long(), {}, TypeError, "scores must be a floating-point tensor, not torch.int64"),
+    ("masked", np.ma.masked_array([[0.0]], [[1]]), {}, TypeError, "scores must be a floating-point tensor, not Masked"),
+    ("integers", torch.ones(2, 2).long(), {}, TypeError, "scores must be float32, float64, bfloat16 or float16"),
     ("oblong", torch.ones(2, 3), {}, ValueError, "scores must be square, one matching caption an image, got (2, 3)"),
     ("vector", torch.ones(3), {}, ValueError, "scores must be square"),
     ("batch", torch.ones(1, 2, 2), {}, ValueError, "scores must be square"),
@@ -231,6 +288,14 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
             ("float tensor", {"caption_ids": torch.ones(2)}, TypeError, "caption_ids must be integers"),
             ("bool ids", {"caption_ids": [1, True]}, TypeError, "caption_ids[1] must be an integer, not bool"),
             ("huge ids", {"image_ids": [0, 2**64]}, ValueError, "image_ids[1] is 18446744073709551616"),
+            (
+                "masked ids",
+                {"caption_ids": np.ma.masked_array([0, 1], [False, True])},
+                TypeError,
+                "caption_ids must be an integer tensor or a list of integers, not MaskedArray",
+            ),
+            ("meta ids", {"image_ids": torch.ones(2, device="meta").long()}, ValueError, "image_ids is on the meta"),
+            ("sparse ids", {"image_ids": torch.ones(2).long().to_sparse()}, TypeError, "image_ids must be a dense"),
             ("an id", {"image_ids": 3}, TypeError, "image_ids must be an integer tensor or a list"),
             ("backend name", {"backend": "gpu"}, ValueError, "backend must be one of"),
             ("backend", {"backend": "cpu"}, UnsupportedByBackend, "backend 'cpu' cannot serve triplet_loss"),
