@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.ragged import Features, Lengths, as_int64, as_integers, as_ragged, is_offsets
+from crossret_kernels.ragged import Features, Lengths, as_int64, as_integers, as_ragged, check_floating, is_offsets
 
 StoredFeatures: TypeAlias = "Features | NDArray[Any] | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]"
 StoredLengths: TypeAlias = "Lengths | NDArray[Any]"
@@ -93,7 +93,10 @@ class FeatureBlocks:
         elif isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
             check = (_stand_in(features[0], f"{name}[0]"), features[1])
         elif isinstance(features, Sequence):
-            check = [_stand_in(item, name) if isinstance(item, Tensor) else item for item in features]
+            check = [
+                _stand_in(feature, f"{name}[{index}]") if isinstance(feature, Tensor) else feature
+                for index, feature in enumerate(features)
+            ]
         ragged = as_ragged(check, sizes, name=name, lengths_name=lengths_name, item=item)
         if isinstance(check, Tensor):
             offsets = torch.arange(len(ragged) + 1) * check.size(1)
@@ -159,6 +162,7 @@ def _integers(integers: StoredLengths, name: str) -> Any:
     """NumPy's integers as a tensor, for the checks that tensors go through; anything else as it is."""
     if not isinstance(integers, np.ndarray):
         return integers
+    _check_unmasked(integers, name)
     if integers.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
     return torch.from_numpy(integers.astype(np.int64))
@@ -167,12 +171,20 @@ def _integers(integers: StoredLengths, name: str) -> Any:
 def _stand_in(features: Any, name: str) -> Any:
     """A tensor of the same shape and dtype without values: checks on it touch no memory and copy none."""
     if isinstance(features, np.ndarray):
+        _check_unmasked(features, name)
         if features.dtype not in _DTYPES:
             raise TypeError(f"{name} must be float16, float32 or float64, not {features.dtype}")
         return torch.empty(features.shape, dtype=_DTYPES[features.dtype], device="meta")
-    if isinstance(features, Tensor) and features.layout == torch.strided and not features.is_nested:
+    if isinstance(features, Tensor):
+        check_floating(features, name)
         return torch.empty_like(features, device="meta")
     return features
+
+
+def _check_unmasked(array: NDArray[Any], name: str) -> None:
+    """What a mask hides would be read as if it were valid."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} must be an array without a mask, not a MaskedArray: fill or cut what it hides")
 
 
 def release_pages(values: NDArray[Any]) -> None:

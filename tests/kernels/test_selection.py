@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -204,6 +205,10 @@ Case = tuple[str, dict[str, Any], type[Exception], str]
 
 SELECTION_ERRORS: tuple[Case, ...] = (
     ("list", {"pairs": [[0, 0]]}, TypeError, "pairs must be an integer tensor, not list"),
+    ("masked", {"pairs": np.ma.masked_array([[0, 0]], [[0, 1]])}, TypeError,
+     "pairs must be an integer tensor, not MaskedArray"),
+    ("candidates masked", {"candidates": np.ma.masked_array([[0], [0], [0], [0]])}, TypeError,
+     "candidates must be an integer tensor, not MaskedArray"),
     ("floats", {"pairs": torch.zeros(1, 2)}, TypeError, "pairs must be integers, not torch.float32"),
     ("booleans", {"pairs": torch.tensor([[True, False]])}, TypeError, "pairs must be integers, not torch.bool"),
     ("flat", {"pairs": torch.tensor([0, 0])}, ValueError, "pairs must have shape (P, 2), got (2,)"),

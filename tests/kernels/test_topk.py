@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,7 +237,9 @@ ARRAY = np.ones((3, 2, 4), np.float32)
         ((REGIONS, WORDS.half()), {}, TypeError, "regions are torch.float32 but words are torch.float16"),
         ((REGIONS[0], WORDS), {}, ValueError, r"regions must have shape \(n, L, D\)"),
         ((REGIONS, WORDS.long()), {}, TypeError, "words must be float32.* not torch.int64"),
-        ((REGIONS.to_sparse(), WORDS), {}, TypeError, "regions must be a dense tensor"),
+        ((REGIONS.to_sparse(), WORDS), {}, TypeError, "regions must be a dense tensor, not a torch.sparse_coo one"),
+        ((REGIONS, WORDS.to_mkldnn()), {}, TypeError, "words must be a dense tensor, not a torch._mkldnn one"),
+        (([*REGIONS, WORDS[0].to_sparse()], WORDS), {}, TypeError, r"regions\[3\] must be a dense tensor"),
         ((REGIONS, WORDS, None, [1, 2, 1, 1, 3]), {}, ValueError, r"word_lengths\[4\] is 3: it must lie in 1..2"),
         ((REGIONS, WORDS, [1, 2]), {}, ValueError, "region_lengths must hold one length for each of 3 images"),
         ((REGIONS, list(WORDS), None, [2] * 5), {}, ValueError, "word_lengths goes with padded words only"),
@@ -263,6 +265,38 @@ def test_mistakes_are_named_before_anything_is_scored(
     with blocks_of(1, 1), pytest.raises(error, match=message):
         scan_topk(*arguments, **{"k": 1, "progress": lambda done, _: seen.append(done), **options})
     assert not seen
+
+
+def masked(array: np.ndarray) -> np.ndarray:
+    return np.ma.masked_array(array, np.zeros(array.shape, bool))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((masked(ARRAY), WORDS), "regions"),
+        ((REGIONS, masked(WORDS.numpy())), "words"),
+        (((masked(ARRAY[0]), np.array([0, 2])), WORDS), r"regions\[0\]"),
+        (((masked(ARRAY[0]), torch.tensor([0, 2])), WORDS), r"regions\[0\]"),
+        (((ARRAY[0], masked(np.array([0, 2]))), WORDS), r"regions\[1\] \(cu_seqlens\)"),
+        ((ARRAY, WORDS, masked(np.array([2, 2, 1]))), "region_lengths"),
+        ((ARRAY, WORDS, None, masked(np.array([2, 2, 1, 1, 1]))), "word_lengths"),
+        ((list(masked(ARRAY)), WORDS), r"regions\[0\]"),
+    ],
+)
+@pytest.mark.parametrize("function", [scan_topk, maxsim_topk])
+def test_masked_arrays_are_refused(
+    function: Callable[..., tuple[Tensor, Tensor]], arguments: tuple[Any, ...], name: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{name} must be .*not .*[mM]asked"):
+        function(*arguments, k=1)
+
+
+def test_a_mask_over_a_mapped_corpus_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "corpus.npy", ARRAY)
+    corpus = np.load(tmp_path / "corpus.npy", mmap_mode="r")
+    with pytest.raises(TypeError, match=r"^regions must be an array without a mask, not a MaskedArray"):
+        scan_topk(np.ma.masked_greater(corpus, 0), WORDS, k=1)
 
 
 @pytest.mark.parametrize("case", ["topk corpus", "topk queries", "topk map"])
