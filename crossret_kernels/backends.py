@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
 
+PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
 # What backend=None takes the first of that can serve the call; "torch" can serve all, on any device.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
@@ -29,7 +32,7 @@ class UnsupportedByBackend(RuntimeError):
 
 def _load_native() -> str | None:
     """Loads the compiled kernels; returns why they are absent, None when they are there."""
-    paths = sorted(Path(__file__).parent.glob("_native*.so"))
+    paths = sorted(PACKAGE.glob("_native*.so"))
     if not paths:
         return "the native library was not built (no _native*.so in the package)"
     try:
@@ -79,16 +82,22 @@ def select_backend(
     """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
 
     `refusals` tell by backend why it cannot serve this very call, whatever else it serves; they are asked in need.
+    Warns, once a process, where only the missing native library makes the fastest a slow one; not in what
+    torch.compile traces, whose graph a warning would break.
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
 
     def refusal(backend: str) -> str | None:
         reason = unsupported_reason(backend, device, dtype)
-        return refusals[backend]() if reason is None and refusals and backend in refusals else reason
+        if reason not in (None, NATIVE_MISSING) or not refusals or backend not in refusals:
+            return reason
+        return refusals[backend]() or reason  # what has no kernel does not miss the library
 
     name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     if name is None:
+        if NATIVE_MISSING is not None and refusal("cpu") == NATIVE_MISSING and not torch.compiler.is_compiling():
+            _warn_of_slow_scores()
         return next(backend for backend in FASTEST_FIRST.get(device.type, ("torch",)) if refusal(backend) is None)
     if name not in BACKENDS:
         source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
@@ -97,3 +106,14 @@ def select_backend(
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
+
+
+@cache
+def _warn_of_slow_scores() -> None:
+    warnings.warn(
+        f"scores run several times slower, in PyTorch operations: the native kernels are missing from {PACKAGE}: "
+        f"{NATIVE_MISSING}. In a checkout `make setup` builds them; an installed package is found where Python is not "
+        "started in the checkout's root. `python -m crossret_kernels.info` tells what runs",
+        RuntimeWarning,
+        stacklevel=4,  # the caller of the operation that selects a backend
+    )

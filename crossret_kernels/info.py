@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from importlib.metadata import version
 
 import numpy as np
@@ -14,6 +15,7 @@ from crossret_kernels.backends import (
     INTERPRETED,
     LEAST_CAPABILITY,
     NATIVE_MISSING,
+    PACKAGE,
     TRITON_MISSING,
     UnsupportedByBackend,
     select_backend,
@@ -22,8 +24,9 @@ from crossret_kernels.backends import (
 
 
 def describe() -> str:
-    """A few lines on this installation: versions, native kernels, backends by device and dtype."""
-    lines = [f"torch {torch.__version__}, numpy {np.__version__}, {torch.get_num_threads()} threads"]
+    """A few lines on this installation: where it is, versions, native kernels, backends by device and dtype."""
+    lines = [f"crossret_kernels in {PACKAGE}"]
+    lines.append(f"torch {torch.__version__}, numpy {np.__version__}, {torch.get_num_threads()} threads")
     if NATIVE_MISSING is None:
         lines.append(f"native CPU kernels: {torch.ops.crossret.cpu_isas()}; {_selected_isa()} (CROSSRET_CPU_ISA)")
     else:
@@ -57,7 +60,9 @@ def _selected_isa() -> str:
 
 def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
     try:
-        return select_backend(None, device, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a missing library, which has a line of its own
+            return select_backend(None, device, dtype)
     except (ValueError, UnsupportedByBackend) as error:
         return f"no call is served: {error}"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 import crossret_kernels
-from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
+from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_scores
 from crossret_kernels.backends import select_backend
 from tests.kernels.subprocesses import run_python
 
@@ -173,13 +174,14 @@ def info(directory: Path | None = None, **environment: str) -> list[str]:
 def test_info_says_what_runs_and_why() -> None:
     isas = torch.ops.crossret.cpu_isas()
     lines = info()
-    assert lines[0].startswith(f"torch {torch.__version__}, numpy ")
-    assert lines[1] == f"native CPU kernels: {isas}; running {isas.split()[-1]} (CROSSRET_CPU_ISA)"
+    assert lines[0] == f"crossret_kernels in {Path(crossret_kernels.__file__).parent}"
+    assert lines[1].startswith(f"torch {torch.__version__}, numpy ")
+    assert lines[2] == f"native CPU kernels: {isas}; running {isas.split()[-1]} (CROSSRET_CPU_ISA)"
     for dtype, chosen in (("float32", "cpu"), ("bfloat16", "cpu"), ("float16", "cpu"), ("float64", "torch")):
         assert f"cpu torch.{dtype}: {chosen}" in lines
     assert "    not cpu: it takes float32, bfloat16 and float16 features, not torch.float64" in lines
     assert "    not triton: it runs on CUDA devices but the features are on cpu" in lines
-    assert lines[2] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
+    assert lines[3] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
@@ -190,8 +192,67 @@ def test_info_shows_what_the_variables_do() -> None:
     assert f"cpu torch.float32: no call is served: {refusal}" in lines
     assert lines[-1] == "CROSSRET_BACKEND: cuda"
     lines = info(CROSSRET_BACKEND="gpu", CROSSRET_CPU_ISA="avx1024")
-    assert "no call is served: CROSSRET_CPU_ISA is 'avx1024', but this processor has: base" in lines[1]
+    assert "no call is served: CROSSRET_CPU_ISA is 'avx1024', but this processor has: base" in lines[2]
     assert any("no call is served: CROSSRET_BACKEND must be one of " in line for line in lines)
+
+
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if the library had not been built, and nobody had been told of it yet."""
+    monkeypatch.setattr(backends, "NATIVE_MISSING", "it was not built")
+    backends._warn_of_slow_scores.cache_clear()
+    yield
+    backends._warn_of_slow_scores.cache_clear()
+
+
+@pytest.mark.usefixtures("without_native")
+def test_slow_scores_are_warned_of_once_with_what_to_do() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for function in FUNCTIONS * 2:
+            function(REGIONS, WORDS)
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert warning.filename == __file__  # the caller's line, not ours
+    message = str(warning.message)
+    assert "several times slower" in message
+    assert f"missing from {Path(crossret_kernels.__file__).parent}: it was not built" in message
+    assert "`make setup`" in message
+    assert "`python -m crossret_kernels.info`" in message
+
+
+@pytest.mark.usefixtures("without_native")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: scan_scores(REGIONS.double(), WORDS.double()),
+        lambda: maxsim_scores(REGIONS, WORDS, backend="torch"),
+        lambda: maxsim_scores(REGIONS, WORDS, backend="reference"),
+        lambda: scan_scores(REGIONS, WORDS, pairs=torch.tensor([[0, 0]]), return_attention=True),
+        lambda: attention_pool(REGIONS, REGIONS),
+    ],
+    ids=["float64", "torch", "reference", "attention", "pooling"],
+)
+def test_nothing_is_warned_of_where_the_library_would_change_nothing(call: Callable[[], object]) -> None:
+    call()  # warnings are errors
+
+
+@functions
+@pytest.mark.usefixtures("without_native")
+def test_nothing_is_warned_of_where_the_variable_names_a_backend(
+    function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSRET_BACKEND", "torch")
+    function(REGIONS, WORDS)
+
+
+@functions
+@pytest.mark.usefixtures("without_native")
+def test_without_the_native_library_whole_graphs_compile(function: Callable[..., Tensor]) -> None:
+    def scores(backend: str | None = None) -> Tensor:
+        return function(REGIONS, WORDS, pairs=torch.tensor([[0, 0], [1, 2]]), backend=backend)
+
+    torch.testing.assert_close(torch.compile(scores, backend="aot_eager", fullgraph=True)(), scores("torch"))
 
 
 SCORES_WITHOUT_NATIVE = """
@@ -226,11 +287,14 @@ def test_without_the_native_library(tmp_path: Path, library: bytes | None, reaso
         (package / "_native.abi3.so").write_bytes(library)
     process = run_python("-c", SCORES_WITHOUT_NATIVE, directory=tmp_path)
     assert process.returncode == 0, process.stderr
+    assert process.stderr.count("RuntimeWarning") == 1
+    assert info(tmp_path)[0] == f"crossret_kernels in {package}"  # which tells all of it and warns of nothing
     refusals, description = json.loads(process.stdout)
     assert len(refusals) == len(FUNCTIONS)
     for refusal in refusals:
         assert refusal.startswith(f"backend 'cpu' cannot serve this call: {reason}")
     lines = description.splitlines()
-    assert lines[1].startswith(f"native CPU kernels: none, {reason}")
+    assert lines[0] == f"crossret_kernels in {package}"
+    assert lines[2].startswith(f"native CPU kernels: none, {reason}")
     assert "cpu torch.float32: torch" in lines
     assert any(line.startswith(f"    not cpu: {reason}") for line in lines)
