@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.arrays import map_array
+from crossret.files.features import StoredItems
 
 CAPTIONS_PER_IMAGE = 5
 
@@ -48,6 +49,7 @@ class PrecomputedDataset:
         image_of_caption: (n_captions,) int64, the image that each caption describes.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
         n_regions, image_dim: k and d.
+        stored: the features with the name of their file, by which an image that is wrong is named.
 
     Raises:
         FileNotFoundError: the directory, the features or the captions are missing.
@@ -62,6 +64,7 @@ class PrecomputedDataset:
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
         self.features = map_array(rows_file, ndim=3, dtypes=["<f4"])
+        self.stored = StoredItems(rows_file, self.features)
         self.captions = read_captions(captions_file)
         rows, captions = len(self.features), len(self.captions)
         if rows == captions:

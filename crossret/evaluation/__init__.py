@@ -1,5 +1,6 @@
 """Retrieval quality: encode a data set, score every image with every caption, rank, and count."""
 
+from crossret.evaluation.finiteness import check_finite
 from crossret.evaluation.metrics import (
     DirectionMetrics,
     RetrievalMetrics,
@@ -14,6 +15,7 @@ __all__ = [
     "DirectionMetrics",
     "Progress",
     "RetrievalMetrics",
+    "check_finite",
     "encode_dataset",
     "five_fold",
     "metrics_from_ranks",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.corpus import Corpus
+from crossret.evaluation.finiteness import check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 
@@ -67,17 +68,27 @@ def encode_dataset(
 
 
 def score_matrix(
-    model: Matcher, images: Encoded, captions: Encoded, *, block: int = 512, progress: Progress | None = None
+    model: Matcher,
+    images: Encoded,
+    captions: Encoded,
+    *,
+    block: int = 512,
+    corpus: Corpus | None = None,
+    progress: Progress | None = None,
 ) -> NDArray[np.float32]:
     """Score every image with every caption.
 
     Args:
         images, captions: what ``encode_dataset`` returned.
         block: captions scored at a time, with all images.
+        corpus: what they are encodings of, where every score has to be a finite number; None lets any pass.
         progress: called with (captions done, all of them).
 
     Returns:
         (n_images, n_captions) float32.
+
+    Raises:
+        ValueError: as ``check_finite`` with ``corpus``, at the first block that has such a score.
     """
     if block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
@@ -89,6 +100,8 @@ def score_matrix(
             for start in range(0, len(captions), block):
                 part: Tensor = model.score(images, captions[start : start + block])
                 scores[:, start : start + block] = part.float().cpu().numpy()
+                if corpus is not None:
+                    check_finite(scores[:, start : start + block], corpus, first_caption=start)
                 if progress is not None:
                     progress(min(start + block, len(captions)), len(captions))
     finally:

@@ -77,13 +77,13 @@ def score_files(
             if progress is not None:
                 progress(rows.stop, n)
     if not_finite:
-        warn_not_finite(output, *not_finite)
+        warn_not_finite(output, why_not_finite(*not_finite))
     return n, m
 
 
-def warn_not_finite(output: Path, *scored: tuple[StoredItems, int]) -> None:
-    """Warn that a score in ``output``, that of these items, is no finite number; see ``why_not_finite``."""
-    warnings.warn(f"{output}: not all scores are finite: {why_not_finite(*scored)}", stacklevel=3)
+def warn_not_finite(output: Path, why: str) -> None:
+    """Warn that a score in ``output`` is no finite number, and say why."""
+    warnings.warn(f"{output}: not all scores are finite: {why}", stacklevel=3)
 
 
 def _blocks(items: StoredItems, name: str) -> FeatureBlocks:

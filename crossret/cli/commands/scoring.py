@@ -87,10 +87,10 @@ def score(
 def _score_split(run: Path, data: Path, split: str, output: Path) -> tuple[int, int]:
     import numpy as np
 
-    from crossret.data.precomputed import features_path
     from crossret.evaluation import encode_dataset, score_matrix
+    from crossret.evaluation.finiteness import why_not_finite
     from crossret.files.arrays import write_blocks
-    from crossret.files.features import StoredItems, check_output
+    from crossret.files.features import check_output
     from crossret.search.score_files import warn_not_finite
     from crossret.terminal import progress_bar
 
@@ -104,8 +104,7 @@ def _score_split(run: Path, data: Path, split: str, output: Path) -> tuple[int, 
         write(slice(None), slice(None), scores)
     finite = np.isfinite(scores).all(axis=1)
     if not finite.all():
-        stored = StoredItems(features_path(data, split), corpus.data.features)
-        warn_not_finite(output, (stored, int(corpus.data.feature_rows[finite.argmin()])))
+        warn_not_finite(output, why_not_finite(corpus, int(finite.argmin())))
     return scores.shape
 
 

@@ -120,14 +120,13 @@ def _search_split(
     image: list[int] | None,
     k: int,
 ) -> Found:
-    from crossret.data.precomputed import check_caption, features_path, read_captions
-    from crossret.files.features import StoredItems, why_not_finite
+    from crossret.data.precomputed import check_caption, read_captions
+    from crossret.evaluation.finiteness import why_not_finite
     from crossret.search.retrieval import ranked, retrieve_captions, retrieve_images
     from crossret.terminal import progress_bar
 
     model, corpus = load_trained(run, data, split)
     texts, owner = corpus.data.captions, corpus.image_of_caption
-    stored, rows = StoredItems(features_path(data, split), corpus.data.features), corpus.data.feature_rows
     if image:
         with progress_bar("searching") as progress:
             values, indices = retrieve_captions(model, image, corpus, k=k, progress=progress)
@@ -137,7 +136,7 @@ def _search_split(
             indices,
             queries,
             lambda item: {"caption": texts[item], "image": int(owner[item])},
-            lambda query, _: why_not_finite((stored, int(rows[image[query]]))),
+            lambda query, _: why_not_finite(corpus, image[query]),
         )
         return found, f"{split}: {corpus.n_captions:,} captions searched"
     for number, text in enumerate(caption or [], start=1):
@@ -151,7 +150,7 @@ def _search_split(
         indices,
         [{"caption": text} for text in wanted],
         lambda item: {"captions": texts[item * each : (item + 1) * each]},
-        lambda _, item: why_not_finite((stored, int(rows[item]))),
+        lambda _, item: why_not_finite(corpus, item),
     )
     return found, f"{split}: {corpus.n_images:,} images searched"
 

@@ -1,0 +1,79 @@
+"""Scores that are no finite numbers are refused, and the image that made them so is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from crossret.data import PrecomputedDataset
+from crossret.data.corpus import Corpus, PrecomputedCorpus
+from crossret.data.vocabulary import Vocabulary
+from crossret.evaluation import check_finite, encode_dataset, score_matrix
+from crossret.models import Scan, ScanConfig
+from tests.training.toy import IMAGE_DIM, ToyCorpus
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_score_that_is_not_finite_is_named(value: float) -> None:
+    scores = np.zeros((4, 6), np.float32)
+    check_finite(scores, ToyCorpus(4))
+    scores[2, 5] = scores[2, 4] = scores[3, 0] = value
+    with pytest.raises(ValueError, match=rf"^image 2 has the score {value} with caption 14: image 2 has finite feat"):
+        check_finite(scores, ToyCorpus(4), first_caption=10)
+
+
+def stored(directory: Path, regions: np.ndarray) -> PrecomputedCorpus:
+    np.save(directory / "dev_ims.npy", regions)
+    (directory / "dev_caps.txt").write_text("a b\n" * 5 * len(regions))
+    return PrecomputedCorpus(PrecomputedDataset(directory, "dev"), Vocabulary(["a", "b"]))
+
+
+def in_memory(directory: Path, regions: np.ndarray) -> ToyCorpus:
+    corpus = ToyCorpus(len(regions))
+    corpus.regions = torch.from_numpy(regions)
+    return corpus
+
+
+@pytest.mark.parametrize("make", [stored, in_memory])
+def test_an_image_whose_features_are_not_finite_is_named(
+    tmp_path: Path, make: Callable[[Path, np.ndarray], Corpus]
+) -> None:
+    regions = np.random.default_rng(0).standard_normal((7, 3, IMAGE_DIM)).astype(np.float32)
+    regions[4, 1, 2] = np.inf
+    corpus = make(tmp_path, regions)
+    model = _model(corpus)
+    encoded = encode_dataset(model, corpus)
+    place = "image 4" if make is in_memory else f"{tmp_path}/dev_ims.npy: item 4"
+    with pytest.raises(ValueError, match=f"^image 4 has .* with caption 0: {place} has features that are not finite"):
+        score_matrix(model, *encoded, corpus=corpus)
+    assert np.isfinite(score_matrix(model, *encoded)).all(1).tolist() == [True] * 4 + [False] + [True] * 2
+
+
+def test_it_is_not_the_features_of_a_model_that_diverged(tmp_path: Path) -> None:
+    corpus = stored(tmp_path, np.ones((7, 3, IMAGE_DIM), np.float32))
+    model = _model(corpus)
+    with torch.no_grad():
+        model.image.fc.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="item 0 has finite features, but the model's weights are not finite"):
+        score_matrix(model, *encode_dataset(model, corpus), corpus=corpus)
+
+
+def test_scoring_stops_at_the_block_that_is_wrong(tmp_path: Path) -> None:
+    regions = np.full((7, 3, IMAGE_DIM), np.nan, np.float32)
+    corpus = stored(tmp_path, regions)
+    model = _model(corpus)
+    done: list[int] = []
+    with pytest.raises(ValueError, match="caption 0"):
+        score_matrix(
+            model, *encode_dataset(model, corpus), block=2, corpus=corpus, progress=lambda n, _: done.append(n)
+        )
+    assert done == []
+
+
+def _model(corpus: Corpus) -> Scan:
+    sizes = {"image_dim": IMAGE_DIM, "vocabulary_size": len(corpus.vocabulary), "embed_dim": 8, "word_dim": 4}
+    return Scan(ScanConfig(**sizes))
