@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     import torch
 
+    from crossret.data import PrecomputedDataset
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
@@ -121,20 +122,27 @@ def use_device(name: str | None) -> torch.device:
     return torch.device("cuda", int(index))
 
 
-def load_trained(run: Path, data: Path, split: str) -> tuple[Matcher, PrecomputedCorpus]:
+def load_trained(run: Path, data: Path, split: str, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """A model, from the output directory of `train` or its own, and a split that it can read.
 
-    Raises a ValueError where the split's regions are of another size than the model's.
+    Raises a ValueError where the split's regions are of another size than the model's, or as ``use_device``.
     """
     from crossret.data import PrecomputedDataset
+
+    return load_for(run, PrecomputedDataset(data, split), device)
+
+
+def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
+    """As ``load_trained``, of a split that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.models.checkpoints import load_model
     from crossret.training import BEST
 
+    place = use_device(device)
     model, vocabulary = load_model(run / BEST if (run / BEST).is_dir() else run)
-    corpus = PrecomputedCorpus(PrecomputedDataset(data, split), vocabulary)
-    if corpus.image_dim != model.config.image_dim:
+    if images.image_dim != model.config.image_dim:
         raise ValueError(
-            f"{data}: regions have {corpus.image_dim} features, the model of {run} {model.config.image_dim}"
+            f"{images.stored.path}: regions have {images.image_dim} features, "
+            f"the model of {run} {model.config.image_dim}"
         )
-    return model, corpus
+    return model.to(place), PrecomputedCorpus(images, vocabulary)

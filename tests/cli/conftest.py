@@ -40,3 +40,13 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cli.main(["train", str(data), "--output", str(run), "--epochs", "2", "--preset", "f30k_i2t_lse", *TINY])
     assert not exit_.value.code
     return run
+
+
+@pytest.fixture(scope="module")
+def mhsan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("mhsan")
+    sizes = ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2"]
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", str(data), "--output", str(run), "--epochs", "1", "--model", "mhsan", *TINY, *sizes])
+    assert not exit_.value.code
+    return run

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from crossret import cli
 from crossret.data import PrecomputedDataset
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.models.checkpoints import load_model
 from crossret_kernels import maxsim_scores, scan_scores
-from tests.cli.command import TINY, Cli
+from tests.cli.command import Cli
 
 
 @pytest.mark.parametrize(
@@ -51,16 +50,6 @@ def test_scores_that_are_not_finite_are_written_with_a_warning(crossret: Cli, tm
     warning = f"{tmp_path}/words.npy: item 1 has features that are not finite in float32"
     assert crossret.err == f"crossret: warning: {tmp_path}/scores.npy: not all scores are finite: {warning}\n"
     assert np.isfinite(np.load(tmp_path / "scores.npy")).all(0).tolist() == [True, False, True]
-
-
-@pytest.fixture(scope="module")
-def mhsan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("mhsan")
-    sizes = ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2"]
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", str(data), "--output", str(run), "--epochs", "1", "--model", "mhsan", *TINY, *sizes])
-    assert not exit_.value.code
-    return run
 
 
 @pytest.mark.parametrize(("kind", "split"), [("scan", "test"), ("mhsan", "dev")])
@@ -113,6 +102,8 @@ MODEL = ["{data}", "--model", "{trained}"]
         (["--regions", "{data}/test_ims.npy", *OUTPUT], "--regions and --words are needed"),
         (["{data}", *OUTPUT], "{data}: DATA needs --model"),
         (["--split", "dev", *OUTPUT], "--split needs --model"),
+        (["--device", "cpu", *OUTPUT], "--device needs --model"),
+        ([*MODEL, "--device", "tpu", *OUTPUT], "--device must be cpu, cuda or cuda:1"),
         (["--model", "{trained}", *OUTPUT], "--model needs DATA"),
         ([*MODEL], "Missing option '--output'"),
         ([*MODEL, "--split", "val", *OUTPUT], "val_ims.npy: no such file"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.options import DataDirectory, Threads, in_a_directory, load_trained, option, use_threads
+from crossret.cli.options import DataDirectory, Device, Threads, in_a_directory, load_trained, option, use_threads
 
 
 def evaluate(
@@ -21,6 +21,7 @@ def evaluate(
         Path | None, option("Also write the figures to this file.", dir_okay=False, callback=in_a_directory)
     ] = None,
     threads: Threads = None,
+    device: Device = None,
 ) -> None:
     """Measure a trained model's retrieval.
 
@@ -38,7 +39,7 @@ def evaluate(
     from crossret.terminal import progress_bar, retrieval_table
 
     use_threads(threads)
-    model, corpus = load_trained(run, data, split)
+    model, corpus = load_trained(run, data, split, device)
     if five_fold and corpus.n_images % 5:
         raise ValueError(f"--five-fold: the {corpus.n_images} images of {split} cannot be divided into 5 equal folds")
     with progress_bar("encoding") as progress:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.options import Threads, in_a_directory, load_trained, option, use_threads
+from crossret.cli.options import Device, Threads, in_a_directory, load_trained, option, use_threads
 
 _PICTURES = 4
 
@@ -36,6 +36,7 @@ def explain(
         Path | None, option("Also write the figures to this file.", dir_okay=False, callback=in_a_directory)
     ] = None,
     threads: Threads = None,
+    device: Device = None,
 ) -> None:
     """Show where a model looks, and how often it is right.
 
@@ -60,7 +61,7 @@ def explain(
     if captions is not None and caption:
         raise ValueError("of --captions and --caption only one can be given")
     use_threads(threads)
-    model, corpus = load_trained(run, scenes, split)
+    model, corpus = load_trained(run, scenes, split, device)
     for index in caption or []:
         if not 0 <= index < corpus.n_captions:
             raise ValueError(f"--caption {index}: {split} has captions 0 to {corpus.n_captions - 1}")

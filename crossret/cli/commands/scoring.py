@@ -10,6 +10,7 @@ import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import (
+    Device,
     RegionLengths,
     Threads,
     WordLengths,
@@ -49,6 +50,7 @@ def score(
     ],
     scoring: ScoreOptions,
     threads: Threads = None,
+    device: Device = None,
 ) -> None:
     """Score every image with every caption.
 
@@ -73,9 +75,9 @@ def score(
             refuse(of_features, "is for files of features, without --model")
             if data is None:
                 raise ValueError("--model needs DATA, a directory in the precomputed-feature format")
-            n, m = _score_split(model, data, split or "test", output)
+            n, m = _score_split(model, data, split or "test", device, output)
         else:
-            refuse({"split": split}, "needs --model")
+            refuse({"split": split, "device": device}, "needs --model")
             if data is not None:
                 raise ValueError(f"{data}: DATA needs --model")
             if regions is None or words is None:
@@ -84,7 +86,7 @@ def score(
     typer.echo(f"{output}: scores of {n:,} images with {m:,} captions")
 
 
-def _score_split(run: Path, data: Path, split: str, output: Path) -> tuple[int, int]:
+def _score_split(run: Path, data: Path, split: str, device: str | None, output: Path) -> tuple[int, int]:
     import numpy as np
 
     from crossret.evaluation import encode_dataset, score_matrix
@@ -95,7 +97,7 @@ def _score_split(run: Path, data: Path, split: str, output: Path) -> tuple[int, 
     from crossret.terminal import progress_bar
 
     check_output(output, *data.iterdir(), *run.rglob("*"))
-    model, corpus = load_trained(run, data, split)
+    model, corpus = load_trained(run, data, split, device)
     with write_blocks(output, (corpus.n_images, corpus.n_captions)) as write:
         with progress_bar("encoding") as progress:
             images, captions = encode_dataset(model, corpus, progress=progress)

@@ -10,6 +10,7 @@ import typer
 
 from crossret.cli.errors import refuse
 from crossret.cli.options import (
+    Device,
     RegionLengths,
     Threads,
     WordLengths,
@@ -69,6 +70,7 @@ def search(
     *,
     scoring: ScoreOptions,
     threads: Threads = None,
+    device: Device = None,
 ) -> None:
     """Find the best images for captions, or captions for images.
 
@@ -92,8 +94,8 @@ def search(
 
     use_threads(threads)
     if output is not None:
-        of_model = model.rglob("*") if model is not None else ()
-        check_output(output, captions, words, word_lengths, regions, region_lengths, *corpus.iterdir(), *of_model)
+        files_of_model = model.rglob("*") if model is not None else ()
+        check_output(output, captions, words, word_lengths, regions, region_lengths, *corpus.iterdir(), *files_of_model)
     if model is not None:
         of_features = {
             **{"words": words, "word_lengths": word_lengths, "regions": regions, "region_lengths": region_lengths},
@@ -101,9 +103,10 @@ def search(
         }
         refuse(of_features, "is for a corpus of features, without --model")
         _check_one_given(caption=caption, captions=captions, image=image)
-        found, title = _search_split(model, corpus, split or "test", caption, captions, image, k)
+        found, title = _search_split(model, corpus, split or "test", device, caption, captions, image, k)
     else:
-        refuse({"split": split, "caption": caption, "captions": captions, "image": image}, "needs --model")
+        of_model = {"split": split, "device": device, "caption": caption, "captions": captions, "image": image}
+        refuse(of_model, "needs --model")
         _check_one_given(words=words, regions=regions)
         found, title = _search_features(scoring.scorer(), corpus, words, word_lengths, regions, region_lengths, k)
     if output is not None:
@@ -115,6 +118,7 @@ def _search_split(
     run: Path,
     data: Path,
     split: str,
+    device: str | None,
     caption: list[str] | None,
     captions: Path | None,
     image: list[int] | None,
@@ -125,7 +129,7 @@ def _search_split(
     from crossret.search.retrieval import ranked, retrieve_captions, retrieve_images
     from crossret.terminal import progress_bar
 
-    model, corpus = load_trained(run, data, split)
+    model, corpus = load_trained(run, data, split, device)
     texts, owner = corpus.data.captions, corpus.image_of_caption
     if image:
         with progress_bar("searching") as progress:
