@@ -1,5 +1,6 @@
 """Retrieval quality: encode a data set, score every image with every caption, rank, and count."""
 
+from crossret.evaluation.ensembles import ScoreMatrix, StoredScores, average_scores
 from crossret.evaluation.finiteness import check_finite
 from crossret.evaluation.metrics import (
     DirectionMetrics,
@@ -15,6 +16,9 @@ __all__ = [
     "DirectionMetrics",
     "Progress",
     "RetrievalMetrics",
+    "ScoreMatrix",
+    "StoredScores",
+    "average_scores",
     "check_finite",
     "encode_dataset",
     "five_fold",
