@@ -14,6 +14,7 @@ from crossret import __version__
 from crossret.cli.commands.clustering import cluster_regions
 from crossret.cli.commands.comparing import compare
 from crossret.cli.commands.demonstration import demo, render_scenes
+from crossret.cli.commands.encoding import encode
 from crossret.cli.commands.evaluating import evaluate
 from crossret.cli.commands.explaining import explain
 from crossret.cli.commands.perturbing import perturb
@@ -72,7 +73,7 @@ def _crossret(
         bool, option("Print the version and exit.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Cross-attention image-text retrieval: render scenes, train, compare, evaluate, score, search."""
+    """Cross-attention image-text retrieval: render scenes, train, compare, evaluate, encode, score, search."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -86,6 +87,7 @@ for command in (
     train,
     compare,
     evaluate,
+    encode,
     explain,
     score,
     search,

@@ -21,6 +21,7 @@ from crossret.files.atomic import atomic_write
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # 3.0 is for field names that are not Latin-1, which plain numbers have not
 _LONGEST_HEADER = 10_000  # bytes; an array of numbers needs a hundred
+_GROWING_HEADER = 128  # bytes, of a file whose header is rewritten when its shape is known
 _NUMBERS = re.compile(r"[<>=|]?[biufcO]\d{0,2}")
 
 
@@ -96,6 +97,49 @@ def write_blocks(
                 mapping.madvise(mmap.MADV_DONTNEED)
 
             yield write
+
+
+@contextmanager
+def write_rows(
+    path: str | os.PathLike[str], row_shape: tuple[int, ...], dtype: str
+) -> Iterator[Callable[[NDArray[Any]], None]]:
+    """Write an array of (rows, *row_shape) in order, atomically: ``write(block)`` adds the rows of a block.
+
+    How many there are need not be known before all are written, and none stays in memory.
+
+    Args:
+        path: the .npy file.
+        row_shape: shape of a row.
+        dtype: as the format spells it, "<f4" or "<i8"; blocks of another are cast, but floating point to no integers.
+
+    Raises:
+        OSError: as ``atomic_write``.
+        TypeError, ValueError: a block is of another kind, its rows are of another shape, or there are none at the end.
+    """
+    rows = 0
+    with atomic_write(path) as file:
+        file.write(_growing_header((0, *row_shape), dtype))
+
+        def write(block: NDArray[Any]) -> None:
+            nonlocal rows
+            if block.shape[1:] != row_shape:
+                raise ValueError(f"{path}: rows of shape {block.shape[1:]} after others of {row_shape}")
+            file.write(np.ascontiguousarray(block.astype(dtype, casting="same_kind", copy=False)).data)
+            rows += len(block)
+
+        yield write
+        if not rows:
+            raise ValueError(f"{path}: no rows to write")
+        file.seek(0)
+        file.write(_growing_header((rows, *row_shape), dtype))
+
+
+def _growing_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """A header of format version 1.0 that is as long whatever the number of rows."""
+    start = _MAGIC + bytes((1, 0))
+    length = _GROWING_HEADER - len(start) - _LENGTH_BYTES[1, 0]
+    text = repr({"descr": dtype, "fortran_order": False, "shape": shape}).ljust(length - 1) + "\n"
+    return start + length.to_bytes(_LENGTH_BYTES[1, 0], "little") + text.encode("latin-1")
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:

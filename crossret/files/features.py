@@ -57,6 +57,19 @@ class StoredItems:
             return bool(np.isfinite(rows.astype(np.float32)).all())
 
     @staticmethod
+    def of_path(path: Path, lengths: Path | None = None) -> StoredItems:
+        """What is at ``path``, as ``of_directory`` reads a directory and ``of_file`` a file and its lengths.
+
+        Raises:
+            OSError, ValueError: as these, or there are lengths beside a directory.
+        """
+        if not path.is_dir():
+            return StoredItems.of_file(path, lengths)
+        if lengths is not None:
+            raise ValueError(f"{lengths}: lengths are for a file of features, but {path} is a directory with its own")
+        return StoredItems.of_directory(path)
+
+    @staticmethod
     def of_file(path: Path, lengths: Path | None = None) -> StoredItems:
         """Padded features (n, L, D) and, where items are not all as long, a file of (n,) integers.
 
@@ -137,7 +150,8 @@ def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
 
 
 def check_output(output: Path, *inputs: Path | None) -> None:
-    """Raise a ValueError where a file to write is one of those to read."""
-    for path in inputs:
-        if path is not None and output.exists() and path.exists() and path.samefile(output):
+    """Raise a ValueError where a file to write is one of those to read, or of those in a directory to read."""
+    given = [path for path in inputs if path is not None]
+    for path in [file for place in given for file in (place.iterdir() if place.is_dir() else [place])]:
+        if output.exists() and path.exists() and path.samefile(output):
             raise ValueError(f"{output}: what is written would take the place of this input; write it elsewhere")

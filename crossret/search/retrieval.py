@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from crossret.data.batches import pad_tokens, read_regions
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import Progress
 from crossret.files.features import StoredItems, check_dimensions
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
+from crossret.search.items import EncodedCaptions, EncodedImages, encode_captions, evaluating
 from crossret.search.score_files import Scorer
-from crossret_kernels.item_blocks import release_pages
 from crossret_kernels.topk import feature_topk, streamed_topk
-
-_BATCH = 128  # items encoded at a time
 
 
 def retrieve_images(
@@ -45,10 +41,12 @@ def retrieve_images(
     Raises:
         ValueError: there are no captions or k is less than 1.
     """
-    with _evaluating(model):
+    with evaluating(model):
         tokens = [corpus.vocabulary.encode(caption) for caption in captions]
-        queries = _Kept(_encode_captions(model, tokens))
-        return streamed_topk(lambda e, v: model.score(v, e).T, queries, _Images(model, corpus), k=k, progress=progress)
+        queries = _Kept(encode_captions(model, tokens))
+        return streamed_topk(
+            lambda e, v: model.score(v, e).T, queries, EncodedImages(model, corpus), k=k, progress=progress
+        )
 
 
 def retrieve_captions(
@@ -77,10 +75,10 @@ def retrieve_captions(
     for image in images:
         if not 0 <= image < corpus.n_images:
             raise ValueError(f"image {image}: the corpus has images 0 to {corpus.n_images - 1}")
-    with _evaluating(model):
-        stored = _Images(model, corpus)
+    with evaluating(model):
+        stored = EncodedImages(model, corpus)
         queries = _Kept(Encoded.concat([stored[slice(image, image + 1)] for image in images]))
-        return streamed_topk(model.score, queries, _Captions(model, corpus), k=k, progress=progress)
+        return streamed_topk(model.score, queries, EncodedCaptions(model, corpus), k=k, progress=progress)
 
 
 def retrieve_features(
@@ -157,31 +155,6 @@ def ranked(
     ]
 
 
-@contextmanager
-def _evaluating(model: Matcher) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
-def _encode_captions(model: Matcher, tokens: list[list[int]]) -> Encoded:
-    device = next(model.parameters()).device
-    parts = []
-    for start in range(0, len(tokens), _BATCH):
-        padded, lengths = pad_tokens(tokens[start : start + _BATCH])
-        parts.append(model.encode_captions(padded.to(device), lengths.to(device)))
-    return Encoded.concat(parts)
-
-
-def _runs(n: int, most: int) -> list[slice]:
-    step = min(most, _BATCH)
-    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
-
-
 class _Kept:
     """Encoded queries, of which some are scored at a time."""
 
@@ -196,43 +169,3 @@ class _Kept:
 
     def __getitem__(self, run: slice) -> Encoded:
         return self.encoded[run]
-
-
-class _Images:
-    """The images of a corpus, encoded as they are asked for."""
-
-    def __init__(self, model: Matcher, corpus: PrecomputedCorpus) -> None:
-        self.model = model
-        self.data = corpus.data
-        self.device = next(model.parameters()).device
-
-    def __len__(self) -> int:
-        return self.data.n_images
-
-    def runs(self, most: int) -> list[slice]:
-        return _runs(len(self), most)
-
-    def __getitem__(self, run: slice) -> Encoded:
-        regions, boxes = read_regions(self.data, run)
-        for array in (self.data.features, self.data.boxes):
-            if array is not None:
-                release_pages(array)
-        return self.model.encode_images(regions.to(self.device), boxes=None if boxes is None else boxes.to(self.device))
-
-
-class _Captions:
-    """The captions of a corpus, encoded as they are asked for."""
-
-    def __init__(self, model: Matcher, corpus: PrecomputedCorpus) -> None:
-        self.model = model
-        self.corpus = corpus
-
-    def __len__(self) -> int:
-        return self.corpus.n_captions
-
-    def runs(self, most: int) -> list[slice]:
-        return _runs(len(self), most)
-
-    def __getitem__(self, run: slice) -> Encoded:
-        captions = self.corpus.data.captions[run]
-        return _encode_captions(self.model, [self.corpus.vocabulary.encode(caption) for caption in captions])

@@ -41,8 +41,9 @@ def score_files(
 
     Args:
         scorer: for instance ``crossret_kernels.scan_scores`` with its options bound.
-        regions: .npy file (n, R, D), float16, float32 or float64 (scored in float32).
-        words: .npy file (m, W, D), likewise.
+        regions: .npy file (n, R, D), float16, float32 or float64 (scored in float32), or a directory of features as
+            ``StoredItems.of_directory`` reads it.
+        words: .npy file (m, W, D) or a directory, likewise.
         output: the .npy file to write.
         region_lengths: .npy file (n,) of integers, 1 to R: the regions of each image. None: all R.
         word_lengths: .npy file (m,) likewise, 1 to W.
@@ -57,7 +58,7 @@ def score_files(
             and the place.
     """
     check_output(output, regions, words, region_lengths, word_lengths)
-    images, captions = StoredItems.of_file(regions, region_lengths), StoredItems.of_file(words, word_lengths)
+    images, captions = StoredItems.of_path(regions, region_lengths), StoredItems.of_path(words, word_lengths)
     check_dimensions(images, captions)
     image_blocks, caption_blocks = _blocks(images, "region"), _blocks(captions, "word")
     n, m = len(images), len(captions)
@@ -88,7 +89,7 @@ def warn_not_finite(output: Path, why: str) -> None:
 
 def _blocks(items: StoredItems, name: str) -> FeatureBlocks:
     return FeatureBlocks.of(
-        items.values,
+        items.features,
         items.lengths,
         name=f"{name}s",
         lengths_name=f"{name}_lengths",

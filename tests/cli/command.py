@@ -20,6 +20,7 @@ COMMANDS = [
     "presets",
     "train",
     "compare",
+    "encode",
     "evaluate",
     "explain",
     "score",

@@ -1,4 +1,4 @@
-"""map_array: arrays of numbers are mapped, and everything else is a ValueError that names the file."""
+"""map_array: arrays of numbers are mapped, and everything else is a ValueError that names the file; write_rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossret.files.arrays import map_array
+from crossret.files.arrays import map_array, write_rows
 
 VALUES = np.arange(24, dtype=np.float32).reshape(1, 3, 8)
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 8), }"
@@ -124,3 +124,30 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
             map_array(path, ndim=3, dtypes=["<f4"])
     with pytest.raises(FileNotFoundError, match="absent"):
         map_array(tmp_path / "absent.npy", ndim=3, dtypes=["<f4"])
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<i8"])
+@pytest.mark.parametrize("row", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("blocks", [[1], [4, 1, 7], [1] * 1000])
+def test_rows_are_written_in_order(tmp_path: Path, blocks: list[int], row: tuple[int, ...], dtype: str) -> None:
+    rows = np.random.default_rng(0).integers(0, 2**40, (sum(blocks), *row)).astype(dtype)
+    path = tmp_path / "rows.npy"
+    with write_rows(path, row, dtype) as write:
+        for block in np.split(rows, np.cumsum(blocks)[:-1]):
+            write(block[::-1][::-1])
+            assert not path.exists()
+    for read in (np.load(path, allow_pickle=False), map_array(path, ndim=rows.ndim, dtypes=[dtype])):
+        assert read.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(read, rows)
+
+
+def test_rows_that_do_not_go_together_are_not_written(tmp_path: Path) -> None:
+    message = r"rows\.npy: rows of shape \(4,\) after others of \(3,\)"
+    with pytest.raises(ValueError, match=message), write_rows(tmp_path / "rows.npy", (3,), "<f4") as write:
+        write(np.ones((2, 3), np.float32))
+        write(np.ones((2, 4), np.float32))
+    with pytest.raises(ValueError, match=r"rows\.npy: no rows"), write_rows(tmp_path / "rows.npy", (3,), "<f4"):
+        pass
+    with pytest.raises(TypeError, match="same_kind"), write_rows(tmp_path / "rows.npy", (3,), "<i8") as write:
+        write(np.ones((2, 3), np.float32))
+    assert list(tmp_path.iterdir()) == []

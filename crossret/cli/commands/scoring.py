@@ -37,10 +37,12 @@ def score(
     ] = None,
     split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
     regions: Annotated[
-        Path | None, option("Region features (images, regions, dimensions), .npy.", exists=True, dir_okay=False)
+        Path | None,
+        option("Region features (images, regions, dimensions), .npy, or a directory of `encode`.", exists=True),
     ] = None,
     words: Annotated[
-        Path | None, option("Word features (captions, words, dimensions), .npy.", exists=True, dir_okay=False)
+        Path | None,
+        option("Word features (captions, words, dimensions), .npy, or a directory of `encode`.", exists=True),
     ] = None,
     region_lengths: RegionLengths = None,
     word_lengths: WordLengths = None,

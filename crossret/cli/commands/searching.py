@@ -35,7 +35,8 @@ def search(
             exists=True,
             file_okay=False,
             help="With --model, data in the precomputed-feature format. Else features: features.npy (items, length, "
-            "dimensions) and perhaps lengths.npy, or values.npy (rows, dimensions) and offsets.npy (items + 1).",
+            "dimensions) and perhaps lengths.npy, or values.npy (rows, dimensions) and offsets.npy (items + 1), as "
+            "`encode` writes them.",
         ),
     ],
     model: Annotated[
@@ -55,12 +56,12 @@ def search(
     ] = None,
     words: Annotated[
         Path | None,
-        option("Find images for these (captions, words, dimensions), .npy.", exists=True, dir_okay=False),
+        option("Find images for these (captions, words, dimensions), .npy, or a directory as CORPUS.", exists=True),
     ] = None,
     word_lengths: WordLengths = None,
     regions: Annotated[
         Path | None,
-        option("Find captions for these (images, regions, dimensions), .npy.", exists=True, dir_okay=False),
+        option("Find captions for these (images, regions, dimensions), .npy, or a directory as CORPUS.", exists=True),
     ] = None,
     region_lengths: RegionLengths = None,
     k: Annotated[int, option("How many to find for each query.", "-k", min=1)] = 10,
@@ -85,6 +86,7 @@ def search(
       crossret search data/f30k_precomp --model runs/f30k --captions queries.txt -k 5 --output results.jsonl
       crossret search scenes --model runs/first --image 7 --image 12
       crossret search corpus --words queries.npy --word-lengths lengths.npy --sum-max --normalize
+      crossret search embeddings/images --words embeddings/captions -k 5 --output results.jsonl
     """
     from rich.console import Console
 
@@ -95,7 +97,7 @@ def search(
     use_threads(threads)
     if output is not None:
         files_of_model = model.rglob("*") if model is not None else ()
-        check_output(output, captions, words, word_lengths, regions, region_lengths, *corpus.iterdir(), *files_of_model)
+        check_output(output, captions, words, word_lengths, regions, region_lengths, corpus, *files_of_model)
     if model is not None:
         of_features = {
             **{"words": words, "word_lengths": word_lengths, "regions": regions, "region_lengths": region_lengths},
@@ -175,10 +177,10 @@ def _search_features(
     corpus = StoredItems.of_directory(directory)
     if words is not None:
         refuse({"region_lengths": region_lengths}, "goes with --regions")
-        query, image_items, caption_items = "caption", corpus, StoredItems.of_file(words, word_lengths)
+        query, image_items, caption_items = "caption", corpus, StoredItems.of_path(words, word_lengths)
     else:
         refuse({"word_lengths": word_lengths}, "goes with --words")
-        query, image_items, caption_items = "image", StoredItems.of_file(cast(Path, regions), region_lengths), corpus
+        query, image_items, caption_items = "image", StoredItems.of_path(cast(Path, regions), region_lengths), corpus
     with progress_bar("searching") as progress:
         values, indices = retrieve_features(scorer, image_items, caption_items, k=k, query=query, progress=progress)
     wanted = caption_items if query == "caption" else image_items
