@@ -82,7 +82,7 @@ def run_demo(
         corpus = PrecomputedCorpus(PrecomputedDataset(scenes, "test"), vocabulary)
         encoded = encode_dataset(trained, corpus)
         started = time.perf_counter()
-        scores = score_matrix(trained, *encoded)
+        scores = score_matrix(trained, *encoded, corpus=corpus)
         pairs_per_second = scores.size / (time.perf_counter() - started)
         metrics = retrieval_metrics(scores, corpus.image_of_caption)
     comparison = {}

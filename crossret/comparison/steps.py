@@ -111,7 +111,7 @@ def evaluate_variant(step: Step) -> dict[str, Any]:
     score_matrix(model, images[:2], captions[:2])  # what is set up once a process
     began = time.perf_counter()
     with progress_bar("scoring") as progress:
-        scores = score_matrix(model, images, captions, progress=progress)
+        scores = score_matrix(model, images, captions, corpus=corpus, progress=progress)
     seconds = time.perf_counter() - began
     return {
         "retrieval": retrieval_metrics(scores, corpus.image_of_caption).as_dict(),

@@ -354,7 +354,9 @@ class _Run:
         rate = self.epoch_clock.rate
         show.validating(position.epoch + 1)
         images, captions = encode_dataset(self.model, self.dev_data, batch_size=self.config.batch_size)
-        metrics = retrieval_metrics(score_matrix(self.model, images, captions), self.dev_data.image_of_caption)
+        metrics = retrieval_metrics(
+            score_matrix(self.model, images, captions, corpus=self.dev_data), self.dev_data.image_of_caption
+        )
         best = position.best_epoch == 0 or metrics.rsum > position.best["rsum"]
         with uninterrupted():
             if best:

@@ -16,6 +16,7 @@ from crossret.cli.options import (
     Device,
     Seed,
     Threads,
+    model_directory,
     option,
     refuse_unused,
     use_device,
@@ -125,7 +126,7 @@ def train(
     from crossret.models import MODELS
     from crossret.models.checkpoints import load_model, with_config
     from crossret.terminal import facts_table
-    from crossret.training import BEST, CHECKPOINT
+    from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
     from crossret.training.summary import facts_of
 
@@ -135,7 +136,7 @@ def train(
     counts = word_counts(training_data.captions)
     if fine_tune is not None:
         refuse({"min_count": min_count, "word_vectors": word_vectors}, "makes no difference with --fine-tune")
-        base, vocabulary = load_model(fine_tune / BEST if (fine_tune / BEST).is_dir() else fine_tune)
+        base, vocabulary = load_model(model_directory(fine_tune))
         kind, chosen = _kind_of(model or base.kind), chosen_of(base.kind, hyperparameters)
         if kind != base.kind:
             raise ValueError(f"--model {kind}: the model of --fine-tune {fine_tune} is {base.kind}")
