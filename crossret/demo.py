@@ -22,15 +22,15 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
 from crossret.explain.pointing import PointingGame
-from crossret.files.json import parse_json, read_json_lines, write_json
+from crossret.files.json import parse_json, write_json
+from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
 from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
 from crossret.models.checkpoints import load_model
 from crossret.models.encoded import Encoded
 from crossret.terminal import pointing_table, progress_bar, retrieval_table
-from crossret.training import BEST, CHECKPOINT, LOG, train
-from crossret.training.curves import draw_training
+from crossret.training import BEST, CHECKPOINT, train
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"
@@ -50,7 +50,7 @@ def run_demo(
     """Do the whole job in ``output`` and return what ``output/report.json`` says.
 
     Args:
-        output: created if absent. Gets scenes/, model/, report.json, training.png, attention/*.png and
+        output: created if absent. Gets scenes/, model/ with curves.png, report.json, attention/*.png and
             crossret-demo.json, which marks it as a demo's: what an earlier demo left there is replaced.
         model: which of ``MODELS``; it is trained with its preset "scenes".
         images: training images; an eighth as many are rendered for development and a quarter for the test.
@@ -66,6 +66,11 @@ def run_demo(
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, not {model!r}")
     _claim(output)
+    with locked(output):
+        return _run(output, model=model, images=images, epochs=epochs, seed=seed, console=console)
+
+
+def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int, console: Console) -> dict[str, Any]:
     config_class, _ = MODELS[model]
     lengths = {} if epochs is None else {"epochs": epochs, "decay_epochs": (max(1, epochs - 1),)}
     schedule = config_class.schedule(PRESET, seed=seed, checkpoint_every=10**6, **lengths)
@@ -93,7 +98,6 @@ def run_demo(
         test = GroundedSplit.load(scenes, "test", corpus.data, *encoded)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
-        draw_training(output / "training.png", read_json_lines(run / LOG))
     report = {
         "crossret": metadata.version("crossret"),
         "machine": describe_machine(),
@@ -113,7 +117,7 @@ def run_demo(
         console.print(pointing_table(games, "Pointing game"))
     console.print(_figures_table(report, games[0] if len(games) == 1 else None))
     console.print(
-        escape(f"Pictures and figures are in {output}: attention/, training.png, report.json"), soft_wrap=True
+        escape(f"Pictures and figures are in {output}: attention/, model/curves.png, report.json"), soft_wrap=True
     )
     return report
 

@@ -71,7 +71,7 @@ def test_pictures_are_those_of_the_report(output: Path) -> None:
     report = json.loads((output / "report.json").read_text())
     assert sorted(path.name for path in (output / "attention").iterdir()) == sorted(report["pictures"])
     assert len(report["pictures"]) == PICTURES
-    for path in [output / "training.png", *(output / "attention").iterdir()]:
+    for path in [output / "model" / "curves.png", *(output / "attention").iterdir()]:
         with Image.open(path) as picture:
             assert picture.width > 800
             assert len(np.unique(np.asarray(picture.convert("L")))) > 50

@@ -30,7 +30,8 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
         for name, value in read_toml(path).items():
             if name not in parameters or name in _ONLY_TYPED:
                 raise typer.BadParameter(f"{path}: {context.command.name} has no setting {name!r}")
-            defaults[name] = _typed(value, path, name)
+            is_flag = getattr(parameters[name], "is_flag", False)
+            defaults[name] = value if is_flag and isinstance(value, bool) else _typed(value, path, name)
             try:
                 parameters[name].process_value(context, defaults[name])
             except (TyperException, ValueError) as error:
@@ -42,8 +43,6 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def _typed(value: object, path: Path, name: str) -> Any:
     """A value as it would be typed, for the option to read: 2.5 shall not pass for a whole number."""
-    if isinstance(value, bool):
-        return value
     if isinstance(value, (int, float, str)):
         return str(value)
     if isinstance(value, list) and not any(isinstance(part, (list, dict, bool)) for part in value):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from crossret.files.tensors import read_header
 from tests.cli.command import ENVIRONMENT, TINY, Cli, start
 
 
@@ -56,7 +61,17 @@ def test_an_interruption_before_the_first_checkpoint_says_so(
     assert crossret.err == "crossret: interrupted; there is no checkpoint yet\n"
 
 
-def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data: Path, tmp_path: Path) -> None:
+ENDINGS = {
+    signal.SIGINT: (130, "interrupted"),
+    signal.SIGTERM: (143, "ended by SIGTERM"),
+    signal.SIGHUP: (129, "ended by SIGHUP"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_interrupted_training_resumes_to_the_same_weights(
+    crossret: Cli, data: Path, tmp_path: Path, ending: signal.Signals
+) -> None:
     command = ["train", data, *TINY, "--epochs", "4", "--threads", "1"]
     assert crossret(*command, "--output", tmp_path / "whole") == 0
 
@@ -65,10 +80,13 @@ def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data
         log = stopped / "log.jsonl"
         while process.poll() is None and not (log.exists() and log.stat().st_size):
             time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
+        if ending != signal.SIGINT:  # they often come in twos
+            process.send_signal(ending)
         _, err = process.communicate()
-    assert process.returncode == 130, err
-    assert "crossret: interrupted; to go on, repeat the command with --resume\n" in err
+    status, what = ENDINGS[ending]
+    assert process.returncode == status, err
+    assert f"crossret: {what}; to go on, repeat the command with --resume\n" in err
     assert "Traceback" not in err
     before = load_file(stopped / "checkpoint.safetensors")
 
@@ -78,3 +96,35 @@ def test_an_interrupted_training_resumes_to_the_same_weights(crossret: Cli, data
     for name, tensor in whole.items():
         assert torch.equal(tensor, resumed[name]), name
     assert any(not torch.equal(tensor, before[name]) for name, tensor in whole.items())
+
+
+def test_a_terminal_that_is_gone_leaves_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "crossret", "train", str(data), *TINY, "--epochs", "4", "--output"]
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover
+        os.execve(sys.executable, [*command, str(tmp_path / "run")], ENVIRONMENT)
+    log = tmp_path / "run" / "log.jsonl"
+    while not (log.exists() and log.stat().st_size):
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 65536)
+    os.close(terminal)  # the system sends SIGHUP, and whatever is printed from now on fails
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    before = json.loads(read_header(tmp_path / "run" / "checkpoint.safetensors")[1]["position"])
+    assert before["step"] > 0
+
+
+def test_nohup_goes_on_without_its_terminal(data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "crossret", "train", str(data), *TINY, "--epochs", "2", "--output"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "run")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGHUP)
+        assert "epoch 2" in process.stderr.read()
+    assert process.returncode == 0

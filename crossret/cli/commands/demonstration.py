@@ -26,8 +26,8 @@ def demo(
 
     Renders scenes, trains a model on them with its preset "scenes", evaluates
     retrieval, draws where it looks: with scan at most four minutes on two cores.
-    Prints tables; leaves the scenes, the trained model, report.json, training.png
-    and attention/*.png in the output directory.
+    Prints tables; leaves the scenes, the trained model and its curves, report.json and
+    attention/*.png in the output directory.
 
     \b
     Examples:

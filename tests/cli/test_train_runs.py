@@ -1,0 +1,196 @@
+"""crossret train: the settings of a run as a file, fine-tuning, what is said at the start, and what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crossret.files.locks import locked
+from crossret.files.toml import read_toml
+from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.training import load_model
+from tests.cli.command import TINY, Cli
+
+OPTIONS = [*TINY, "--epochs", "2", "--decay-epoch", "1", "--patience", "5", "--warmup-steps", "3", "--accumulate", "2"]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What trainings were asked for, instead of them."""
+    seen: list[Any] = []
+
+    def remember(model: Any, train_data: Any, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
+        others.pop("on_start")
+        seen.append((model.config, config, train_data.vocabulary.idx2word, others))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    return seen
+
+
+@pytest.mark.parametrize("model", MODEL_CONFIGS)
+def test_a_run_s_settings_do_the_same_again(
+    crossret: Cli, data: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data.parent)
+    first, again = tmp_path / "first", tmp_path / "again"
+    command = ["train", data.name, "--output", first, "--model", model, *OPTIONS, "--seed", "3", "--min-count", "5"]
+    assert crossret(*command, "--csv", "--threads", "1") == 0, crossret.err
+    monkeypatch.chdir(tmp_path)  # the data are found from anywhere
+    assert crossret("train", "--config", first / "run.toml", "--output", again) == 0, crossret.err
+    for path in first.rglob("*"):
+        if path.is_file() and not path.name.startswith("."):
+            assert path.read_bytes() == (again / path.relative_to(first)).read_bytes(), path
+
+
+def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
+    settings = tmp_path / "mine.toml"
+    settings.write_text(
+        f'data = "{data}"\nmodel = "han"\nlayers = 1\nepochs = 7\ndecay_epoch = [2, 3]\namp = true\n'
+        "learning_rate = 1e-3\nmin_count = 1\ntensorboard = true\n"
+    )
+    command = ["train", "--config", settings, "--output", tmp_path / "run"]
+    assert crossret(*command, "--epochs", "9", "--no-amp", "--layers", "2") == crossret(*command) == 130
+    (typed, schedule, words, others), (read, read_schedule, _, _) = seen
+    assert (typed.kind, typed.layers, read.layers) == ("han", 2, 1)
+    assert (schedule.epochs, schedule.amp, schedule.decay_epochs, schedule.learning_rate) == (9, False, (2, 3), 1e-3)
+    assert (read_schedule.epochs, read_schedule.amp) == (7, True)
+    assert len(words) > 100
+    assert others == {"resume": False, "csv": False, "tensorboard": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch = 3", "mine.toml: train has no setting 'epoch'"),
+        ('output = "runs"', "mine.toml: train has no setting 'output'"),
+        ("resume = true", "mine.toml: train has no setting 'resume'"),
+        ("epochs = 2.5", "mine.toml: epochs: "),
+        ("epochs = true", "mine.toml: epochs: "),
+        ('amp = "perhaps"', "mine.toml: amp: "),
+        ("decay_epoch = 3", "mine.toml: decay_epoch: "),
+        ("decay_epoch = [1.5]", "mine.toml: decay_epoch: "),
+        ("decay_epoch = [true]", "mine.toml: decay_epoch must be a number, a text, true, false or a list of these"),
+        ('optimizer = "sgd"', "mine.toml: optimizer: "),
+        ("[training]\nepochs = 3", "mine.toml: train has no setting 'training'"),
+        ("epochs = {}", "mine.toml: epochs must be a number"),
+        ('data = "nowhere"', "mine.toml: data: "),
+        ("epochs =", "mine.toml: not TOML"),
+        ("clusters = 3", "--clusters: scan has no such hyper-parameter; han has"),
+    ],
+)
+def test_settings_that_are_none_are_named(
+    crossret: Cli, data: Path, tmp_path: Path, text: str, message: str, seen: list[Any]
+) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert crossret("train", data, "--config", tmp_path / "mine.toml", "--output", tmp_path / "run") == 2
+    assert message in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_are_those_of_a_training_that_was_not_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    command = ["train", data, "--output", tmp_path / "run", *TINY]
+    assert crossret(*command, "--epochs", "1") == 0
+    before = (tmp_path / "run" / "run.toml").read_bytes()
+    assert crossret(*command, "--epochs", "2") == 2  # not resumed
+    assert crossret(*command, "--epochs", "2", "--seed", "1", "--resume") == 2
+    assert (tmp_path / "run" / "run.toml").read_bytes() == before
+    assert crossret(*command, "--epochs", "2", "--resume") == 0
+    assert read_toml(tmp_path / "run" / "run.toml")["epochs"] == 2
+
+
+def test_the_start_says_what_there_is(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    command = ["train", data, "--output", tmp_path / "run", *TINY, "--threads", "1", "--min-count", "6"]
+    assert crossret(*command, "--epochs", "1") == 0
+    facts = dict(line.strip("│ ").split("│", 1) for line in crossret.err.splitlines() if line.startswith("│"))
+    facts = {name.strip(): fact.strip() for name, fact in facts.items()}
+    assert facts["data"] == str(data)
+    assert facts["to train"] == "100 images with 500 captions"
+    assert facts["to choose"] == "10 images with 50 captions"
+    # "picture", five letters and five others 100 times each or more; the numbers of 100 images five times each.
+    assert facts["words"] == "15 known; 100 others, 25.0% of the training captions, are <unk>"
+    learnt = sum(parameter.numel() for parameter in load_model(tmp_path / "run" / "best")[0].parameters())
+    assert facts["model"] == f"scan, {learnt:,} parameters to learn"
+    assert facts["on"].startswith("1 thread (")
+    assert facts["on"].endswith("), float32")
+    assert facts["start"] == "anew: 1 epochs of 32 steps"
+    assert crossret(*command, "--epochs", "2", "--resume") == 0
+    assert "resumed in epoch 2 after step 32: 2 epochs of 32 steps" in crossret.err
+    assert crossret(*command, "--epochs", "2", "--resume") == 0
+    assert "finished before: 2 epochs of 32 steps" in crossret.err
+
+
+def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    command = ["train", data, "--output", tmp_path / "run", "--fine-tune", trained, "--epochs", "1"]
+    assert crossret(*command, "--learning-rate", "1e-30", "--margin", "0.3") == 0, crossret.err
+    (base, words), (tuned, same_words) = load_model(trained / "best"), load_model(tmp_path / "run" / "best")
+    assert words.idx2word == same_words.idx2word
+    assert (base.config.margin, tuned.config.margin) == (0.2, 0.3)
+    assert tuned.config.pooling == base.config.pooling == "lse"
+    for name, tensor in base.state_dict().items():
+        torch.testing.assert_close(tuned.state_dict()[name], tensor)
+    assert crossret("train", "--config", tmp_path / "run" / "run.toml", "--output", tmp_path / "again") == 0
+    for name in ("checkpoint.safetensors", "run.toml", "best/model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert crossret(*command, "--learning-rate", "1e-30", "--margin", "0.3", "--epochs", "2", "--resume") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--embed-dim", "16"], "'image.fc.weight' is (8, 6) torch.float32; with the hyper-parameters"),
+        (["--cross-attention", "sum_max_t2i", "--lambda-softmax", "3"], "--lambda-softmax makes no difference"),
+        (["--model", "han"], "--model han: the model of --fine-tune"),
+        (["--clusters", "3"], "--clusters: scan has no such hyper-parameter"),
+        (["--min-count", "3"], "--min-count makes no difference with --fine-tune"),
+        (["--word-vectors", "{vectors}"], "--word-vectors makes no difference with --fine-tune"),
+    ],
+)
+def test_fine_tuning_refuses_what_does_not_fit(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    (tmp_path / "vectors.txt").write_text("a 1 2 3 4\n")
+    options = [option.format(vectors=tmp_path / "vectors.txt") for option in options]
+    assert crossret("train", data, "--output", tmp_path / "run", "--fine-tune", trained, *options) == 2
+    assert message in crossret.err
+    assert crossret.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_option_of_a_run_is_followed(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
+    options = ["--log-every", "3", "--checkpoint-every", "7", "--amp", "--min-count", "1", "--csv", "--device", "cpu"]
+    assert crossret("train", data, "--output", tmp_path / "run", *OPTIONS, *options) == 130
+    ((_, schedule, words, others),) = seen
+    assert (schedule.log_every, schedule.checkpoint_every, schedule.amp) == (3, 7, True)
+    assert (schedule.patience, schedule.warmup_steps, schedule.accumulate) == (5, 3, 2)
+    assert "99" in words
+    assert others == {"resume": False, "csv": True, "tensorboard": False}
+
+
+def test_an_early_end_is_said(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    options = ["--learning-rate", "1e-30", "--epochs", "9", "--patience", "1"]
+    assert crossret("train", data, "--output", tmp_path / "run", *TINY, *options) == 0
+    assert "Best epoch 1 of 2, none better in 1 more: rsum" in crossret.out
+
+
+def test_a_directory_in_use_is_one_line(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    with locked(tmp_path):
+        assert crossret("train", data, "--output", tmp_path, *TINY) == 2
+    assert crossret.err.startswith(f"crossret: {tmp_path}: in use by process ")
+    assert crossret.err.count("\n") == 1
+
+
+def test_csv_files_and_curves_are_there(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    assert crossret("train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1", "--csv") == 0
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"steps.csv", "epochs.csv", "curves.png", "run.toml", "log.jsonl", "best"} <= names
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["kind"] == "epoch"
