@@ -165,26 +165,30 @@ def draw_captions(
 
 def _panels(
     attention: AttentionMap, truth: Grounding, boxes: NDArray[np.float32]
-) -> tuple[str, list[Panel], list[NDArray[np.float32]]]:
-    """What ``draw_attention`` shows of the map of one caption: title, panels and the objects of the image."""
-    strength, strongest = attention.strength[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
+) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
+    """What ``draw_attention`` shows of the map of one caption: title, panels, objects of the image, relevance."""
+    weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
     title = " ".join(truth.words)
     # Word 0 of an encoded caption is <start>.
     if attention.queries is None:
         of_words = [[truth.objects[place]] if place in truth.objects else [] for place in range(len(truth.words))]
-        each = zip(truth.words, strength[1:], strongest[1:], of_words, strict=False)
-        return title, [Panel(*contents) for contents in each], []
+        assert attention.relevances is not None
+        each = zip(
+            truth.words, weights[1:], strongest[1:], of_words, attention.relevances[0, 1:].tolist(), strict=False
+        )
+        way = "of the region in red with its words" if attention.name == "i2t" else "of the word with what it looks at"
+        return title, [Panel(*contents) for contents in each], [], f"cosine {way}"
     objects = list(truth.objects.values())
     centred = [pointing_answers(strongest[None], boxes[None], box[None, None])[0, :, 2] for box in objects]
-    weights = attention.word_weights
     panels = []
     for number, query in enumerate(attention.queries):
         looked_at = [box for box, answers in zip(objects, centred, strict=True) if answers[number]]
         words = None
-        if weights is not None:
-            words = list(zip(["<start>", *truth.words, "<end>"], weights[0, number].tolist(), strict=False))
-        panels.append(Panel(query, strength[number], strongest[number], looked_at, words))
-    return title, panels, objects
+        if attention.word_weights is not None:
+            shades = attention.word_weights[0, number].tolist()
+            words = list(zip(["<start>", *truth.words, "<end>"], shades, strict=False))
+        panels.append(Panel(query, weights[number], strongest[number], looked_at, words=words))
+    return title, panels, objects, None
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8]:

@@ -21,8 +21,9 @@ class AttentionMap:
         name: which of the model's ways: "t2i", "i2t", "heads", "steps".
         weights: (P, Q, R) float. Each query's weights over the regions sum to one; where regions attend to words
             ("i2t"), each region's weights over the words do.
-        strength: (P, Q, R) float, at least 0: the brightness of pictures. Of words, weight times relevance where that
-            is positive, which "considers the importance of both region and word" (SCAN Figs. 4 and 7-9).
+        relevances: (P, Q) float: of each word the cosine with what it looks at, the sum of regions by their weights;
+            where regions attend to words, the cosine of the word's strongest region with what that one attends to. None
+            where, and only where, the queries are no words.
         queries: what the Q queries are called; None where they are the caption's words.
         word_weights: (P, Q, W) float, how the queries that are no words weigh the caption's words; None where they
             are words.
@@ -30,7 +31,7 @@ class AttentionMap:
 
     name: str
     weights: Tensor
-    strength: Tensor
+    relevances: Tensor | None = None
     queries: tuple[str, ...] | None = None
     word_weights: Tensor | None = None
 
@@ -62,10 +63,11 @@ def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, caption
 
 def word_map(direction: str, weights: Tensor, relevance: Tensor) -> AttentionMap:
     """The map of words over regions from weights (P, queries, contexts) and relevances (P, queries) of a direction."""
-    strength = weights * relevance.clamp(min=0)[:, :, None]
     if direction == "i2t":
-        weights, strength = weights.transpose(1, 2), strength.transpose(1, 2)
-    return AttentionMap(direction, weights, strength)
+        weights = weights.transpose(1, 2)
+        nowhere = (weights == 0).all(dim=2)  # the padding, whose strongest region would be the first
+        relevance = relevance.gather(1, weights.argmax(dim=2)).masked_fill(nowhere, 0)
+    return AttentionMap(direction, weights, relevance)
 
 
 def paired(images: Encoded, captions: Encoded) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -83,11 +84,8 @@ class Han(Model):
         if _CLUSTER not in images.vectors:
             return (attention,)
         clusters = images.vectors[_CLUSTER][:, None, :].expand(-1, attention.weights.shape[1], -1)
-        weights, strength = (
-            of_centres.gather(2, clusters.clamp(min=0)).masked_fill(clusters < 0, 0)
-            for of_centres in (attention.weights, attention.strength)
-        )
-        return (AttentionMap(attention.name, weights, strength),)
+        weights = attention.weights.gather(2, clusters.clamp(min=0)).masked_fill(clusters < 0, 0)
+        return (replace(attention, weights=weights),)
 
     def _scores(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
         config = self.config

@@ -93,7 +93,7 @@ class Mhsan(Model):
         paired(images, captions)
         weights, word_weights = (side.sequences.detach().mT for side in (images, captions))
         names = tuple(f"head {number}" for number in range(1, self.config.heads + 1))
-        return (AttentionMap("heads", weights, weights, names, word_weights),)
+        return (AttentionMap("heads", weights, queries=names, word_weights=word_weights),)
 
 
 class SelfAttention(nn.Module):

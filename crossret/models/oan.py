@@ -99,7 +99,7 @@ class Oan(Model):
                 for heads, side in ((self.image_heads, images), (self.text_heads, captions))
             )
             names = tuple(f"head {number}" for number in range(1, self.config.heads + 1))
-            maps.append(AttentionMap("heads", weights, weights, names, word_weights))
+            maps.append(AttentionMap("heads", weights, queries=names, word_weights=word_weights))
         return tuple(maps)
 
     def _between(self) -> list[CrossAttentionScorer]:

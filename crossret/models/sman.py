@@ -101,8 +101,8 @@ class Sman(Model):
             weights.append(of_regions)
             word_weights.append(of_words)
             names.append("step 2: multi-modal")
-        stacked = torch.stack(weights, 1)
-        return (AttentionMap("steps", stacked, stacked, tuple(names), torch.stack(word_weights, 1)),)
+        regions, words = torch.stack(weights, 1), torch.stack(word_weights, 1)
+        return (AttentionMap("steps", regions, queries=tuple(names), word_weights=words),)
 
     def _gated(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
         return gated_attention_scores(

@@ -46,7 +46,8 @@ class Heads:
         weights = torch.full((n, len(self.looks), 3), 0.1)
         weights[:, range(len(self.looks)), self.looks] = 0.8
         names = tuple(f"head {number}" for number in range(1, len(self.looks) + 1))
-        return (AttentionMap("heads", weights, weights, names, torch.full((n, len(self.looks), words), 1 / words)),)
+        shades = torch.full((n, len(self.looks), words), 1 / words)
+        return (AttentionMap("heads", weights, queries=names, word_weights=shades),)
 
 
 def write_truth(directory: Path, *named: list[list[object]]) -> None:
@@ -158,6 +159,25 @@ def test_picture_of_heads_outlines_what_they_look_at(directory: Path) -> None:
         draw_captions(directory, Heads(*looks), load(directory), [0])
         green.append(outlined(colours_of(directory / "00000.png"))[1])
     assert 2.6 < 2 * green[1] / green[0] < 3.4
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_a_word_is_shown_with_its_own_relevance(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    drawn = []
+    monkeypatch.setattr(crossret.explain.grounding, "draw_attention", lambda *arguments: drawn.append(arguments))
+    split, model = load(directory), Words(direction)
+    draw_captions(directory, model, split, [0])
+    (attention,) = split.attention(model, np.array([0]))
+    (_, _, _, _, panels, _, meaning) = drawn[0]
+    assert [panel.title for panel in panels] == ["dog", "by", "cat"]
+    assert [panel.relevance for panel in panels] == attention.relevances[0, 1:4].tolist()  # without <start> and <end>
+    assert [panel.weights.tolist() for panel in panels] == attention.weights[0, 1:4].tolist()
+    assert (
+        meaning
+        == f"cosine of the {'word with what it looks at' if direction == 't2i' else 'region in red with its words'}"
+    )
 
 
 def colours_of(path: Path) -> np.ndarray:

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
+import crossret.explain.pictures
 from crossret.explain.pictures import WORD_SHADE, Panel, draw_attention
 from crossret.training.curves import draw_training
 
@@ -21,14 +24,14 @@ RED, GREEN = (255, 48, 48), (48, 224, 96)
 
 def draw(
     path: Path,
-    strength: list[list[float]],
+    weights: list[list[float]],
     *,
     order: tuple[int, ...] = (0, 1, 2),
     objects: dict[int, np.ndarray] | None = None,
 ) -> np.ndarray:
     """The picture's colours (pixels, 3), with the regions given in this order."""
-    words = [f"word{i}" for i in range(len(strength))]
-    values = np.array(strength, np.float32)[:, order]
+    words = [f"word{i}" for i in range(len(weights))]
+    values = np.array(weights, np.float32)[:, order]
     named = [[objects[word]] if objects and word in objects else [] for word in range(len(words))]
     panels = [Panel(*contents) for contents in zip(words, values, values.argmax(1).tolist(), named, strict=True)]
     draw_attention(path, IMAGE, BOXES[list(order)], " ".join(words), panels)
@@ -45,36 +48,53 @@ def count(colours: np.ndarray, colour: tuple[float, ...] | np.ndarray) -> int:
 
 
 def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:
-    strength = [[0.5, 0.2, 0.1], [0.1, 0.5, 0.2]]
-    first = draw(tmp_path / "a.png", strength)
-    assert np.array_equal(first, draw(tmp_path / "b.png", strength, order=(2, 1, 0)))
+    weights = [[0.5, 0.2, 0.1], [0.1, 0.5, 0.2]]
+    first = draw(tmp_path / "a.png", weights)
+    assert np.array_equal(first, draw(tmp_path / "b.png", weights, order=(2, 1, 0)))
 
 
-def test_one_brightness_scale_for_all_words(tmp_path: Path) -> None:
-    one = draw(tmp_path / "one.png", [[0.0, 0.4, 0.0]])
-    both = draw(tmp_path / "both.png", [[0.0, 0.4, 0.0], [0.0, 0.2, 0.0]])
-    half = (0.2 + 0.8 * 0.5 ** (1 / 2.2)) * np.array([200, 100, 50])
-    assert count(one, half) == 0
-    assert count(both, half) > 500
+def test_each_word_has_a_brightness_scale_of_its_own(tmp_path: Path) -> None:
+    full, half = (light * np.array([200, 100, 50]) for light in (1, 0.2 + 0.8 * 0.5 ** (1 / 2.2)))
+    alike = draw(tmp_path / "alike.png", [[0.0, 0.8, 0.4]] * 2)
+    fainter = draw(tmp_path / "fainter.png", [[0.0, 0.8, 0.4], [0.0, 0.2, 0.1]])
+    assert min(count(alike, full), count(alike, half)) > 500
+    for light in (full, half):
+        assert count(fainter, light) == count(alike, light)
 
 
-def test_a_word_without_any_strength_is_dark(tmp_path: Path) -> None:
+def test_numbers_beneath_are_the_largest_weight_and_the_relevance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(crossret.explain.pictures, "_save", lambda figure, path: figures.append(figure))
+    weights = np.array([0.1, 0.6, 0.3], np.float32)
+    panels = [Panel("dog", weights, 1, [], -0.125), Panel("cat", weights[::-1] / 2, 1, [], 0.5)]
+    draw_attention(tmp_path / "a.png", IMAGE, BOXES, "dog cat", panels, relevance="cosine of word and region")
+    draw_attention(tmp_path / "b.png", IMAGE, BOXES, "dog cat", [Panel("head 1", weights, 1, [])])
+    words, heads = ([text.get_text() for text in figure.findobj(Text)] for figure in figures)
+    assert {"weight 0.60   relevance -0.12", "weight 0.30   relevance 0.50"} <= set(words)
+    assert "relevance: cosine of word and region" in "\n".join(words)
+    assert "weight 0.60" in heads
+    assert "relevance" not in "\n".join(heads)
+
+
+def test_a_word_that_looks_nowhere_is_dark(tmp_path: Path) -> None:
     colours = draw(tmp_path / "dark.png", [[0.0, 0.0, 0.0]])
     assert count(colours, 0.2 * np.array([200, 100, 50])) > 5000
 
 
 @pytest.mark.parametrize("word", [0, 1])
 def test_the_object_is_outlined_at_the_word_that_names_it(tmp_path: Path, word: int) -> None:
-    strength = [[0.1, 0.4, 0.2], [0.4, 0.3, 0.1]]
-    without = draw(tmp_path / "without.png", strength)
-    with_ = draw(tmp_path / "with.png", strength, objects={word: BOXES[2]})
+    weights = [[0.1, 0.4, 0.2], [0.4, 0.3, 0.1]]
+    without = draw(tmp_path / "without.png", weights)
+    with_ = draw(tmp_path / "with.png", weights, objects={word: BOXES[2]})
     assert count(with_, GREEN) > count(without, GREEN) + 100
     assert count(with_, RED) == pytest.approx(count(without, RED), abs=20)
 
 
 def draw_heads(path: Path, words: list[list[tuple[str, float]]], **options: Any) -> np.ndarray:
-    strength = np.array([0.1, 0.6, 0.3], np.float32)
-    panels = [Panel(f"head {number}", strength, 1, [], of_head) for number, of_head in enumerate(words, start=1)]
+    weights = np.array([0.1, 0.6, 0.3], np.float32)
+    panels = [Panel(f"head {number}", weights, 1, [], None, of_head) for number, of_head in enumerate(words, start=1)]
     draw_attention(path, IMAGE, BOXES, "a caption", panels, **options)
     return colours_of(path)
 

@@ -60,9 +60,9 @@ def test_pooled_relevance_is_the_score(
         images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=paired(images, captions)
     )
     attention = word_region_attention(scorer, images, captions)
-    strength = weights * relevances.clamp(min=0)[:, :, None]
     torch.testing.assert_close(attention.weights, weights if direction == "t2i" else weights.mT)
-    torch.testing.assert_close(attention.strength, strength if direction == "t2i" else strength.mT)
+    if direction == "t2i":
+        torch.testing.assert_close(attention.relevances, relevances)
     queries = captions if direction == "t2i" else images
     pooled = []
     for relevance, length in zip(relevances, queries.lengths, strict=True):
@@ -78,7 +78,7 @@ def test_pooled_relevance_is_the_score(
 def test_weights_sum_to_one_over_what_is_attended(direction: str, seed: int) -> None:
     images, captions = some_items(3, 4, 5, seed), some_items(3, 6, 5, seed + 1)
     attention = word_region_attention(CrossAttentionScorer(direction), images, captions)
-    assert attention.weights.shape == attention.strength.shape == (3, 6, 4)
+    assert attention.weights.shape == (3, 6, 4)
     over_contexts = attention.weights.sum(dim=2 if direction == "t2i" else 1)
     lengths = captions.lengths if direction == "t2i" else images.lengths
     real = torch.arange(over_contexts.shape[1]) < lengths[:, None]
@@ -93,6 +93,20 @@ def test_a_word_looks_at_the_region_that_is_like_it() -> None:
         CrossAttentionScorer("t2i"), Encoded(regions, torch.tensor([4])), Encoded(words, torch.tensor([3]))
     )
     assert attention.strongest().tolist() == [[2, 0, 3]]
+
+
+def test_where_regions_attend_a_word_has_the_relevance_of_its_region() -> None:
+    # The third word is padding, and no region is like the second one: the first has the larger weight of either.
+    regions, words = torch.eye(4)[None, [0, 2]], torch.eye(4)[None, [2, 1, 0]]
+    images, captions = Encoded(regions, torch.tensor([2])), Encoded(words, torch.tensor([2]))
+    scorer = CrossAttentionScorer("i2t")
+    _, _, of_regions = scorer.attention(
+        regions, words, captions.lengths, images.lengths, pairs=paired(images, captions)
+    )
+    attention = word_region_attention(scorer, images, captions)
+    assert of_regions[0, 0] != of_regions[0, 1]
+    assert attention.strongest()[0, :2].tolist() == [1, 0]
+    assert attention.relevances[0].tolist() == [of_regions[0, 1], of_regions[0, 0], 0]
 
 
 def test_images_without_partners_are_an_error() -> None:

@@ -107,14 +107,11 @@ def test_attention_is_that_of_the_scores() -> None:
             part = item, slice(0, len(t)), slice(0, len(v))
             _, weights, cosines = inter_by_hand(t, v, 0.9)
             torch.testing.assert_close(t2i.weights[part], weights, rtol=1e-6, atol=1e-9)
-            torch.testing.assert_close(
-                t2i.strength[part], weights * cosines.clamp(min=0)[:, None], rtol=1e-6, atol=1e-9
-            )
+            torch.testing.assert_close(t2i.relevances[item, : len(t)], cosines, rtol=1e-6, atol=1e-9)
             _, weights, cosines = inter_by_hand(v, t, 0.5)
             torch.testing.assert_close(i2t.weights[part], weights.T, rtol=1e-6, atol=1e-9)
-            torch.testing.assert_close(
-                i2t.strength[part], (weights * cosines.clamp(min=0)[:, None]).T, rtol=1e-6, atol=1e-9
-            )
+            of_words = cosines[weights.argmax(0)]
+            torch.testing.assert_close(i2t.relevances[item, : len(t)], of_words, rtol=1e-6, atol=1e-9)
             torch.testing.assert_close(heads.weights[item, :, : len(v)], heads_by_hand(model, "image_heads", v)[1])
             torch.testing.assert_close(heads.word_weights[item, :, : len(t)], heads_by_hand(model, "text_heads", t)[1])
 

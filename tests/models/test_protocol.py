@@ -244,12 +244,11 @@ def test_attention_is_over_the_valid(variant: str) -> None:
     words, regions = (torch.arange(width) < lengths[:, None] for width, lengths in ((5, LENGTHS), (4, REGION_LENGTHS)))
     for attention in maps:
         queries = words if attention.queries is None else torch.ones(3, len(attention.queries), dtype=torch.bool)
-        assert attention.weights.shape == attention.strength.shape == (*queries.shape, 4)
+        assert attention.weights.shape == (*queries.shape, 4)
         valid = queries[:, :, None] & regions[:, None, :]
-        for part in (attention.weights, attention.strength):
-            assert not part.requires_grad
-            assert (part >= 0).all()
-            assert not part[~valid].any()
+        assert not attention.weights.requires_grad
+        assert (attention.weights >= 0).all()
+        assert not attention.weights[~valid].any()
         if attention.name == "i2t":
             sums, summed = attention.weights.sum(1), regions
         else:
@@ -258,8 +257,10 @@ def test_attention_is_over_the_valid(variant: str) -> None:
             torch.testing.assert_close(sums, summed.float())
         if attention.queries is None:
             assert attention.word_weights is None
+            assert attention.relevances.shape == queries.shape
+            assert not attention.relevances[~queries].any()
             continue
-        assert torch.equal(attention.strength, attention.weights)
+        assert attention.relevances is None
         assert attention.word_weights.shape == (*queries.shape, 5)
         assert not attention.word_weights.masked_select(~words[:, None, :]).any()
         torch.testing.assert_close(attention.word_weights.sum(2), torch.ones(queries.shape))
