@@ -22,7 +22,7 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
 from crossret.explain.pointing import PointingGame
-from crossret.files.json import parse_json, write_json
+from crossret.files.json import read_json, write_json
 from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
 from crossret.machine import describe_machine
@@ -130,7 +130,7 @@ def _claim(output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     mark = output / MARK
     if mark.is_file():
-        if parse_json(mark.read_bytes(), mark) != _MARK_CONTENTS:
+        if read_json(mark) != _MARK_CONTENTS:
             raise FileExistsError(f"{mark}: not the mark of a demo of this version; choose another directory")
     elif any(not path.name.startswith(".") for path in output.iterdir()):
         raise FileExistsError(f"{output}: not empty, and not an earlier demo's; choose another directory")

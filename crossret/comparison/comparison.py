@@ -20,7 +20,7 @@ from crossret.comparison.variants import Variant
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.files.atomic import atomic_write
-from crossret.files.json import parse_json_object, write_json
+from crossret.files.json import read_json_object, write_json
 
 SETTINGS, RESULT, NAME = "settings.json", "result.json", "compare"
 
@@ -89,7 +89,7 @@ def run_comparison(
             console.print(escape(f"{place}: finished before, {directory / RESULT}"), highlight=False, soft_wrap=True)
         else:
             _run(variant, settings[variant.name], conditions, directory, place, console)
-        report["variants"].append(parse_json_object((directory / RESULT).read_bytes(), directory / RESULT))
+        report["variants"].append(read_json_object(directory / RESULT))
         _write(report, output)
     console.print(comparison_table(report))
     console.print(escape(f"Figures are in {output}: compare.json, compare.md, compare.png"), soft_wrap=True)
@@ -134,7 +134,7 @@ def _check(variant: Variant, settings: Mapping[str, Any], directory: Path) -> No
     path = directory / SETTINGS
     if not path.exists():
         return
-    before, now = _flat(parse_json_object(path.read_bytes(), path)), _flat(settings)
+    before, now = _flat(read_json_object(path)), _flat(settings)
     for name in now:
         if before.get(name) != now[name]:
             raise ValueError(
@@ -179,7 +179,7 @@ def _run(
 
 
 def _finished_training(path: Path) -> dict[str, Any] | None:
-    training = parse_json_object(path.read_bytes(), path) if path.exists() else {}
+    training = read_json_object(path) if path.exists() else {}
     return training if training.get("finished") else None
 
 

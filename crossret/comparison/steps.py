@@ -17,7 +17,7 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.scenes.layout import grounding_path
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import GroundedSplit, play_pointing_game
-from crossret.files.json import parse_json_object, read_json_lines, write_json
+from crossret.files.json import read_json_lines, read_json_object, write_json
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
 from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
@@ -142,7 +142,7 @@ class _Clock:
         self.path = path
         self.contents: dict[str, Any] = {"seconds": 0.0, "seconds_known": True, "sessions": 0, "peak_mebibytes": 0.0}
         if resume and path.exists():
-            self.contents.update(parse_json_object(path.read_bytes(), path))
+            self.contents.update(read_json_object(path))
         elif resume:
             self.contents["seconds_known"] = False
         if self.contents.pop("running", False):

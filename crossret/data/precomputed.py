@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems
+from crossret.files.regular import read_regular
 
 CAPTIONS_PER_IMAGE = 5
 
@@ -60,9 +61,6 @@ class PrecomputedDataset:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
         if not Path(directory).is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
-        for path in (rows_file, captions_file):
-            if not path.is_file():
-                raise FileNotFoundError(f"{path}: no such file")
         self.features = map_array(rows_file, ndim=3, dtypes=["<f4"])
         self.stored = StoredItems(rows_file, self.features)
         self.captions = read_captions(captions_file)
@@ -111,7 +109,7 @@ def read_captions(path: Path) -> list[str]:
         ValueError: the file is empty, or a line shows nothing, holds a NUL or is not UTF-8; names the file and the
             line.
     """
-    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    lines = read_regular(path).removeprefix(codecs.BOM_UTF8).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not lines:

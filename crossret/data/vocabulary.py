@@ -7,10 +7,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from crossret.files.atomic import atomic_write
-from crossret.files.json import parse_json
+from crossret.files.json import read_json
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -140,7 +139,7 @@ class Vocabulary:
             FileNotFoundError: there is no such file.
             ValueError: the file is not a vocabulary; the message names the file and what is wrong with it.
         """
-        contents = parse_json(Path(path).read_bytes(), path)
+        contents = read_json(path)
         if not isinstance(contents, dict) or not isinstance(contents.get("word2idx"), dict):
             raise ValueError(f"{path}: not a vocabulary: no 'word2idx' object")
         word2idx = contents["word2idx"]

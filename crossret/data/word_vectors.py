@@ -18,6 +18,7 @@ from torch import nn
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.arrays import map_array
+from crossret.files.regular import open_regular
 
 _GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _LONGEST_LINE = 2**20  # bytes; 1,000 dimensions take some ten thousand
@@ -49,7 +50,7 @@ def read_word_vectors(
     """
     path = Path(path)
     numbers = {word.encode(): number for number, word in enumerate(words)}
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         start = file.read(2)
         file.seek(0)
         if start[:1] == _PICKLE:

@@ -18,6 +18,7 @@ from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.vocabulary import tokenize
 from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import PointingGame, pointing_answers
+from crossret.files.regular import open_regular
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -192,7 +193,7 @@ def _panels(
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         try:
             with Image.open(file) as picture:
                 return np.asarray(picture.convert("RGB"))

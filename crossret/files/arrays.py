@@ -10,13 +10,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.atomic import atomic_write
+from crossret.files.regular import open_regular
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # 3.0 is for field names that are not Latin-1, which plain numbers have not
@@ -42,9 +42,7 @@ def map_array(
         OSError: the file is missing or cannot be read.
         ValueError: it is not such an array, or is shorter or longer than its header says; names the file.
     """
-    if not Path(path).is_file() and Path(path).exists():  # to open a pipe would wait for its other end
-        raise ValueError(f"{path}: not a regular file")
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         try:
             header = _read_header(file)
             shape, descr = _read_shape(header), _read_descr(header)

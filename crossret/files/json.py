@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from crossret.files.atomic import atomic_write
+from crossret.files.regular import read_regular
 
 # Any whole number of so many digits is also a float; Python itself reads 4300 digits in quadratic time.
 _MOST_DIGITS = 300
@@ -49,6 +49,26 @@ def parse_json_object(text: str | bytes, place: str | os.PathLike[str]) -> dict[
     return value
 
 
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value that a JSON file holds.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        ValueError: as ``parse_json``, or it is no regular file; names it.
+    """
+    return parse_json(read_regular(path), path)
+
+
+def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        ValueError: as ``parse_json_object``, or it is no regular file; names it.
+    """
+    return parse_json_object(read_regular(path), path)
+
+
 def write_json(path: str | os.PathLike[str], contents: object) -> None:
     """Write JSON for people and programs, atomically.
 
@@ -75,10 +95,10 @@ def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line is not a JSON object; names the file and the line.
+        ValueError: a line is not a JSON object, or it is no regular file; names the file and the line.
     """
     entries = []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_regular(path).splitlines(), start=1):
         entries.append(parse_json_object(line, f"{path}, line {number}"))
     return entries
 

@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from crossret.files.atomic import atomic_write
+from crossret.files.regular import check_regular
 
 _DTYPES = {
     "F64": torch.float64,
@@ -67,7 +68,7 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], di
         FileNotFoundError: there is no such file.
         ValueError: it is no safetensors file, is cut short, or a tensor has a dtype that nothing here writes.
     """
-    _check_is_file(path)
+    check_regular(path)
     types = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -107,8 +108,3 @@ def read_tensors(
     with safe_open(path, framework="pt") as file:
         # A clone owns its memory: the file may be replaced while the tensor lives.
         return {name: file.get_tensor(name).clone() for name in expected}
-
-
-def _check_is_file(path: str | os.PathLike[str]) -> None:
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"{path}: no such file")

@@ -85,7 +85,7 @@ def test_without_pictures_there_is_the_table(
         (["{scan}", "{scenes}", "--caption", "1", "--captions", "2"], "of --captions and --caption only one"),
         (["{scan}", "{scenes}", "--split", "val"], "val_ims.npy: no such file"),
         (["{scan}", "{bare}"], "test_boxes.npy: no such file"),
-        (["{scan}", "{boxed}"], "test_grounding.jsonl: No such file"),
+        (["{scan}", "{boxed}"], "test_grounding.jsonl: no such file"),
         (["{scan}", "{other}"], "test_grounding.jsonl: not the words of the captions of test"),
     ],
 )

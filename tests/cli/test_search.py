@@ -130,7 +130,7 @@ def test_search_in_features(crossret: Cli, tmp_path: Path, packed: bool, queries
         ({"features": np.ones((3, 2, 5), np.float32)}, "have 5"),
         ({"features": np.ones((3, 2, 4), np.float32), "lengths": np.array([1, 2, 3])}, "lengths.npy: item 2 has"),
         ({"features": np.ones((3, 2, 4), np.float32), "values": np.ones((3, 4), np.float32)}, "both features.npy"),
-        ({"values": np.ones((3, 4), np.float32)}, "offsets.npy: No such file"),
+        ({"values": np.ones((3, 4), np.float32)}, "offsets.npy: no such file"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 2])}, "offsets.npy: must go from 0 to the 3"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([1, 3])}, "offsets.npy: must go from 0 to the 3"),
         ({"values": np.ones((3, 4), np.float32), "offsets": np.array([0, 4, 3])}, "offset 1 is 4, expected 0 to the 3"),

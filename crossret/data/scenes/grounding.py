@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.json import parse_json_object
+from crossret.files.regular import read_regular
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def read_grounding(path: Path) -> list[Grounding]:
         ValueError: a line is malformed; names the file and the line.
     """
     entries = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_regular(path).splitlines(), start=1):
         place = f"{path}, line {number}"
         entry = parse_json_object(line, place)
         try:

@@ -16,7 +16,7 @@ from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, grounding_path, pi
 from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
 from crossret.files.atomic import atomic_write
-from crossret.files.json import parse_json
+from crossret.files.json import read_json
 
 FORMAT_VERSION = 1
 SCENES_PER_TASK = 50
@@ -99,7 +99,7 @@ def _check_replaceable(root: Path) -> None:
     if not root.is_dir() or all(path.name.startswith(".") for path in root.iterdir()):
         return
     try:
-        manifest = parse_json((root / MANIFEST).read_bytes(), root / MANIFEST)
+        manifest = read_json(root / MANIFEST)
     except (FileNotFoundError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest.keys() >= {"format", "seed", "counts"}:
