@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
-# Errors of writing. Whatever writes a file names it in them, so without a name they are of what is printed.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 def mistake(error: Exception) -> str | None:
     """The only place that words mistakes: code raises ValueError or OSError for what it cannot use.
@@ -18,8 +13,7 @@ def mistake(error: Exception) -> str | None:
         What to tell the user, or None where ``error`` is a bug.
     """
     if isinstance(error, OSError):
-        place = error.filename or ("standard output" if error.errno in _NO_ROOM else None)
-        return f"{place}: {error.strerror}" if place and error.strerror else str(error)
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     if isinstance(error, (ValueError, FloatingPointError)):

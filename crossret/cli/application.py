@@ -24,6 +24,7 @@ from crossret.cli.commands.searching import search
 from crossret.cli.commands.training import train
 from crossret.cli.errors import Interrupted, fail, fail_interrupted
 from crossret.cli.options import option
+from crossret.cli.output import name_standard_output
 from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
+    name_standard_output()
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="crossret", standalone_mode=False)
         if status == _ABORTED:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crossret.data.precomputed import features_path
+from crossret.files.naming import named_errors
+from crossret.files.regular import open_regular
 
 
 def list_splits(data: Path) -> list[str]:
@@ -68,4 +70,6 @@ def link_file(path: Path, name: Path) -> None:
     try:
         os.link(os.path.realpath(path), name)
     except OSError:
-        shutil.copyfile(path, name)
+        # Not shutil.copyfile, which blames the file that it copies for a full disk.
+        with open_regular(path) as file, named_errors(name), open(name, "xb") as copy:
+            shutil.copyfileobj(file, copy)

@@ -12,6 +12,8 @@ from typing import Any, Protocol, TextIO
 
 from crossret.files.json import parse_json_object
 
+from crossret.files.naming import named_errors
+
 # Of a line of steps, beside the terms of the loss.
 STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm")
 
@@ -44,26 +46,25 @@ class TrainingLog:
             parse_json_object(line, f"{path}, line {number}") for number, line in enumerate(kept.splitlines(), start=1)
         ]
         # A line is written through at once, so that the file can be followed while the training runs.
+        self._path = path
         self._file = FileIO(path, "ab")
-        self._file.truncate(length)
+        with named_errors(path):
+            self._file.truncate(length)
         self.length = length
 
     def write(self, entry: Entry) -> None:
         """Append one line."""
-        line = json.dumps(entry).encode() + b"\n"
-        try:
+        line = json.dumps(entry).encode() + b"
+"
+        with named_errors(self._path):
             self._file.write(line)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(self._file.name)) from error
         self.entries.append(entry)
         self.length += len(line)
 
     def sync(self) -> None:
         """Have all lines on the disk before a checkpoint counts on them."""
-        try:
+        with named_errors(self._path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(self._file.name)) from error
 
     def close(self) -> None:
         self._file.close()
@@ -94,15 +95,13 @@ class CsvFollower:
 
     def write(self, entry: Entry, captions_per_second: float) -> None:
         kind, values = entry["kind"], {name: value for name, value in entry.items() if name != "kind"}
-        try:
+        with named_errors(self._path(kind)):
             if kind not in self._writers:  # only an entry tells the terms of the loss
                 self._files[kind] = open(self._path(kind), "w", newline="", encoding="utf-8")  # noqa: SIM115
                 self._writers[kind] = csv.DictWriter(self._files[kind], list(values))
                 self._writers[kind].writeheader()
             self._writers[kind].writerow(values)
             self._files[kind].flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(self._path(kind))) from error
 
     def close(self) -> None:
         for file in self._files.values():

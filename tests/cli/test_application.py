@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -53,13 +54,39 @@ def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: 
     assert "image ? sentence" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]])
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["presets"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]]
+)
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
     np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
     command = [sys.executable, "-m", "crossret", *(argument.format(tmp=tmp_path) for argument in arguments)]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True)
+        environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_pictures_that_cannot_be_written_are_named(tmp_path: Path, workers: str) -> None:
+    """A file may have 2 KiB, as if the disk were full: the manifest fits, a picture does not."""
+    arguments = ["render-scenes", str(tmp_path), "--train", "60", "--dev", "1", "--test", "1", "--workers", workers]
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)); "
+        f"from crossret.cli import main; main({arguments!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", limited], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"crossret: {re.escape(str(tmp_path))}/images/train/\d+\.png: File too large\n", done.stderr)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_whoever_stops_reading_is_told_nothing(unbuffered: str) -> None:
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "crossret", "presets"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 1)
 
 
 def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from crossret.data.scenes.layout import picture_path
 from crossret.data.scenes.regions import grid_boxes, sample_boxes
 from crossret.data.scenes.world import SPLITS, sample_scene
 from crossret.data.vocabulary import tokenize
+from crossret.files.naming import write_file
 
 PNG_COMPRESSION = 1  # of 9: as small as the default for these pictures, in half the time
 
@@ -62,12 +64,18 @@ def render_task(task: Task) -> Rendered:
         scene_captions = describe(scene, rng)
         # Not renamed into place one by one: the manifest comes after them all, and 5,500 flushes would take longer.
         path = picture_path(task.directory, task.split, index)
-        Image.fromarray(drawing.pixels).save(path, compress_level=PNG_COMPRESSION)
+        write_file(path, _png(drawing.pixels))
         features.append(region_features(drawing.pixels, scene_boxes))
         boxes.append(scene_boxes)
         captions += [caption.text for caption in scene_captions]
         grounding += [_grounding(caption, drawing.object_boxes) for caption in scene_captions]
     return Rendered(np.stack(features), np.stack(boxes), captions, grounding)
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "png", compress_level=PNG_COMPRESSION)
+    return file.getvalue()
 
 
 def _grounding(caption: Caption, object_boxes: Floats) -> str:
