@@ -132,7 +132,7 @@ def model_directory(run: Path) -> Path:
 def load_trained(run: Path, data: Path, split: str, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """A model, from the output directory of `train` or its own, and a split that it can read.
 
-    Raises a ValueError where the split's regions are of another size than the model's, or as ``use_device``.
+    Raises a ValueError where the model cannot use the split's regions, or as ``use_device``.
     """
     from crossret.data import PrecomputedDataset
 
@@ -141,14 +141,11 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split that has been opened."""
-    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.data.corpus import PrecomputedCorpus, check_regions
     from crossret.models.checkpoints import load_model
 
     place = use_device(device)
     model, vocabulary = load_model(model_directory(run))
-    if images.image_dim != model.config.image_dim:
-        raise ValueError(
-            f"{images.stored.path}: regions have {images.image_dim} features, "
-            f"the model of {run} {model.config.image_dim}"
-        )
-    return model.to(place), PrecomputedCorpus(images, vocabulary)
+    corpus = PrecomputedCorpus(images, vocabulary)
+    check_regions(model.config, corpus)
+    return model.to(place), corpus

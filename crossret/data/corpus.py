@@ -14,6 +14,7 @@ from torch import Tensor
 from crossret.data.batches import Batch, caption_batches, pad_tokens, read_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
+from crossret.hyperparameters import ModelConfig, ScanConfig
 
 _SAMPLED_IMAGES = 64
 
@@ -22,13 +23,17 @@ class Corpus(Protocol):
     """Images with captions, read in batches.
 
     Attributes:
+        name: what errors call it.
         vocabulary: the numbering of its words.
+        n_regions: regions of an image.
         image_dim: length of a region's feature.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
     """
 
+    name: str
     vocabulary: Vocabulary
+    n_regions: int
     image_dim: int
     n_images: int
     n_captions: int
@@ -50,12 +55,31 @@ class Corpus(Protocol):
         """Every caption, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths."""
 
 
+def check_regions(config: ModelConfig, data: Corpus) -> None:
+    """What training and evaluation ask before they begin.
+
+    Raises:
+        ValueError: the model cannot read such regions, or would use more of them than there are; names the data.
+    """
+    if data.image_dim != config.image_dim:
+        raise ValueError(
+            f"{data.name}: regions have {data.image_dim} features, but the model's image_dim is {config.image_dim}"
+        )
+    used = config.region_count if isinstance(config, ScanConfig) else None
+    if used is not None and used > data.n_regions:
+        raise ValueError(
+            f"{data.name}: images have {data.n_regions} regions, fewer than the model's region_count {used}"
+        )
+
+
 class PrecomputedCorpus:
     """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk."""
 
     def __init__(self, data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
         self.data = data
         self.vocabulary = vocabulary
+        self.name = data.name
+        self.n_regions = data.n_regions
         self.image_dim = data.image_dim
         self.n_images = data.n_images
         self.n_captions = data.n_captions

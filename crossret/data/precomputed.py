@@ -43,6 +43,7 @@ class PrecomputedDataset:
     they are finite is not looked at.
 
     Attributes:
+        name: the file of the features, by which errors call the split.
         features: (rows, k, d) float32, read from the disk as it is used.
         boxes: (rows, k, 4) float32, likewise; None where there is no such file.
         captions: the captions in the file's order.
@@ -61,6 +62,7 @@ class PrecomputedDataset:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
         if not Path(directory).is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
+        self.name = str(rows_file)
         self.features = map_array(rows_file, ndim=3, dtypes=["<f4"])
         self.stored = StoredItems(rows_file, self.features)
         self.captions = read_captions(captions_file)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.corpus import Corpus
+from crossret.data.corpus import Corpus, check_regions
 from crossret.evaluation.finiteness import check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -31,7 +31,11 @@ def encode_dataset(
 
     Returns:
         (images, captions): n_images and n_captions entries, on the model's device.
+
+    Raises:
+        ValueError: as ``check_regions``.
     """
+    check_regions(model.config, data)
     device = next(model.parameters()).device
     total = data.n_images + data.n_captions
 

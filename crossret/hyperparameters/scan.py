@@ -31,6 +31,7 @@ class ScanConfig(ModelConfig):
         bidirectional: bidirectional GRU, or a forward one (Table 4).
         image_norm, text_norm: L2-normalise every region and every word; without ``image_norm``, Table 4's ablation.
         region_count: keep an image's first k regions, which detectors list by confidence (Table 5); None keeps all.
+            Data with fewer are refused, while images of ``encode_images`` may have any number.
         cross_attention: "t2i" (Text-Image, Eqs. 7, 8), "i2t" (Image-Text, Eqs. 5, 6), "sum_max_t2i" (Eq. 9),
             "sum_max_i2t" (Eq. 10), or "ensemble": the mean of t2i and i2t scores over the same encoders. The paper's
             own ensembles (Section 4.2) average two models that were trained apart: average their score matrices.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from crossret.files.json import parse_json_object
-
 from crossret.files.naming import named_errors
 
 # Of a line of steps, beside the terms of the loss.
@@ -54,8 +53,7 @@ class TrainingLog:
 
     def write(self, entry: Entry) -> None:
         """Append one line."""
-        line = json.dumps(entry).encode() + b"
-"
+        line = json.dumps(entry).encode() + b"\n"
         with named_errors(self._path):
             self._file.write(line)
         self.entries.append(entry)

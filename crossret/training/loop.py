@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from crossret.data.batches import Batch
-from crossret.data.corpus import Corpus
+from crossret.data.corpus import Corpus, check_regions
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
 from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
@@ -116,9 +116,8 @@ def train(
     check_vocabulary(model, train_data.vocabulary)
     if digest(dev_data.vocabulary) != digest(train_data.vocabulary):
         raise ValueError("dev_data: its vocabulary is not that of train_data")
-    for name, data in {"train_data": train_data, "dev_data": dev_data}.items():
-        if data.image_dim != model.config.image_dim:
-            raise ValueError(f"{name}: image_dim is {data.image_dim}, but the model's is {model.config.image_dim}")
+    for data in (train_data, dev_data):
+        check_regions(model.config, data)
     out_dir = Path(out_dir)
     _check_start(out_dir / CHECKPOINT, resume)
     out_dir.mkdir(parents=True, exist_ok=True)

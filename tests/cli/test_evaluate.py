@@ -13,7 +13,7 @@ from crossret.data import PrecomputedDataset
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, five_fold, retrieval_metrics, score_matrix
 from crossret.models.checkpoints import load_model
-from tests.cli.command import Cli
+from tests.cli.command import TINY, Cli
 
 
 def scores_of(run: Path, data: Path) -> NDArray[np.float32]:
@@ -47,7 +47,7 @@ def test_evaluate_names_data_of_another_size(crossret: Cli, data: Path, trained:
     np.save(tmp_path / "test_ims.npy", np.zeros((10, 3, 7), np.float32))
     (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
     assert crossret("evaluate", trained, tmp_path) == 2
-    assert "regions have 7 features" in crossret.err
+    assert f"{tmp_path}/test_ims.npy: regions have 7 features" in crossret.err
 
 
 def test_evaluate_keeps_the_scores(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
@@ -151,3 +151,22 @@ def test_nothing_is_written_when_an_evaluation_is_interrupted(
     monkeypatch.setattr("crossret.evaluation.score_matrix", interrupted)
     assert crossret("evaluate", trained, data, "--scores", tmp_path / "scores.npy") == 130
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score", "search"])
+def test_a_model_is_refused_data_with_fewer_regions_than_it_uses(
+    crossret: Cli, data: Path, tmp_path: Path, command: str
+) -> None:
+    run = tmp_path / "run"
+    assert crossret("train", data, "--output", run, "--epochs", "1", "--region-count", "3", *TINY) == 0
+    assert crossret("evaluate", run, data) == 0
+    np.save(tmp_path / "test_ims.npy", np.zeros((10, 2, 6), np.float32))
+    (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
+    arguments = {
+        "evaluate": [run, tmp_path],
+        "score": [tmp_path, "--model", run, "--output", tmp_path / "scores.npy"],
+        "search": [tmp_path, "--model", run, "--caption", "a"],
+    }
+    assert crossret(command, *arguments[command]) == 2
+    expected = f"{tmp_path}/test_ims.npy: images have 2 regions, fewer than the model's region_count 3"
+    assert crossret.err == f"crossret: {expected}\n"

@@ -50,6 +50,10 @@ SEARCH = ["search", "{data}", "--model", "{trained}"]
         (["train", "{data}", "--output", "{tmp}/run", "--decay-epoch", "3", "--decay-epoch", "2"], "decay_epochs must"),
         (["train", "{data}", "--output", "{tmp}/run", "--word-vectors", "{tmp}/absent.txt"], "--word-vectors"),
         (["train", "{data}", "--output", "{tmp}/run", "--word-vectors", "{text}"], "train_caps.txt"),
+        (
+            ["train", "{data}", "--output", "{tmp}/run", "--region-count", "4"],
+            "{data}/train_ims.npy: images have 3 regions, fewer than the model's region_count 4",
+        ),
         (["evaluate", "{trained}", "{fold}", "--five-fold"], "--five-fold: the 7 images"),
         ([*SCORE, "--sum-max", "--lambda-softmax", "9"], "--lambda-softmax makes no difference"),
         ([*SCORE, "--lambda-softmax", "-5"], "lambda_softmax must be greater than 0, not -5.0"),

@@ -153,11 +153,13 @@ def test_ranks_and_folds_that_make_no_sense_are_errors() -> None:
 def small_corpus() -> PrecomputedCorpus:
     captions = ["a dog .", "a cat on a mat", "dog", "the mat", "a a a a a a", "cat ."]
     data = SimpleNamespace(
+        name="small",
         features=np.random.default_rng(0).standard_normal((6, 4, 7)).astype(np.float32),
         feature_rows=np.array([0, 2, 4]),  # as where rows are repeated for every caption
         captions=captions,
         n_images=3,
         n_captions=6,
+        n_regions=4,
         image_dim=7,
         boxes=None,
         image_of_caption=np.arange(6) // 2,

@@ -133,8 +133,15 @@ def test_data_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
         run(tmp_path, dev_data=other)
     with pytest.raises(ValueError, match="the vocabulary has 17 words, but the model was made for 5"):
         run(tmp_path, model=make_model(vocabulary_size=5))
-    with pytest.raises(ValueError, match="train_data: image_dim is 16, but the model's is 9"):
+    with pytest.raises(ValueError, match="toy: regions have 16 features, but the model's image_dim is 9"):
         run(tmp_path, model=make_model(image_dim=9))
+    for name in ("train_data", "dev_data"):
+        poorer = ToyCorpus(22)
+        poorer.name, poorer.n_regions = f"the {name}", 4
+        with pytest.raises(
+            ValueError, match=f"the {name}: images have 4 regions, fewer than the model's region_count 5"
+        ):
+            run(tmp_path, model=make_model(region_count=5), **{name: poorer})
     assert not any(tmp_path.iterdir())
 
 

@@ -30,6 +30,8 @@ class ToyCorpus:
         random = np.random.default_rng(seed)
         looks = np.random.default_rng(99).standard_normal((OBJECTS, IMAGE_DIM))  # the same in every corpus
         self.vocabulary = Vocabulary([*(f"object{number}" for number in range(OBJECTS)), "and"])
+        self.name = "toy"
+        self.n_regions = 5
         self.image_dim = IMAGE_DIM
         self.n_images = n_images
         self.n_captions = n_images * captions_per_image
