@@ -25,6 +25,7 @@ from crossret.cli.commands.training import train
 from crossret.cli.errors import Interrupted, fail, fail_interrupted
 from crossret.cli.options import option
 from crossret.cli.output import name_standard_output
+from crossret.files.unicode import escaped, is_unicode
 from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
     name_standard_output()
+    for argument in sys.argv[1:] if arguments is None else arguments:
+        if not is_unicode(argument):  # which a file of tensors would say after hours of training
+            fail(f"argument {escaped(argument)}: not UTF-8")
     try:
         status = typer.main.get_command(app).main(arguments, prog_name="crossret", standalone_mode=False)
         if status == _ABORTED:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems
 from crossret.files.regular import read_regular
+from crossret.files.unicode import escaped, is_unicode
 
 CAPTIONS_PER_IMAGE = 5
 
@@ -128,7 +129,9 @@ def read_captions(path: Path) -> list[str]:
 
 
 def check_caption(caption: str, place: str) -> None:
-    """Raise a ValueError that begins with the place where a caption shows nothing or holds a NUL."""
+    """Raise a ValueError that begins with the place where a caption shows nothing, holds a NUL or is not Unicode."""
+    if not is_unicode(caption):
+        raise ValueError(f"{place}: half of a surrogate pair in '{escaped(caption)}', which no UTF-8 text has")
     if "\0" in caption:
         raise ValueError(f"{place}: a NUL character, which no caption has")
     if shows_nothing(caption):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json
+from crossret.files.unicode import escaped, is_unicode
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -45,9 +46,14 @@ def tokenize(caption: str) -> list[str]:
     always a word of its own, as in "st" + ".", while inside a word it parts nothing) and opening single quotes (always
     words of their own).
 
+    Raises:
+        ValueError: the caption holds half of a surrogate pair, which no UTF-8 file can hold.
+
     >>> tokenize("A dog's ball isn't in mid-air.")
     ['a', 'dog', "'s", 'ball', 'is', "n't", 'in', 'mid-air', '.']
     """
+    if not is_unicode(caption):
+        raise ValueError(f"caption '{escaped(caption)}': half of a surrogate pair, which no UTF-8 text has")
     text = caption.lower()
     return [_treebank_quote(match) if match[0] in ('"', "''") else match[0] for match in _TOKEN.finditer(text)]
 
@@ -71,7 +77,7 @@ class Vocabulary:
         words: the words from number 4 on, each once, in the order of their numbers.
 
     Raises:
-        ValueError: a word occurs twice or is one of the four special ones.
+        ValueError: a word occurs twice, is one of the four special ones or holds half of a surrogate pair.
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
@@ -80,6 +86,9 @@ class Vocabulary:
         if len(self.word2idx) != len(self.idx2word):
             repeated = next(word for word, count in Counter(self.idx2word).items() if count > 1)
             raise ValueError(f"words: {repeated!r} occurs more than once")
+        for number, word in enumerate(self.idx2word):
+            if not is_unicode(word):
+                raise ValueError(f"words: half of a surrogate pair in word {number}, '{escaped(word)}'")
 
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4) -> Vocabulary:
@@ -88,7 +97,7 @@ class Vocabulary:
         Words of equal frequency are in alphabetical order, so the numbering depends on the counts alone.
 
         Raises:
-            ValueError: ``min_count`` is less than 1.
+            ValueError: ``min_count`` is less than 1, or a caption is not one for ``tokenize``.
         """
         return cls.of_counts(word_counts(captions), min_count)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import check_regular
+from crossret.files.unicode import escaped, is_unicode
 
 _DTYPES = {
     "F64": torch.float64,
@@ -43,7 +44,13 @@ class TensorType:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors and the metadata that belongs to them as one file, which is there as a whole or not at all."""
+    """Write tensors and the metadata that belongs to them as one file, which is there as a whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: its name is not UTF-8, by which nothing could read it again.
+    """
+    _check_name(path)
     # A view is copied: safetensors refuses tensors that share memory or have gaps.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
@@ -66,8 +73,10 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], di
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no safetensors file, is cut short, or a tensor has a dtype that nothing here writes.
+        ValueError: it is no safetensors file, is cut short, its name is not UTF-8, or a tensor has a dtype that nothing
+            here writes.
     """
+    _check_name(path)
     check_regular(path)
     types = {}
     try:
@@ -108,3 +117,9 @@ def read_tensors(
     with safe_open(path, framework="pt") as file:
         # A clone owns its memory: the file may be replaced while the tensor lives.
         return {name: file.get_tensor(name).clone() for name in expected}
+
+
+def _check_name(path: str | os.PathLike[str]) -> None:
+    """Raise a ValueError where safetensors, which takes UTF-8 for all names, could not find the file."""
+    if not is_unicode(os.fspath(path)):
+        raise ValueError(f"{escaped(os.fspath(path))}: its name is not UTF-8, as that of a safetensors file must be")

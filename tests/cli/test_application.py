@@ -89,6 +89,19 @@ def test_whoever_stops_reading_is_told_nothing(unbuffered: str) -> None:
         assert (process.stderr.read(), process.wait()) == (b"", 1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ([b"train", b"data", b"--output", "ä".encode() + b"run\xff"], r"ärun\xff"),
+        ([b"--caption=\x80 dog"], r"--caption=\x80 dog"),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_refused_at_once(arguments: list[bytes], shown: str) -> None:
+    command = [sys.executable.encode(), b"-m", b"crossret", *arguments]
+    done = subprocess.run(command, env={**ENVIRONMENT, "PYTHONUTF8": "1"}, capture_output=True)
+    assert (done.returncode, done.stderr.decode()) == (2, f"crossret: argument {shown}: not UTF-8\n")
+
+
 def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:
     assert crossret("render-scenes", tmp_path, "--train", "2", "--dev", "1", "--test", "1", "--workers", "1") == 0
     assert json.loads((tmp_path / "scenes.json").read_text())["counts"] == {"train": 2, "dev": 1, "test": 1}

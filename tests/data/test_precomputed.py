@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crossret.data import PrecomputedDataset
+from crossret.data.precomputed import check_caption
 
 
 def features_of(rows: int) -> NDArray[np.float32]:
@@ -214,3 +215,9 @@ def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path: P
         np.lib.format.write_array_header_1_0(file, header)
     with pytest.raises(ValueError, match="truncated"):
         PrecomputedDataset(tmp_path, "train")
+
+
+def test_half_of_a_surrogate_pair_in_a_caption_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^--caption 2: half of a surrogate pair in 'a \\ud800 dog'"):
+        check_caption("a \ud800 dog", "--caption 2")
+    check_caption("a 🐶 dog", "--caption 2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,13 @@ def test_deeply_nested_json_is_one_error_that_names_the_file(tmp_path: Path) -> 
     path.write_text("[" * 200_000, encoding="utf-8")
     with pytest.raises(ValueError, match=r"vocabulary\.json: not JSON"):
         Vocabulary.load(path)
+
+
+@pytest.mark.parametrize("caption", ["a \ud800 dog", "\udc41"])
+def test_half_of_a_surrogate_pair_is_no_text(caption: str) -> None:
+    shown = caption.encode("ascii", "backslashreplace").decode()
+    for read in (tokenize, Vocabulary(["dog"]).encode, lambda text: Vocabulary.build([text], min_count=1)):
+        with pytest.raises(ValueError, match=re.escape(f"caption '{shown}': half of a surrogate pair")):
+            read(caption)
+    with pytest.raises(ValueError, match=re.escape(f"words: half of a surrogate pair in word 5, '{shown}'")):
+        Vocabulary(["dog", caption])

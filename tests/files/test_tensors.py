@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,3 +76,15 @@ def test_a_dtype_that_nothing_writes_is_an_error(tmp_path: Path) -> None:
     write_tensors(tmp_path / "file", {"flags": torch.tensor([True])}, {})
     with pytest.raises(ValueError, match="file: tensor 'flags' has dtype BOOL"):
         read_header(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"run\xff"), "run\ud800"])
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, name: str) -> None:
+    shown = name.encode("ascii", "backslashreplace").decode().replace("udcff", "xff")
+    expected = re.escape(f"{shown}: its name is not UTF-8")
+    with pytest.raises(ValueError, match=expected):
+        write_tensors(tmp_path / name, TENSORS, {})
+    assert not any(tmp_path.iterdir())
+    for read in (read_header, partial(read_tensors, expected=TYPES)):
+        with pytest.raises(ValueError, match=expected):
+            read(tmp_path / name)
