@@ -12,7 +12,7 @@ from crossret.files.naming import named_errors
 class _StandardOutput(io.FileIO):
     failed = False
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         if self.failed:  # told once: what a buffer still holds would fail again when the interpreter ends
             return len(data)
         try:
