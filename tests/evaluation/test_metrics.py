@@ -205,3 +205,13 @@ def test_progress_of_scoring_ends_at_the_last_caption() -> None:
     assert not model.training
     with pytest.raises(ValueError, match="block must be at least 1"):
         score_matrix(model, *encode_dataset(model, corpus), block=0)
+
+
+def test_data_that_the_model_cannot_use_are_refused() -> None:
+    sizes = {"image_dim": 7, "vocabulary_size": 9, "embed_dim": 3, "word_dim": 2}
+    for fields, message in (
+        ({"region_count": 5}, "small: images have 4 regions, fewer than the model's region_count 5"),
+        ({"image_dim": 8}, "small: regions have 7 features, but the model's image_dim is 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encode_dataset(Scan(ScanConfig(**{**sizes, **fields})), small_corpus())

@@ -96,15 +96,16 @@ def test_a_word_looks_at_the_region_that_is_like_it() -> None:
 
 
 def test_where_regions_attend_a_word_has_the_relevance_of_its_region() -> None:
-    # The third word is padding, and no region is like the second one: the first has the larger weight of either.
+    # The third word is padding; the first is like the second region, and the second word like half of the first region.
     regions, words = torch.eye(4)[None, [0, 2]], torch.eye(4)[None, [2, 1, 0]]
+    regions[0, 0, 1] = 1
     images, captions = Encoded(regions, torch.tensor([2])), Encoded(words, torch.tensor([2]))
     scorer = CrossAttentionScorer("i2t")
     _, _, of_regions = scorer.attention(
         regions, words, captions.lengths, images.lengths, pairs=paired(images, captions)
     )
     attention = word_region_attention(scorer, images, captions)
-    assert of_regions[0, 0] != of_regions[0, 1]
+    assert 0 < of_regions[0, 0] < of_regions[0, 1]
     assert attention.strongest()[0, :2].tolist() == [1, 0]
     assert attention.relevances[0].tolist() == [of_regions[0, 1], of_regions[0, 0], 0]
 
