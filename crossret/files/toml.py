@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from crossret.files.atomic import atomic_write
+from crossret.files.regular import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         ValueError: it is not TOML; names the file and the place.
     """
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
+        return tomllib.loads(read_regular(path).decode())
     except RecursionError:
         raise ValueError(f"{path}: not TOML (nested too deeply)") from None
     except ValueError as error:  # not UTF-8, or not TOML

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -43,7 +44,8 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        with suppress(OSError):  # of a terminal that is gone, while a training that was told so is ending
+            self._progress.stop()
 
     def step(self, epoch: int, step: int, loss: float, rate: float) -> None:
         """``step`` steps of this epoch (from 1) are done; ``rate`` is captions a second."""
@@ -62,7 +64,8 @@ class TrainingProgress:
         """The epoch is validated; it was trained with ``rate`` captions a second."""
         if not self._enabled:
             return
-        self._progress.console.print(
-            f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "
-            f"rsum {metrics.rsum:.1f}  {rate:,.0f} captions/s{'  best so far' if best else ''}"
-        )
+        with suppress(OSError):  # nor does a training end because nobody can see it any more
+            self._progress.console.print(
+                f"epoch {epoch}  loss {loss:.3f}  R@1 {metrics.i2t.r1:.1f} / {metrics.t2i.r1:.1f}  "
+                f"rsum {metrics.rsum:.1f}  {rate:,.0f} captions/s{'  best so far' if best else ''}"
+            )
