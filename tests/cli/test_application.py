@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import crossret as crossret_package
 from tests.cli.command import COMMANDS, ENVIRONMENT, Cli
 
 
@@ -29,6 +30,49 @@ def test_without_a_command_there_is_help(crossret: Cli) -> None:
 def test_version(crossret: Cli) -> None:
     assert crossret("--version") == 0
     assert crossret.out == f"crossret {metadata.version('crossret')}\n"
+
+
+def test_the_package_says_its_version() -> None:
+    assert crossret_package.__version__ == metadata.version("crossret")
+
+
+@pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}, {"KMP_BLOCKTIME": "0"}])
+def test_threads_wait_shortly_unless_the_user_has_said_how(chosen: dict[str, str]) -> None:
+    """As it is when torch is about to be loaded, which reads it then."""
+    code = (
+        "import os, sys; from crossret import __main__ as command\n"
+        "import crossret.cli\n"
+        "found = lambda: {name: os.environ[name] for name in sys.argv[1:] if name in os.environ}\n"
+        "crossret.cli.main = lambda: print('torch' in sys.modules, found())\n"
+        "command.main()"
+    )
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {name: value for name, value in ENVIRONMENT.items() if name not in names} | chosen
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"False {chosen or {'GOMP_SPINCOUNT': '2000'}}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("crossret ev", "evaluate"),
+        ("crossret train --warm", "--warmup-steps"),
+        ("crossret train --optimizer ad", "adadelta"),
+    ],
+)
+def test_a_shell_completes_what_is_typed(words: str, offered: str) -> None:
+    position = str(len(words.split()) - 1)
+    asked = {"_CROSSRET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
+    command = [sys.executable, "-m", "crossret"]
+    done = subprocess.run(command, env={**ENVIRONMENT, **asked}, capture_output=True, text=True, check=True)
+    assert offered in done.stdout.split()
+
+
+def test_completion_can_be_shown(crossret: Cli) -> None:
+    assert crossret("--show-completion", "bash") == 0
+    assert "_CROSSRET_COMPLETE=complete_bash" in crossret.out
 
 
 def test_help_does_not_wait_for_torch() -> None:
