@@ -122,13 +122,6 @@ def use_device(name: str | None) -> torch.device:
     return torch.device("cuda", int(index))
 
 
-def model_directory(run: Path) -> Path:
-    """Where the model is, of the output directory of `train` or its own."""
-    from crossret.training import BEST
-
-    return run / BEST if (run / BEST).is_dir() else run
-
-
 def load_trained(run: Path, data: Path, split: str, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """A model, from the output directory of `train` or its own, and a split that it can read.
 
@@ -142,7 +135,7 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus, check_regions
-    from crossret.models.checkpoints import load_model
+    from crossret.models.checkpoints import load_model, model_directory
 
     place = use_device(device)
     model, vocabulary = load_model(model_directory(run))

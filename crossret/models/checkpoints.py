@@ -19,6 +19,7 @@ from crossret.hyperparameters import ModelConfig
 from crossret.models import MODELS, Matcher
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
+BEST = "best"  # in the directory of a training
 
 
 def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
@@ -66,6 +67,12 @@ def load_model(directory: str | os.PathLike[str]) -> tuple[Any, Vocabulary]:
     weights = read_tensors(path, types_of(tensors_of(model)))
     model.load_state_dict(weights, assign=True)
     return model.eval(), vocabulary
+
+
+def model_directory(run: str | os.PathLike[str]) -> Path:
+    """Where the model is: in the directory of a training that of its best epoch, else the directory itself."""
+    best = Path(run) / BEST
+    return best if best.is_dir() else Path(run)
 
 
 def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:

@@ -1,8 +1,8 @@
 """Training of any model that scores images with captions."""
 
 from crossret.hyperparameters import TrainingConfig
-from crossret.models.checkpoints import load_model, save_model
-from crossret.training.loop import BEST, CHECKPOINT, LOG, ResumedElsewhere, TrainingResult, train
+from crossret.models.checkpoints import BEST, load_model, save_model
+from crossret.training.loop import CHECKPOINT, LOG, ResumedElsewhere, TrainingResult, train
 
 __all__ = [
     "BEST",

@@ -20,7 +20,7 @@ from crossret.data.corpus import Corpus, check_regions
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
 from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
-from crossret.models.checkpoints import check_vocabulary, describe_model, digest, save_model
+from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model
 from crossret.models.protocol import Matcher
 from crossret.training.curves import Curves
 from crossret.training.interruptions import uninterrupted
@@ -36,7 +36,7 @@ from crossret.training.state import (
     set_random_state,
 )
 
-CHECKPOINT, LOG, BEST = "checkpoint.safetensors", "log.jsonl", "best"
+CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 CURVES = "curves.png"
 _MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every")  # on resuming
 

@@ -16,7 +16,6 @@ from crossret.cli.options import (
     Device,
     Seed,
     Threads,
-    model_directory,
     option,
     refuse_unused,
     use_device,
@@ -30,6 +29,7 @@ from crossret.hyperparameters.scan import PRESET_OF_CROSS_ATTENTION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from crossret.data import Vocabulary
     from crossret.hyperparameters import ModelConfig, TrainingConfig
 
 CONFIG = "run.toml"
@@ -123,8 +123,6 @@ def train(
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
-    from crossret.models import MODELS
-    from crossret.models.checkpoints import load_model, with_config
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
@@ -136,24 +134,16 @@ def train(
     counts = word_counts(training_data.captions)
     if fine_tune is not None:
         refuse({"min_count": min_count, "word_vectors": word_vectors}, "makes no difference with --fine-tune")
-        base, vocabulary = load_model(model_directory(fine_tune))
-        kind, chosen = _kind_of(model or base.kind), chosen_of(base.kind, hyperparameters)
-        if kind != base.kind:
-            raise ValueError(f"--model {kind}: the model of --fine-tune {fine_tune} is {base.kind}")
-        network = with_config(base, dataclasses.replace(base.config, **chosen), str(fine_tune))
-        preset = preset or _default_preset(kind, dataclasses.asdict(network.config))
+        network, vocabulary = _fine_tuned(fine_tune, model, hyperparameters)
+        preset = preset or _default_preset(network.kind, dataclasses.asdict(network.config))
     else:
-        kind = _kind_of(model or "scan")
-        chosen = chosen_of(kind, hyperparameters)
-        preset = preset or _default_preset(kind, chosen)
+        model = _kind_of(model or "scan")
+        preset = preset or _default_preset(model, chosen_of(model, hyperparameters))
         vocabulary = Vocabulary.of_counts(counts, min_count or _MIN_COUNT)
         sizes = {"image_dim": training_data.image_dim, "vocabulary_size": len(vocabulary)}
-        described = MODEL_CONFIGS[kind].preset(preset, **sizes, **chosen)
-        _check_memory(described)
-        torch.manual_seed(seed)
-        network = MODELS[kind][1](described)
+        network = _new(model, preset, sizes, hyperparameters, seed)
     refuse_unused(network.config, vars(hyperparameters))
-    how = MODEL_CONFIGS[kind].schedule(preset, seed=seed, **schedule_of(schedule))
+    how = network.config.schedule(preset, seed=seed, **schedule_of(schedule))
     if word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, vocabulary, word_vectors)
         typer.echo(f"{word_vectors}: vectors of {found:,} of the {len(vocabulary):,} words")
@@ -161,7 +151,7 @@ def train(
     learnt, judged = PrecomputedCorpus(training_data, vocabulary), PrecomputedCorpus(dev_data, vocabulary)
 
     def start(position: Any) -> None:
-        settings = _settings(network.config, how, data=data, model=kind, preset=preset)
+        settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
         settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "csv": csv, "tensorboard": tensorboard}
         settings |= {"min_count": None if fine_tune else min_count or _MIN_COUNT, "device": str(place)}
         write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
@@ -181,6 +171,29 @@ def train(
     typer.echo(
         f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: rsum {result.best_rsum:.1f}; {output / 'best'}"
     )
+
+
+def _new(model: str, preset: str, sizes: Mapping[str, int], hyperparameters: Any, seed: int) -> Any:
+    """A model of a preset and the options, with weights of its own."""
+    import torch
+
+    from crossret.models import MODELS
+
+    config = MODEL_CONFIGS[model].preset(preset, **sizes, **chosen_of(model, hyperparameters))
+    _check_memory(config)
+    torch.manual_seed(seed)
+    return MODELS[model][1](config)
+
+
+def _fine_tuned(run: Path, model: str | None, hyperparameters: Any) -> tuple[Any, Vocabulary]:
+    """A trained model with the options that were given, and its words."""
+    from crossret.models.checkpoints import load_model, model_directory, with_config
+
+    base, vocabulary = load_model(model_directory(run))
+    if model is not None and _kind_of(model) != base.kind:
+        raise ValueError(f"--model {model}: the model of --fine-tune {run} is {base.kind}")
+    config = dataclasses.replace(base.config, **chosen_of(base.kind, hyperparameters))
+    return with_config(base, config, str(run)), vocabulary
 
 
 def _kind_of(model: str) -> str:
