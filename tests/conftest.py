@@ -10,8 +10,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-# A shell starts what runs in its background with SIGINT ignored, and tests and the programs that they start inherit it.
+# A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and tests and the programs that
+# they start inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadlines: shared machines stall, and no test of ours measures time.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,34 +21,60 @@ _ONLY_TYPED = ("config", "output", "resume", "help")
 def use_config(context: typer.Context, path: Path | None) -> Path | None:
     """Make a file's values the command's defaults, so that what is typed beside it wins: callback of --config.
 
+    A value is read when the command asks for it: one that something typed takes the place of may be wrong, as the path
+    of another machine is.
+
     Raises:
-        typer.BadParameter: the file has a key that is no option, or a value that the option does not take.
+        typer.BadParameter: the file has a key that is no option, or, later, a value that the option does not take.
         ValueError, OSError: as ``read_toml``.
     """
     if path is not None:
         parameters: dict[str | None, Any] = {each.name: each for each in context.command.params}
-        defaults = {}
-        for name, value in read_toml(path).items():
+        settings = read_toml(path)
+        for name in settings:
             if name not in parameters or name in _ONLY_TYPED:
                 raise typer.BadParameter(f"{path}: {context.command.name} has no setting {name!r}")
-            is_flag = getattr(parameters[name], "is_flag", False)
-            defaults[name] = value if is_flag and isinstance(value, bool) else _typed(value, path, name)
-            try:
-                parameters[name].process_value(context, defaults[name])
-            except (TyperException, ValueError) as error:
-                message = error.format_message() if isinstance(error, TyperException) else str(error)
-                raise typer.BadParameter(f"{path}: {name}: {message}") from error
-        context.default_map = defaults
+        context.default_map = {
+            name: partial(_checked, context, parameters[name], value, path) for name, value in settings.items()
+        }
     return path
 
 
-def _typed(value: object, path: Path, name: str) -> Any:
+def overrules(context: typer.Context, name: str) -> bool:
+    """Whether an option was typed that a file has another value of."""
+    value = context.params[name]
+    return context.default_map is not None and name in context.default_map and not _of_file(context, name) and (
+        str(value) != str(context.lookup_default(name))
+    )  # fmt: skip
+
+
+def without_file(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """The same options; None where the value is that of a file."""
+    return {name: None if _of_file(context, name) else value for name, value in options.items()}
+
+
+def _of_file(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "DEFAULT_MAP"
+
+
+def _checked(context: typer.Context, parameter: Any, value: object, path: Path) -> Any:
+    try:
+        typed = value if getattr(parameter, "is_flag", False) and isinstance(value, bool) else _typed(value)
+        parameter.process_value(context, typed)
+    except (TyperException, ValueError) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        raise typer.BadParameter(f"{path}: {parameter.name}: {message}") from error
+    return typed
+
+
+def _typed(value: object) -> Any:
     """A value as it would be typed, for the option to read: 2.5 shall not pass for a whole number."""
     if isinstance(value, (int, float, str)):
         return str(value)
     if isinstance(value, list) and not any(isinstance(part, (list, dict, bool)) for part in value):
         return [str(part) for part in value]
-    raise typer.BadParameter(f"{path}: {name} must be a number, a text, true, false or a list of these")
+    raise ValueError("must be a number, a text, true, false or a list of these")
 
 
 def write_config(path: Path, command: str, settings: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from crossret import signals
 from crossret.comparison.steps import Step, evaluate_variant, train_variant
 from crossret.mistakes import mistake
 
@@ -71,14 +72,15 @@ def run_step(name: str, step: Step) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Do the step on stdin; exit with 130 where it was interrupted."""
+    """Do the step on stdin; exit with 130 where it was interrupted, or as ``signals`` says."""
+    signals.end_like_ctrl_c()
     try:
         task = json.loads(sys.stdin.buffer.readline())
         threading.Thread(target=_interrupt_at_the_end_of_stdin, daemon=True).start()
         step = Step(**{**task["step"], **{name: Path(task["step"][name]) for name in ("data", "directory")}})
         answer: dict[str, Any] = {"result": _STEPS[task["name"]](step)}
     except KeyboardInterrupt:
-        os._exit(128 + signal.SIGINT)
+        os._exit(signals.exit_status())
     except Exception as error:
         message = mistake(error)
         if message is None:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crossret.files.naming import named_errors
+from crossret.files.regular import check_regular
+
 LOCK = ".crossret-lock"
 _LONGEST_NOTE = 300  # bytes; what a lock says of its owner is a name and a number
 
@@ -23,9 +26,11 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another process, or another block of this one, is at work there; the error names it.
-        OSError: the directory is missing or cannot be written.
+        OSError: the directory is missing or cannot be written. ValueError: the lock is no regular file.
     """
     path = Path(directory) / LOCK
+    if path.exists():
+        check_regular(path)
     # Not opened for writing alone: whoever does not get the lock reads whose it is, and truncates nothing.
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         try:
@@ -37,7 +42,8 @@ def locked(directory: str | os.PathLike[str]) -> Iterator[None]:
         except OSError:  # no locks here
             yield
             return
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        file.flush()
+        with named_errors(path):
+            file.truncate()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            file.flush()
         yield

@@ -25,8 +25,9 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: it is not TOML; names the file and the place.
     """
+    contents = read_regular(path)
     try:
-        return tomllib.loads(read_regular(path).decode())
+        return tomllib.loads(contents.decode())
     except RecursionError:
         raise ValueError(f"{path}: not TOML (nested too deeply)") from None
     except ValueError as error:  # not UTF-8, or not TOML

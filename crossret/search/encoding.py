@@ -18,11 +18,13 @@ from crossret.evaluation import Progress
 from crossret.evaluation.finiteness import why_not_finite
 from crossret.files.arrays import write_rows
 from crossret.files.features import OFFSETS, VALUES
+from crossret.files.naming import write_file
+from crossret.models.checkpoints import describe_model
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret.search.items import BATCH, EncodedCaptions, EncodedImages, evaluating
 
-IMAGES, CAPTIONS = "images", "captions"
+IMAGES, CAPTIONS, MODEL = "images", "captions", "model.json"
 
 
 def encode_split(model: Matcher, corpus: PrecomputedCorpus, output: Path, *, progress: Progress | None = None) -> None:
@@ -31,7 +33,8 @@ def encode_split(model: Matcher, corpus: PrecomputedCorpus, output: Path, *, pro
     ``images`` and ``captions`` hold the sequences of ``Encoded`` as ``StoredItems.of_directory`` reads them:
     ``values.npy`` (rows, D) float32 and ``offsets.npy`` (n + 1,) int64. Beside them is what else the model keeps of
     every item, ``vectors_NAME.npy`` (n, …), float32 or int64. Items are encoded and written in batches: memory is
-    bounded, whatever their number. ``output`` is there when it is whole.
+    bounded, whatever their number. ``model.json`` is the model's kind and hyper-parameters. ``output`` is there when it
+    is whole.
 
     Embeddings that are not finite are written as they are, so that one bad image does not cost all others, and a
     warning names the first.
@@ -52,6 +55,7 @@ def encode_split(model: Matcher, corpus: PrecomputedCorpus, output: Path, *, pro
         return lambda more: progress(done + more, total) if progress is not None else None
 
     with evaluating(model), new_directory(output) as directory:
+        write_file(directory / MODEL, describe_model(model).encode())
         wrong_image = _write_side(directory / IMAGES, EncodedImages(model, corpus), after(0))
         wrong_caption = _write_side(directory / CAPTIONS, EncodedCaptions(model, corpus), after(corpus.n_images))
     if wrong_image is not None:

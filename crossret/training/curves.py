@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,9 +31,12 @@ class Curves:
         self._when = time.monotonic()
 
     def draw(self) -> None:
-        """Draw what there is, if that is more than was drawn before."""
+        """Draw what there is, if that is more than was drawn before; a picture that cannot be written is a warning."""
         if len(self._entries) > self._drawn:
-            draw_training(self._path, self._entries)
+            try:
+                draw_training(self._path, self._entries)
+            except OSError as error:
+                warnings.warn(f"the curves are not drawn: {error}", stacklevel=2)
             self._drawn, self._when = len(self._entries), time.monotonic()
 
     def draw_sometimes(self) -> None:
@@ -56,7 +60,9 @@ def draw_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     loss, recall = figure.subplots(1, 2)
     loss.plot([entry["step"] for entry in steps], [entry["loss"] for entry in steps], color="tab:blue", linewidth=1)
-    loss.set(title="training loss of a batch", xlabel="step", yscale="log")
+    loss.set(title="training loss of a batch", xlabel="step")
+    if any(entry["loss"] > 0 for entry in steps):
+        loss.set_yscale("log")
     numbers = [entry["epoch"] for entry in epochs]
     for way, query, colour in (("i2t", "sentence retrieval", "tab:orange"), ("t2i", "image retrieval", "tab:green")):
         for rank, style in ((1, "-"), (10, ":")):

@@ -15,7 +15,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def uninterrupted() -> Iterator[None]:
     """Hold signals that Python would act on back until the end of the block. They reach the main thread only.
 
-    A signal that the system acts on (by default, all but Ctrl-C) is left to it.
+    A signal that the system acts on (by default, all but Ctrl-C) is left to it. Where the block fails, its error is
+    what ends the training, and no signal is acted on: the state may be that between two steps.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -17,6 +17,9 @@ from crossret.files.regular import read_regular
 # Of a line of steps, beside the terms of the loss.
 STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm")
 
+# Of a line of epochs, beside its loss and other figures.
+EPOCH_FIELDS = ("kind", "epoch", "step", "best", "i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10")
+
 Entry = Mapping[str, Any]
 
 
@@ -43,7 +46,7 @@ class TrainingLog:
         if len(kept) < length:
             raise ValueError(f"{path}: has {len(kept)} bytes, but the checkpoint was written after {length}")
         self.entries: list[Entry] = [
-            parse_json_object(line, f"{path}, line {number}") for number, line in enumerate(kept.splitlines(), start=1)
+            _entry(line, f"{path}, line {number}") for number, line in enumerate(kept.splitlines(), start=1)
         ]
         # A line is written through at once, so that the file can be followed while the training runs.
         self._path = path
@@ -67,6 +70,21 @@ class TrainingLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _entry(line: bytes, place: str) -> Entry:
+    """A line as this training wrote it, which others may have changed since."""
+    entry = parse_json_object(line, place)
+    fields = {"step": STEP_FIELDS, "epoch": EPOCH_FIELDS}.get(str(entry.get("kind")), ("kind",))
+    for name in (*fields, "loss"):
+        if name not in entry:
+            raise ValueError(f"{place}: not a line of a training's log: it has no {name!r}")
+    for name, value in entry.items():
+        if name != "kind" and not isinstance(value, (int, float)):
+            raise ValueError(f"{place}: not a line of a training's log: its {name} is {value!r}")
+    if entry["kind"] not in ("step", "epoch"):
+        raise ValueError(f"{place}: not a line of a training's log: its kind is {entry['kind']!r}")
+    return entry
 
 
 class Follower(Protocol):
@@ -126,15 +144,19 @@ class TensorBoardFollower:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(f"TensorBoard is not installed: pip install 'crossret[tensorboard]' ({error})") from error
-        self._writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+        self._directory = directory / "tensorboard"
+        with named_errors(self._directory):
+            self._writer: Any = SummaryWriter(str(self._directory), purge_step=step + 1)
 
     def write(self, entry: Entry, captions_per_second: float) -> None:
         group = "train" if entry["kind"] == "step" else "dev"
-        for name, value in entry.items():
-            if name not in ("kind", "epoch", "step", "best"):
-                self._writer.add_scalar(f"{group}/{name}", value, entry["step"])
+        figures = {name: value for name, value in entry.items() if name not in ("kind", "epoch", "step", "best")}
         if group == "train":
-            self._writer.add_scalar("train/captions_per_second", captions_per_second, entry["step"])
+            figures["captions_per_second"] = captions_per_second
+        with named_errors(self._directory):
+            for name, value in figures.items():
+                self._writer.add_scalar(f"{group}/{name}", value, entry["step"])
 
     def close(self) -> None:
-        self._writer.close()
+        with named_errors(self._directory):
+            self._writer.close()

@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -119,36 +120,38 @@ def train(
     for data in (train_data, dev_data):
         check_regions(model.config, data)
     out_dir = Path(out_dir)
-    _check_start(out_dir / CHECKPOINT, resume)
+    checkpoint = out_dir / CHECKPOINT
+    if resume and not checkpoint.exists():
+        raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
     out_dir.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
     with locked(out_dir), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        _check_start(out_dir / CHECKPOINT, resume)  # again: another process may have come and gone
+        if not resume and checkpoint.exists():
+            raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
         run = _Run(model, train_data, dev_data, config, out_dir, resume)
         try:
             run.follow(csv=csv, tensorboard=tensorboard, curves=curves)
             if on_start is not None:
                 on_start(run.position)
+            if not resume:
+                run.save()
             with TrainingProgress(config.epochs, run.epoch_steps, run.position.step, enabled=progress) as show:
                 try:
                     run.run(show)
                 except KeyboardInterrupt:
-                    run.save()
+                    with uninterrupted():
+                        run.save()
                     raise
-        finally:
-            run.close()
+        except BaseException:
+            with suppress(OSError):  # what went wrong before is what there is to tell
+                run.close()
+            raise
+        run.close()
     position = run.position
     metrics = RetrievalMetrics.from_dict(position.best)
     ended_early = position.epoch < config.epochs
     return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, ended_early, metrics, out_dir)
-
-
-def _check_start(checkpoint: Path, resume: bool) -> None:
-    if resume and not checkpoint.exists():
-        raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
-    if not resume and checkpoint.exists():
-        raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
 
 
 class _Run:
@@ -182,8 +185,6 @@ class _Run:
         self.followers: list[Follower] = []
         self.curves: Curves | None = None
         self.clock, self.epoch_clock = _Clock(), _Clock()
-        if not resume:
-            self.save()
 
     def follow(self, *, csv: bool, tensorboard: bool, curves: bool) -> None:
         """Have the log's entries in other forms, too."""
@@ -211,14 +212,15 @@ class _Run:
         save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity, self.machine)
 
     def close(self) -> None:
-        """Leave the log whole and drawn, and the parameters as trainable as they were."""
-        self.log.close()
-        for follower in self.followers:
-            follower.close()
-        if self.curves is not None:
-            self.curves.draw()
+        """Leave the parameters as trainable as they were, and the log whole and drawn."""
         for name in self.trainable:
             self.parameters[name].requires_grad_(True)
+        with ExitStack() as files:  # each is closed, whatever another does
+            files.callback(self.log.close)
+            for follower in self.followers:
+                files.callback(follower.close)
+        if self.curves is not None:
+            self.curves.draw()
 
     def _load(self) -> None:
         checkpoint = self.out_dir / CHECKPOINT
@@ -285,6 +287,11 @@ class _Run:
         for batch in batches:
             for name, value in self._add_gradients(batch).items():
                 values[name] = values.get(name, 0.0) + value / len(batches)
+        if position.sums and position.sums.keys() != values.keys():
+            raise ValueError(
+                f"{self.out_dir / CHECKPOINT}: its position sums {', '.join(position.sums)}, "
+                f"but the terms of the loss are {', '.join(values)}"
+            )
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.gradient_norm).item()
         self._check_finite("gradient's norm", norm, batches)
         with uninterrupted():

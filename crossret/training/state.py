@@ -247,7 +247,9 @@ def _contradiction(position: Position, epoch_steps: int) -> str | None:
         return f"step {position.step} at {place}, {epoch_steps} steps each"
     if position.step > LARGEST_STEP:
         return f"step {position.step}, beyond {LARGEST_STEP}"
-    if position.summed > position.step or (not position.summed and position.sums):
+    if position.epoch and not position.log_bytes:
+        return f"{position.epoch} epochs are in a log of no bytes"
+    if position.summed > position.step or bool(position.summed) != ("loss" in position.sums):
         return f"terms of {position.summed} steps are summed at step {position.step}"
     if reserved := position.sums.keys() & set(STEP_FIELDS):
         return f"{sorted(reserved)[0]!r} is no term of the loss"

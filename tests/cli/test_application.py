@@ -70,9 +70,12 @@ def test_a_shell_completes_what_is_typed(words: str, offered: str) -> None:
     assert offered in done.stdout.split()
 
 
-def test_completion_can_be_shown(crossret: Cli) -> None:
-    assert crossret("--show-completion", "bash") == 0
-    assert "_CROSSRET_COMPLETE=complete_bash" in crossret.out
+def test_a_shell_is_told_how_to_ask() -> None:
+    environment = {**ENVIRONMENT, "_CROSSRET_COMPLETE": "source_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "crossret"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "_CROSSRET_COMPLETE=complete_bash" in done.stdout
 
 
 def test_help_does_not_wait_for_torch() -> None:

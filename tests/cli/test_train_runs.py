@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,11 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
         ('amp = "perhaps"', "mine.toml: amp: "),
         ("decay_epoch = 3", "mine.toml: decay_epoch: "),
         ("decay_epoch = [1.5]", "mine.toml: decay_epoch: "),
-        ("decay_epoch = [true]", "mine.toml: decay_epoch must be a number, a text, true, false or a list of these"),
+        ("decay_epoch = [true]", "mine.toml: decay_epoch: must be a number, a text, true, false or a list of these"),
+        ("epochs = 0x" + "f" * 9000, "mine.toml: epochs: "),
         ('optimizer = "sgd"', "mine.toml: optimizer: "),
         ("[training]\nepochs = 3", "mine.toml: train has no setting 'training'"),
-        ("epochs = {}", "mine.toml: epochs must be a number"),
+        ("epochs = {}", "mine.toml: epochs: must be a number"),
         ('data = "nowhere"', "mine.toml: data: "),
         ("epochs =", "mine.toml: not TOML"),
         ("clusters = 3", "--clusters: scan has no such hyper-parameter; han has"),
@@ -87,10 +89,49 @@ def test_settings_that_are_none_are_named(
     crossret: Cli, data: Path, tmp_path: Path, text: str, message: str, seen: list[Any]
 ) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    assert crossret("train", data, "--config", tmp_path / "mine.toml", "--output", tmp_path / "run") == 2
+    given = [] if text.startswith("data") else [data]
+    assert crossret("train", *given, "--config", tmp_path / "mine.toml", "--output", tmp_path / "run") == 2
     assert message in crossret.err
     assert crossret.err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_choice_typed_beside_a_run_s_settings_brings_its_own(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
+) -> None:
+    command = ["train", "--config", trained / "run.toml", "--output", tmp_path / "run"]
+    assert crossret(*command, "--preset", "coco_t2i_avg", "--margin", "0.4") == 130, crossret.err
+    assert crossret(*command, "--model", "han", "--batch-size", "7") == 130, crossret.err
+    assert crossret(*command, "--model", "scan", "--preset", "f30k_i2t_lse") == 130, crossret.err
+    assert crossret(*command, "--fine-tune", trained) == 130, crossret.err
+    (coco, coco_schedule, _, _), (han, han_schedule, _, _), (same, same_schedule, _, _), (tuned, _, _, _) = seen
+    vocabulary = {"image_dim": 6, "vocabulary_size": coco.vocabulary_size}
+    assert coco == MODEL_CONFIGS["scan"].preset("coco_t2i_avg", margin=0.4, **vocabulary)
+    assert coco_schedule == MODEL_CONFIGS["scan"].schedule("coco_t2i_avg")
+    assert han == MODEL_CONFIGS["han"].preset("f30k", **vocabulary)
+    assert han_schedule == MODEL_CONFIGS["han"].schedule("f30k", batch_size=7)
+    assert (same.embed_dim, same_schedule.epochs, same_schedule.batch_size) == (8, 2, 16)
+    assert tuned == load_model(trained / "best")[0].config
+
+
+def test_a_file_s_value_that_is_typed_otherwise_need_not_hold(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
+) -> None:
+    (tmp_path / "moved.toml").write_text('data = "nowhere"\nfine_tune = "nowhere"\nepochs = 2.5\n')
+    options = ["--fine-tune", trained, "--epochs", "3"]
+    assert crossret("train", data, "--config", tmp_path / "moved.toml", "--output", tmp_path / "run", *options) == 130
+    assert seen[0][1].epochs == 3
+
+
+def test_a_start_that_fails_leaves_no_training(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1"]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        assert crossret(*command, "--tensorboard") == 2
+        assert "pip install 'crossret[tensorboard]'" in crossret.err
+    assert crossret(*command) == 0, crossret.err
 
 
 def test_settings_are_those_of_a_training_that_was_not_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from crossret.files.locks import LOCK
 from crossret.training import train
 from crossret.training.curves import Curves
+from crossret.training.log import CsvFollower
 from tests.training import toy
 from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, DEV, TRAIN, everything, make_model, run
@@ -98,21 +100,65 @@ def test_curves_are_drawn_as_the_training_goes_on(tmp_path: Path, monkeypatch: p
         assert picture.width > 500
 
 
+def test_a_picture_that_cannot_be_drawn_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "curves.png")
+
+    monkeypatch.setattr("crossret.training.curves.draw_training", full)
+    with pytest.warns(UserWarning, match="the curves are not drawn: .*No space left on device"):
+        assert run(tmp_path / "whole", curves=True).epochs_run == CONFIG.epochs
+    corpus = toy.ToyCorpus(22)
+    corpus.regions[11, 2, 3] = float("nan")
+    with pytest.warns(UserWarning, match="not drawn"), pytest.raises(ValueError, match="image 11 are not finite"):
+        run(tmp_path / "nan", replace(CONFIG, log_every=1), train_data=corpus, curves=True)
+
+
+def test_what_went_wrong_is_told_before_what_closing_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "first")
+
+    def closed(self: CsvFollower) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "second")
+
+    model = make_model()
+    model.text.embed.weight.requires_grad_(False)
+    monkeypatch.setattr("crossret.training.loop.save_state", full)
+    monkeypatch.setattr(CsvFollower, "close", closed)
+    with pytest.raises(OSError) as caught:
+        run(tmp_path, model=model, csv=True)
+    assert caught.value.filename == "first"
+    assert {name for name, parameter in model.named_parameters() if not parameter.requires_grad} == {
+        "text.embed.weight"
+    }
+
+
 def test_two_processes_do_not_train_in_one_directory(tmp_path: Path) -> None:
     def second(_: object) -> None:
         with pytest.raises(BlockingIOError, match=r"in use by process \d+ on .*; wait for it or choose another"):
-            run(tmp_path, resume=True)
+            run(tmp_path)
 
     run(tmp_path, replace(CONFIG, epochs=1), on_start=second)
     run(tmp_path, resume=True)  # free again
 
 
-def test_a_log_that_is_damaged_before_the_checkpoint_is_named(straight: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[", "line 1: not JSON"),
+        ("{}", "line 1: not a line of a training's log: it has no 'kind'"),
+        ('{"kind": "step", "step": 1}', "line 1: not a line of a training's log: it has no 'epoch'"),
+        ('{"kind": [], "loss": 1}', r"line 1: not a line of a training's log: its kind is \[\]"),
+        ('{"kind": "epoch", "loss": "a"}', "line 1: not a line of a training's log: it has no 'epoch'"),
+    ],
+)
+def test_a_log_that_is_damaged_before_the_checkpoint_is_named(
+    straight: Path, tmp_path: Path, line: str, message: str
+) -> None:
     for name in ("checkpoint.safetensors", "log.jsonl"):
         (tmp_path / name).write_bytes((straight / name).read_bytes())
-    log = (tmp_path / "log.jsonl").read_bytes()
-    (tmp_path / "log.jsonl").write_bytes(b"[" + log[1:])
-    with pytest.raises(ValueError, match=r"log.jsonl, line 1: not JSON"):
+    first, _, rest = (tmp_path / "log.jsonl").read_bytes().partition(b"\n")
+    (tmp_path / "log.jsonl").write_bytes(line.encode().ljust(len(first)) + b"\n" + rest)
+    with pytest.raises(ValueError, match=rf"log.jsonl, {message}"):
         run(tmp_path, resume=True)
 
 

@@ -21,7 +21,9 @@ def encode(
 ) -> None:
     """Write a model's embeddings of a split's images and captions.
 
-    Makes OUTPUT/images and OUTPUT/captions, which `search` takes without the model:
+    Makes OUTPUT/images and OUTPUT/captions, and OUTPUT/model.json, the model's kind
+    and hyper-parameters. `search` and `score` take the two without the model; theirs
+    are the scores of scan alone, with its hyper-parameters typed. In either there is
     values.npy (rows, dimensions), the regions or words one after another, and
     offsets.npy (items + 1), where those of each item begin and end. What else a
     model keeps of every item is in vectors_NAME.npy; of MHSAN, which scores by one

@@ -100,7 +100,7 @@ def _member(path: Path, images: PrecomputedDataset, device: str | None, which: s
     from crossret import evaluation
     from crossret.terminal import progress_bar
 
-    if path.is_file():
+    if not path.is_dir():
         return evaluation.StoredScores.of_file(path, (images.n_images, images.n_captions))
     model, corpus = load_for(path, images, device)
 

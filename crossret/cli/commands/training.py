@@ -21,7 +21,7 @@ from crossret.cli.options import (
     use_device,
     use_threads,
 )
-from crossret.cli.run_config import use_config, write_config
+from crossret.cli.run_config import overrules, use_config, without_file, write_config
 from crossret.cli.signatures import with_fields
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.scan import PRESET_OF_CROSS_ATTENTION
@@ -39,6 +39,7 @@ _MIN_COUNT = 4  # SCAN's
 @with_fields("hyperparameters", HyperParameters)
 @with_fields("schedule", Schedule)
 def train(
+    context: typer.Context,
     data: DataDirectory,
     output: Annotated[
         Path,
@@ -67,13 +68,11 @@ def train(
             metavar="<name>",
         ),
     ] = None,
-    *,
-    hyperparameters: Any,
     fine_tune: Annotated[
         Path | None,
         option(
             "Start from this trained model, its weights, words and hyper-parameters; a preset then only sets how to "
-            "train.",
+            "train. With --resume its words are still read.",
             exists=True,
             file_okay=False,
         ),
@@ -90,6 +89,7 @@ def train(
     min_count: Annotated[
         int | None, option(f"Words that occur less often are <unk>; by default {_MIN_COUNT}.", min=1)
     ] = None,
+    *,
     schedule: Any,
     seed: Seed = 0,
     resume: Annotated[bool, option("Go on from the checkpoint in the output directory.", "--resume")] = False,
@@ -97,6 +97,7 @@ def train(
     tensorboard: Annotated[bool, option("Also log to tensorboard/.", "--tensorboard")] = False,
     device: Device = None,
     threads: Threads = None,
+    hyperparameters: Any,
 ) -> None:
     """Train a model.
 
@@ -128,6 +129,15 @@ def train(
     from crossret.training import train as run_training
     from crossret.training.summary import facts_of
 
+    # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
+    if overrules(context, "model") or overrules(context, "preset"):
+        schedule = type(schedule)(**without_file(context, vars(schedule)))
+        hyperparameters = type(hyperparameters)(**without_file(context, vars(hyperparameters)))
+    if overrules(context, "model"):
+        preset = without_file(context, {"preset": preset})["preset"]
+    if fine_tune is not None:
+        min_count = without_file(context, {"min_count": min_count})["min_count"]
+        word_vectors = without_file(context, {"word_vectors": word_vectors})["word_vectors"]
     place = use_device(device)
     use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
@@ -135,10 +145,12 @@ def train(
     if fine_tune is not None:
         refuse({"min_count": min_count, "word_vectors": word_vectors}, "makes no difference with --fine-tune")
         network, vocabulary = _fine_tuned(fine_tune, model, hyperparameters)
-        preset = preset or _default_preset(network.kind, dataclasses.asdict(network.config))
+        if preset is None:
+            preset = _default_preset(network.kind, dataclasses.asdict(network.config))
     else:
-        model = _kind_of(model or "scan")
-        preset = preset or _default_preset(model, chosen_of(model, hyperparameters))
+        model = _kind_of("scan" if model is None else model)
+        if preset is None:
+            preset = _default_preset(model, chosen_of(model, hyperparameters))
         vocabulary = Vocabulary.of_counts(counts, min_count or _MIN_COUNT)
         sizes = {"image_dim": training_data.image_dim, "vocabulary_size": len(vocabulary)}
         network = _new(model, preset, sizes, hyperparameters, seed)
