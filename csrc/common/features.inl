@@ -85,7 +85,7 @@ static float copy_row(const Side& side, int64_t row, float* out) {
 // Copies a row of bfloat16 as it is, with a zero behind an odd last one.
 static void copy_pairs(const Side& side, int64_t row, float* out) {
   __builtin_memcpy(out, side.row(row), 2 * side.dim);
-  if (side.dim % 2 != 0) reinterpret_cast<uint16_t*>(out)[side.dim] = 0;
+  if (side.dim % 2 != 0) __builtin_memset(reinterpret_cast<char*>(out) + 2 * side.dim, 0, 2);
 }
 
 // What a row of bfloat16 is multiplied by so that its norm lies in [1, 2): a power of two, which changes no digit, and
@@ -102,16 +102,18 @@ static float unit_power(float norm) {
 
 // Multiplies every bfloat16 of a copied row by a power of two.
 static void scale_pairs(float* row, int64_t elements, float power) {
-  uint32_t* pairs = reinterpret_cast<uint32_t*>(row);
   for (int64_t k = 0; k < elements; ++k) {
-    const uint32_t bits[2] = {pairs[k] << 16, pairs[k] & 0xFFFF0000u};
+    uint32_t pair;
+    __builtin_memcpy(&pair, row + k, sizeof pair);
+    const uint32_t bits[2] = {pair << 16, pair & 0xFFFF0000u};
     float values[2];
     __builtin_memcpy(values, bits, sizeof values);
     values[0] *= power;
     values[1] *= power;
     uint32_t scaled[2];
     __builtin_memcpy(scaled, values, sizeof scaled);
-    pairs[k] = scaled[0] >> 16 | (scaled[1] & 0xFFFF0000u);
+    pair = scaled[0] >> 16 | (scaled[1] & 0xFFFF0000u);
+    __builtin_memcpy(row + k, &pair, sizeof pair);
   }
 }
 
