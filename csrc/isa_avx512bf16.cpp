@@ -1,12 +1,12 @@
 // The CPU kernels for processors with AVX-512 and AVX512-BF16, which multiplies pairs of bfloat16. No torch or standard
 // header may follow the pragma: their inline functions would be compiled for this instruction set and could then run on
 // processors without it.
-#if defined(__x86_64__)
+#include "common/dispatch.h"
+
+#if defined(CROSSRET_HAS_AVX512BF16)
 #include <immintrin.h>
 
 #include <cstdint>
-
-#include "common/dispatch.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c"))), \

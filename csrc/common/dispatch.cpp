@@ -1,5 +1,9 @@
 #include "common/dispatch.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <stdexcept>
 
@@ -15,23 +19,43 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+#if defined(CROSSRET_HAS_AVX512BF16)
 namespace avx512bf16 {
 extern const Kernels kernels;
 }
 #endif
+#endif
 
 namespace {
+
+#if defined(__x86_64__)
+// What not every compiler's __builtin_cpu_supports knows by name. Both use registers of the sets that are asked for
+// first, by the builtin, which looks at what the operating system keeps of them too.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1u) != 0;
+}
+
+#if defined(CROSSRET_HAS_AVX512BF16)
+bool has_avx512bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1u) != 0;
+}
+#endif
+#endif
 
 const std::vector<const Kernels*>& available() {
   static const std::vector<const Kernels*> found = [] {
     std::vector<const Kernels*> list{&base::kernels};
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
       list.push_back(&avx2::kernels);
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         list.push_back(&avx512::kernels);
-        if (__builtin_cpu_supports("avx512bf16")) list.push_back(&avx512bf16::kernels);
+#if defined(CROSSRET_HAS_AVX512BF16)
+        if (has_avx512bf16()) list.push_back(&avx512bf16::kernels);
+#endif
       }
     }
 #endif

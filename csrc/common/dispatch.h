@@ -6,6 +6,11 @@
 #include "cross_attention/problem.h"
 #include "maxsim/problem.h"
 
+// GCC has AVX512-BF16 since its version 10.
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define CROSSRET_HAS_AVX512BF16
+#endif
+
 namespace crossret {
 
 struct Kernels {
