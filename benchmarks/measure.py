@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -30,7 +29,6 @@ class Bench:
 
     benchmark: Any  # pytest-benchmark's fixture
     floor: Floor
-    patch: pytest.MonkeyPatch
     threads: int
 
     @property

@@ -12,11 +12,15 @@ from typing import TypeAlias
 
 import torch
 
+# Defines the operations that the library implements.
+from crossret_kernels import registration  # noqa: F401
+
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
 # What backend=None takes the first of that can serve the call; "torch" can serve all, on any device.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
+ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
 
@@ -39,6 +43,9 @@ def _load_native() -> str | None:
         torch.ops.load_library(str(paths[0]))
     except OSError as error:
         return f"the native library does not load: {error}"
+    # Given to the library, which does not read it: getenv races with other threads that set variables.
+    isa = os.environ.get(ISA_VARIABLE, "").encode("ascii", "backslashreplace").decode("ascii")
+    torch.ops.crossret.select_cpu_isa(isa)
     return None
 
 

@@ -231,3 +231,4 @@ def _register_autocast(name: str, operation: Callable[..., Tensor], device_type:
 
 _LIBRARY.define("cpu_isas() -> str")
 _LIBRARY.define("selected_cpu_isa() -> str")
+_LIBRARY.define("select_cpu_isa(str name) -> ()")

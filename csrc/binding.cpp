@@ -358,6 +358,8 @@ std::string cpu_isas() {
 
 std::string selected_cpu_isa() { return kernels().isa; }
 
+void select_cpu_isa(std::string name) { select_isa(name); }
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
@@ -371,6 +373,7 @@ STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {
   library.impl("cpu_isas", TORCH_BOX(&cpu_isas));
   library.impl("selected_cpu_isa", TORCH_BOX(&selected_cpu_isa));
+  library.impl("select_cpu_isa", TORCH_BOX(&select_cpu_isa));
 }
 
 }  // namespace crossret

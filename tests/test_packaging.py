@@ -161,6 +161,11 @@ def test_library_uses_nothing_of_torch_but_its_stable_abi() -> None:
     assert {name for name in others if not name.startswith(("aoti_torch_", "torch_"))} == set()
 
 
+def test_library_does_not_read_the_environment() -> None:
+    # It would race with threads that set variables: os.environ's own does not reach a native library.
+    assert not re.search(r"\bU \w*getenv", inspect_library("nm", "-D", "--undefined-only"))
+
+
 def test_library_links_only_torch_cpu_and_the_runtimes() -> None:
     needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", inspect_library("readelf", "-d", "-W")))
     assert "libtorch_cpu.so" in needed

@@ -4,7 +4,7 @@
 #include <cpuid.h>
 #endif
 
-#include <cstdlib>
+#include <atomic>
 #include <stdexcept>
 
 namespace crossret {
@@ -64,6 +64,23 @@ const std::vector<const Kernels*>& available() {
   return found;
 }
 
+// What was selected: the kernels, or why there are none.
+struct Selection {
+  const Kernels* kernels;
+  std::string refusal;
+};
+
+Selection find(const std::string& wanted) {
+  std::string names;
+  for (const Kernels* entry : available()) {
+    if (entry->isa == wanted) return {entry, ""};
+    names += (names.empty() ? "" : ", ") + std::string(entry->isa);
+  }
+  return {nullptr, "CROSSRET_CPU_ISA is '" + wanted + "', but this processor has: " + names};
+}
+
+std::atomic<const Selection*> selected{nullptr};  // null: the fastest
+
 }  // namespace
 
 std::vector<std::string> available_isas() {
@@ -72,15 +89,16 @@ std::vector<std::string> available_isas() {
   return names;
 }
 
+void select_isa(const std::string& name) {
+  // Never deleted: another thread may be reading the one before.
+  selected = name.empty() ? nullptr : new Selection(find(name));
+}
+
 const Kernels& kernels() {
-  const char* wanted = std::getenv("CROSSRET_CPU_ISA");
-  if (wanted == nullptr || *wanted == '\0') return *available().back();
-  std::string names;
-  for (const Kernels* entry : available()) {
-    if (entry->isa == std::string(wanted)) return *entry;
-    names += (names.empty() ? "" : ", ") + std::string(entry->isa);
-  }
-  throw std::runtime_error("CROSSRET_CPU_ISA is '" + std::string(wanted) + "', but this processor has: " + names);
+  const Selection* const selection = selected;
+  if (selection == nullptr) return *available().back();
+  if (selection->kernels == nullptr) throw std::runtime_error(selection->refusal);
+  return *selection->kernels;
 }
 
 }  // namespace crossret

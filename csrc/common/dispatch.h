@@ -24,8 +24,11 @@ struct Kernels {
 // Names of the instruction sets that were built and that this processor has, the fastest last.
 std::vector<std::string> available_isas();
 
-// The kernels to run: of the fastest instruction set, or of the one that CROSSRET_CPU_ISA names. Read per call. Throws
-// std::runtime_error where that one is unknown or not to be had.
+// Names the instruction set to run from now on, in every thread; the fastest where the name is empty.
+void select_isa(const std::string& name);
+
+// The kernels to run: of the fastest instruction set, or of the one selected. Throws std::runtime_error where that one
+// is unknown or not to be had.
 const Kernels& kernels();
 
 }  // namespace crossret

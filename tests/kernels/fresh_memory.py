@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import sys
 
 import numpy as np
@@ -42,7 +41,7 @@ def results() -> list[Tensor]:
         lengths = [torch.randint(1, side.size(1) + 1, (side.size(0),), generator=generator) for side in sides]
         some = torch.stack([torch.randint(n, (15,), generator=generator) for n in (N_IMAGES, N_CAPTIONS)], 1)
         for (function, options), isa, pairs in itertools.product(OPTIONS, isas, (None, some)):
-            os.environ["CROSSRET_CPU_ISA"] = isa
+            torch.ops.crossret.select_cpu_isa(isa)
             scores = function(*sides, *lengths, normalize=normalize, pairs=pairs, backend="cpu", **options)
             collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
     square = torch.randn(9, 9, generator=generator).requires_grad_()

@@ -11,7 +11,6 @@ import argparse
 import ctypes
 import itertools
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -109,7 +108,7 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
         grads = torch.randn(shape, generator=torch.Generator().manual_seed(2))
         fenced_grads = memory.copy(grads)
         for (name, options), isa in itertools.product(OPTIONS, torch.ops.crossret.cpu_isas().split()):
-            os.environ["CROSSRET_CPU_ISA"] = isa
+            torch.ops.crossret.select_cpu_isa(isa)
             forward, backward = (getattr(torch.ops.crossret, name + suffix) for suffix in ("", "_backward"))
             assert torch.equal(forward(*fenced, *options, normalize), forward(*plain, *options, normalize))
             ours = backward(fenced_grads, *fenced, *options, normalize, True, True)

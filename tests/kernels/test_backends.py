@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import crossret_kernels
 from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_scores
 from crossret_kernels.backends import select_backend
 from tests.kernels.subprocesses import run_python
+from tests.kernels.tolerance import cpu_isa
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 CPU = torch.device("cpu")
@@ -27,9 +29,11 @@ functions = pytest.mark.parametrize("function", FUNCTIONS)
 
 
 @pytest.fixture(autouse=True)
-def unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def unset_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("CROSSRET_BACKEND", "CROSSRET_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
+    with cpu_isa(torch.ops.crossret.cpu_isas().split()[-1]):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -140,26 +144,46 @@ def test_a_call_that_its_backend_refuses_falls_back_or_says_why(monkeypatch: pyt
 
 
 @functions
-def test_every_instruction_set_can_be_named(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_instruction_set_can_be_named(function: Callable[..., Tensor]) -> None:
     expected = function(REGIONS, WORDS, backend="reference")
     isas = torch.ops.crossret.cpu_isas().split()
     assert isas[0] == "base"
+    torch.ops.crossret.select_cpu_isa("")
     assert torch.ops.crossret.selected_cpu_isa() == isas[-1]
     for name in isas:
-        monkeypatch.setenv("CROSSRET_CPU_ISA", name)
-        assert torch.ops.crossret.selected_cpu_isa() == name
-        torch.testing.assert_close(function(REGIONS, WORDS), expected)
+        with cpu_isa(name):
+            assert torch.ops.crossret.selected_cpu_isa() == name
+            torch.testing.assert_close(function(REGIONS, WORDS), expected)
+
+
+def test_the_instruction_sets_are_those_of_the_processor() -> None:
+    flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="ascii"), re.MULTILINE)
+    if flags is None:
+        pytest.skip("no x86")
+    wanted = {
+        "base": "",
+        "avx2": "avx2 fma f16c",
+        "avx512": "avx2 fma f16c avx512f avx512bw avx512vl avx512dq",
+        "avx512bf16": "avx2 fma f16c avx512f avx512bw avx512vl avx512dq avx512_bf16",
+    }
+    has = [name for name, needed in wanted.items() if set(needed.split()) <= set(flags[1].split())]
+    assert torch.ops.crossret.cpu_isas().split() == has
+
+
+def test_the_instruction_set_is_read_when_the_library_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.ops.crossret.selected_cpu_isa()
+    monkeypatch.setenv("CROSSRET_CPU_ISA", "base" if before != "base" else "avx1024")
+    scan_scores(REGIONS, WORDS)
+    assert torch.ops.crossret.selected_cpu_isa() == before
 
 
 @functions
 @pytest.mark.parametrize("backward", [False, True])
-def test_an_unknown_instruction_set_names_what_there_is(
-    function: Callable[..., Tensor], backward: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_instruction_set_names_what_there_is(function: Callable[..., Tensor], backward: bool) -> None:
     scores = function(REGIONS.clone().requires_grad_(), WORDS)
     isas = torch.ops.crossret.cpu_isas().replace(" ", ", ")
-    monkeypatch.setenv("CROSSRET_CPU_ISA", "avx1024")
-    with pytest.raises(RuntimeError, match=f"CROSSRET_CPU_ISA is 'avx1024', but this processor has: {isas}"):
+    refusal = f"CROSSRET_CPU_ISA is 'avx1024', but this processor has: {isas}"
+    with cpu_isa("avx1024"), pytest.raises(RuntimeError, match=refusal):
         scores.sum().backward() if backward else function(REGIONS, WORDS)
 
 

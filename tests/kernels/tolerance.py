@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -32,10 +31,12 @@ DEFAULTS = {
 @contextmanager
 def cpu_isa(name: str | None) -> Iterator[None]:
     """Runs the native kernels of one instruction set."""
-    with pytest.MonkeyPatch.context() as patch:
-        if name is not None:
-            patch.setenv("CROSSRET_CPU_ISA", name)
+    before = torch.ops.crossret.selected_cpu_isa()
+    torch.ops.crossret.select_cpu_isa(name or before)
+    try:
         yield
+    finally:
+        torch.ops.crossret.select_cpu_isa(before)
 
 
 def evaluate(
