@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -89,7 +90,11 @@ class CheckedSide {
   Tensor new_gradient(bool wanted) const {
     const Tensor& values = tensors_.values;
     if (!wanted) return torch::stable::new_empty(values, {0});
-    return torch::stable::new_zeros(values, values.sizes());
+    if (!in_forked_child()) return torch::stable::new_zeros(values, values.sizes());
+    // torch would set many zeros by threads that are not there.
+    const Tensor zeros = torch::stable::new_empty(values, values.sizes());
+    if (zeros.numel() > 0) std::memset(zeros.mutable_data_ptr(), 0, zeros.numel() * side_.element_bytes());
+    return zeros;
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "common/parallel.h"
 
+#include <pthread.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -8,7 +9,16 @@
 
 namespace crossret {
 
-int64_t thread_count() { return torch::stable::get_num_threads(); }
+namespace {
+
+std::atomic<bool> forked{false};
+[[maybe_unused]] const int watching_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+
+}  // namespace
+
+bool in_forked_child() { return forked; }
+
+int64_t thread_count() { return forked ? 1 : static_cast<int64_t>(torch::stable::get_num_threads()); }
 
 void parallel(int64_t items, int64_t bytes, Memory& memory, const std::function<void(int64_t, Workspace&)>& work) {
   if (items == 0) return;

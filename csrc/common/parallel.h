@@ -8,6 +8,11 @@
 
 namespace crossret {
 
+// Whether this process was forked from one that had the library loaded: it has none of that one's threads, and OpenMP
+// would wait for them.
+bool in_forked_child();
+
+// torch's threads; one in a forked child.
 int64_t thread_count();
 
 // Calls work(item, workspace) for every item in [0, items), in any order. A workspace of `bytes`, taken from `memory`,
