@@ -76,7 +76,7 @@ class CheckedSide {
     norms_.resize(rows_);
     // Item by item: rows between items are padding, which is never read.
     Memory none;
-    parallel(side_.count, 0, none, [&](int64_t item, Workspace&) {
+    parallel(side_.count, pass_work(side_), 0, none, [&](int64_t item, Workspace&) {
       kernels.row_norms(side_, side_.starts[item], side_.starts[item] + side_.lengths[item], norms_.data());
     });
     side_.norms = norms_.data();

@@ -73,7 +73,8 @@ class Chunks {
             chunk_.grads.push_back(problem_.grads.of(row, column));
           }
         }
-        run_chunk(plan_all(images, captions, problem_.limits, rows, columns, thread_count(), problem_.owner, true));
+        const int64_t threads = worthwhile_threads(product_work(images, captions, chunk_.pairs));
+        run_chunk(plan_all(images, captions, problem_.limits, rows, columns, threads, problem_.owner, true));
       }
     }
   }
@@ -103,6 +104,7 @@ class Chunks {
 
   void run_chunk(Plan plan) {
     chunk_.memory = &memory_;
+    chunk_.work = product_work(problem_.images, problem_.captions, chunk_.pairs);
     chunk_.plan = std::move(plan);
     chunk_.by_image = plan_items(chunk_.pairs, Owner::image);
     chunk_.by_caption = plan_items(chunk_.pairs, Owner::caption);
@@ -126,8 +128,8 @@ class Chunks {
 
 // Successive jobs with the same partners, as all pairs have: what is prepared of a partner then serves the whole group.
 // Groups stay small where threads would idle.
-std::vector<Range> group_jobs(const Side& side, const ItemPairs& jobs, int64_t slices) {
-  const int64_t most = std::clamp<int64_t>(jobs.count * slices / (4 * thread_count()), 1, kGroupJobs);
+std::vector<Range> group_jobs(const Side& side, const ItemPairs& jobs, int64_t slices, int64_t threads) {
+  const int64_t most = std::clamp<int64_t>(jobs.count * slices / (4 * threads), 1, kGroupJobs);
   const auto same_partners = [&](int64_t a, int64_t b) {
     const int64_t *first = jobs.partners + jobs.offsets[a], *last = jobs.partners + jobs.offsets[a + 1];
     return std::equal(first, last, jobs.partners + jobs.offsets[b], jobs.partners + jobs.offsets[b + 1]);
@@ -177,7 +179,7 @@ void run_backward(const BackwardProblem& problem, const std::function<void(const
 
 void run_rectangles(const BackwardChunk& chunk, int64_t bytes,
                     const std::function<void(const Rectangle&, Workspace&)>& run) {
-  parallel(static_cast<int64_t>(chunk.plan.rectangles.size()), bytes, chunk.memory->workspaces,
+  parallel(static_cast<int64_t>(chunk.plan.rectangles.size()), chunk.work, bytes, chunk.memory->workspaces,
            [&](int64_t item, Workspace& memory) { run(chunk.plan.rectangles[item], memory); });
 }
 
@@ -188,9 +190,10 @@ void run_feature_gradients(const BackwardProblem& problem, const BackwardChunk& 
     if (!gradient.begun()) continue;
     const ItemPairs jobs = (of_images ? chunk.by_image : chunk.by_caption).view();
     const int64_t slices = (problem.images.dim + kSlice - 1) / kSlice;
-    const std::vector<Range> groups = group_jobs(of_images ? problem.images : problem.captions, jobs, slices);
+    const std::vector<Range> groups =
+        group_jobs(of_images ? problem.images : problem.captions, jobs, slices, worthwhile_threads(chunk.work));
     const int64_t count = static_cast<int64_t>(groups.size()) * slices;
-    parallel(count, bytes, chunk.memory->workspaces, [&](int64_t item, Workspace& memory) {
+    parallel(count, chunk.work, bytes, chunk.memory->workspaces, [&](int64_t item, Workspace& memory) {
       const Range& group = groups[item / slices];
       float* sums[kGroupJobs];
       for (int64_t k = group.begin; k < group.end; ++k) sums[k - group.begin] = gradient.rows(jobs.items[k]);

@@ -37,6 +37,7 @@ struct BackwardChunk {
   Plan plan;
   ItemPairsPlan by_image, by_caption;
   BackwardMemory* memory;
+  double work;  // multiply-adds of either pass, about
 
   // Memory for what is kept between the two passes.
   Workspace keep(int64_t bytes) const {

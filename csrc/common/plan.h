@@ -33,6 +33,10 @@ struct Pairs {
   int64_t size() const { return static_cast<int64_t>(images.size()); }
 };
 
+// About how many multiply-adds the pairs take, all of them or those listed.
+double product_work(const Side& images, const Side& captions);
+double product_work(const Side& images, const Side& captions, const Pairs& pairs);
+
 struct Plan {
   std::vector<Rectangle> rectangles;
   std::vector<int64_t> indices;  // what the rectangles point into

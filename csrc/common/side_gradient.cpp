@@ -37,7 +37,7 @@ void SideGradient::finish() {
   if (buffered() || (wanted() && side_.norms != nullptr)) {
     const int64_t row_bytes = side_.dim * side_.element_bytes();
     Memory none;
-    parallel(items_.end - items_.begin, 0, none, [&](int64_t index, Workspace&) {
+    parallel(items_.end - items_.begin, pass_work(side_), 0, none, [&](int64_t index, Workspace&) {
       const int64_t item = items_.begin + index;
       char* const out = static_cast<char*>(out_) + side_.gradient_start(item) * row_bytes;
       for (int64_t r = 0; r < side_.lengths[item]; ++r) {

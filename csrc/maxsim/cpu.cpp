@@ -101,7 +101,8 @@ bool score_parts(const MaxSimKernels& kernels, const MaxSimCall& call, const Pai
   if (n_parts == n_jobs || n_values > most_values) return false;
   std::vector<float> values(n_values);
   Memory workspaces;
-  parallel(n_parts, kernels.score_bytes(call), workspaces, [&](int64_t index, Workspace& memory) {
+  const double work = least_work * static_cast<double>(n_parts);
+  parallel(n_parts, work, kernels.score_bytes(call), workspaces, [&](int64_t index, Workspace& memory) {
     const Part& part = parts[index];
     const Job& job = jobs[part.job];
     const int64_t n = static_cast<int64_t>(job.queries.size());

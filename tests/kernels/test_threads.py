@@ -1,8 +1,43 @@
-"""Which threads work: in a forked child, which has no others, the calling one alone."""
+"""Which threads work: the calling one alone for a tiny call, and in a forked child, which has no others."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kernels.subprocesses import run_python
+
+# Prints how many threads calls of some size have started.
+STARTED = """
+import os, sys, torch
+from crossret_kernels import {function}
+def count():
+    return len(os.listdir("/proc/self/task"))
+n, dim = map(int, sys.argv[1:])
+torch.set_num_threads(3)
+regions, words = torch.randn(n, 36, dim).requires_grad_(), torch.randn(n, 10, dim)
+pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n))
+for options in ({{}}, {{"normalize": True}}, {{"pairs": pairs}}, {{"direction": "i2t"}}):
+    before = count()
+    {function}(regions.detach(), words, backend="cpu", **options)
+    {function}(regions, words, backend="cpu", **options).sum().backward()
+    print(count() - before)
+"""
+
+
+def started(function: str, n: int, dim: int) -> list[int]:
+    process = run_python("-c", STARTED.format(function=function), str(n), str(dim))
+    assert process.returncode == 0, process.stderr
+    return [int(line) for line in process.stdout.split()]
+
+
+@pytest.mark.parametrize("function", ["scan_scores", "maxsim_scores"])
+def test_a_tiny_call_stays_on_its_thread(function: str) -> None:
+    assert started(function, 2, 64) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("function", ["scan_scores", "maxsim_scores"])
+def test_a_larger_call_takes_all_threads(function: str) -> None:
+    assert started(function, 16, 128)[0] == 2
 
 
 def test_a_forked_child_scores_and_trains_with_the_bits_of_its_parent() -> None:
