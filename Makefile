@@ -98,9 +98,9 @@ $(VENV)/.requirements: pyproject.toml constraints.txt
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
 $(NATIVE): $(VENV)/.requirements setup.py $(CSRC)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	CROSSRET_FORCE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml | $(NATIVE)
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
+	CROSSRET_FORCE_NATIVE=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
 	@touch $@

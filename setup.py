@@ -2,8 +2,12 @@
 
 The library registers its operations through torch's stable ABI, so one file serves every Python >= 3.10 and every
 torch >= 2.11. Its flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS and LDFLAGS are not read, so nothing of
-the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags) and MAX_JOBS (how many
-files compile at once).
+the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags), MAX_JOBS (how many
+files compile at once) and CROSSRET_FORCE_NATIVE.
+
+On a machine that has no C++ compiler, or is no Linux, the packages are installed without the library: they then compute
+in PyTorch's operations. The build says so, and the installed package keeps the reason. CROSSRET_FORCE_NATIVE=1 makes
+that an error. A compiler that is there and fails is an error always.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import ClassVar
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, PlatformError
 
 COMPILE_FLAGS = [
@@ -32,11 +37,15 @@ COMPILE_FLAGS = [
 SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
 SANITIZE_COMPILE_FLAGS = [*SANITIZE_FLAGS, "-O1", "-D_GLIBCXX_ASSERTIONS"]
 # Only libtorch_cpu exports the stable ABI. Nothing may stay undefined: a symbol outside that ABI stops the build here.
-LINK_FLAGS = ["-shared", "-Wl,--as-needed", "-Wl,--no-undefined"]
+# -pthread: where pthread_atfork is, before glibc 2.34.
+LINK_FLAGS = ["-shared", "-pthread", "-Wl,--as-needed", "-Wl,--no-undefined"]
 TORCH_MINIMUM = (2, 11)
 # Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
 OBJECTS = Path("build", "native")
 SANITIZED_OBJECTS = Path("build", "native-sanitized")
+COMPILERS = ("c++", "g++", "clang++")  # the first of these on PATH, unless CXX names one
+# Written into a package that is built without the library: why. crossret_kernels.backends reads it.
+REASON_FILE = Path("crossret_kernels", "_native_missing.txt")
 BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
 
 
@@ -51,10 +60,17 @@ def torch_directory() -> Path:
     return Path(spec.origin).parent
 
 
+def reason_without_library() -> str | None:
+    """Why the native library is not built on this machine; None where it is. A named compiler is to build it."""
+    if sys.platform != "linux":
+        return f"it builds on Linux, and this is {sys.platform}"
+    if not os.environ.get("CXX", "").strip() and not any(shutil.which(name) for name in COMPILERS):
+        return "it needs a C++17 compiler, and none was found: install g++ or clang++, or name one in CXX"
+    return None
+
+
 def find_compiler() -> list[str]:
     """The C++ compiler as a command: CXX (it may begin with a launcher such as ccache), else the first one on PATH."""
-    if sys.platform != "linux":
-        raise PlatformError(f"crossret's native library builds on Linux, and this is {sys.platform}.")
     if os.environ.get("CXX", "").strip():
         command = shlex.split(os.environ["CXX"])
         if any(word.startswith("-") for word in command):
@@ -64,13 +80,7 @@ def find_compiler() -> list[str]:
         if shutil.which(command[-1]) is None:
             raise PlatformError(f"crossret needs a C++17 compiler, and CXX={os.environ['CXX']!r} was not found.")
         return command
-    for name in ("c++", "g++", "clang++"):
-        if shutil.which(name) is not None:
-            return [name]
-    raise PlatformError(
-        "crossret needs a C++17 compiler to build its native library, and none was found: "
-        "install g++ or clang++, or name one in CXX."
-    )
+    return [next(name for name in COMPILERS if shutil.which(name) is not None)]
 
 
 def available_memory() -> int:
@@ -161,6 +171,22 @@ class NinjaBuild(build_ext):
         self.copy_file(str(library), str(target))
 
 
+class RecordingBuild(build_py):
+    """build_py that says whether the packages come with the native library, and leaves in them why not."""
+
+    def run(self) -> None:
+        """Copy the packages; write, or remove, the reason."""
+        super().run()
+        record = REASON_FILE if self.editable_mode else Path(self.build_lib, REASON_FILE)
+        reason = reason_without_library()
+        if reason is None:
+            print("crossret is built with its native library.", flush=True)
+            record.unlink(missing_ok=True)
+            return
+        print(f"crossret is built WITHOUT its native library: {reason}.", flush=True)
+        record.write_text(f"{reason}\n", encoding="utf-8")
+
+
 def native_library() -> Extension:
     """The one extension: every C++ source under csrc, rebuilt when any file there changes."""
     csrc = Path("csrc")
@@ -172,8 +198,12 @@ def native_library() -> Extension:
     )
 
 
+missing = reason_without_library()
+if missing is not None and os.environ.get("CROSSRET_FORCE_NATIVE", "") not in ("", "0"):
+    sys.exit(f"error: crossret is to be built with its native library (CROSSRET_FORCE_NATIVE): {missing}.")
+
 setup(
-    ext_modules=[native_library()],
-    cmdclass={"build_ext": NinjaBuild},
+    ext_modules=[] if missing else [native_library()],  # without one, the wheel is one for any machine
+    cmdclass={"build_ext": NinjaBuild, "build_py": RecordingBuild},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -38,7 +38,9 @@ def _load_native() -> str | None:
     """Loads the compiled kernels; returns why they are absent, None when they are there."""
     paths = sorted(PACKAGE.glob("_native*.so"))
     if not paths:
-        return "the native library was not built (no _native*.so in the package)"
+        reason = PACKAGE / "_native_missing.txt"  # setup.py wrote it, if the build went without the library
+        why = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "no _native*.so in the package"
+        return f"the native library was not built ({why})"
     try:
         torch.ops.load_library(str(paths[0]))
     except OSError as error:

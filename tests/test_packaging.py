@@ -114,7 +114,10 @@ def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> Non
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
-        ({"PATH": ""}, "needs a C++17 compiler to build its native library, and none was found"),
+        (
+            {"PATH": "", "CROSSRET_FORCE_NATIVE": "1"},
+            "(CROSSRET_FORCE_NATIVE): it needs a C++17 compiler, and none was",
+        ),
         ({"CXX": "no-such-compiler"}, "CXX='no-such-compiler' was not found"),
         ({"CXX": "c++ -march=native"}, "CXX='c++ -march=native' holds flags"),
         ({"MAX_JOBS": "none"}, "MAX_JOBS must be a whole number of at least 1, and it is 'none'"),
@@ -138,6 +141,84 @@ def test_a_source_that_does_not_compile_stops_the_build(project: Path) -> None:
     assert "binding.cpp:1: what is this" in done.stdout + done.stderr
     assert "the native library did not build" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def without_compilers(directory: Path) -> dict[str, str]:
+    """An environment that finds no compiler."""
+    directory.mkdir()
+    return {"PATH": str(directory)}
+
+
+def test_without_a_compiler_a_wheel_for_any_machine_says_why_it_has_no_library(project: Path, tmp_path: Path) -> None:
+    target = tmp_path / "installed"
+    install = ["install", "--no-build-isolation", "--no-deps", "--no-index", "--verbose", "--target", str(target), "."]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *install],
+        cwd=project,
+        env=without_compilers(tmp_path / "empty"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    reason = "it needs a C++17 compiler, and none was found: install g++ or clang++, or name one in CXX"
+    assert f"crossret is built WITHOUT its native library: {reason}." in done.stdout + done.stderr
+    (wheel,) = target.glob("crossret-*.dist-info/WHEEL")
+    assert "Tag: py3-none-any\n" in wheel.read_text(encoding="utf-8")
+    info = subprocess.run(
+        [sys.executable, "-m", "crossret_kernels.info"],
+        cwd=target,
+        env={"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert info[0] == f"crossret_kernels in {target / 'crossret_kernels'}"
+    assert f"native CPU kernels: none, the native library was not built ({reason})" in info
+    assert "cpu torch.float32: torch" in info
+
+
+def test_another_platform_builds_without_the_library(project: Path) -> None:
+    # setuptools itself first: it would look for what only that platform has.
+    code = "import runpy, setuptools.command.build_ext, sys; sys.platform = 'darwin'; runpy.run_path(sys.argv.pop(1))"
+    for environment, returncode in (({}, 0), ({"CROSSRET_FORCE_NATIVE": "1"}, 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "setup.py", "--quiet", "build_py"],
+            cwd=project,
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == returncode, done.stderr
+        assert "it builds on Linux, and this is darwin" in done.stdout + done.stderr
+
+
+def test_a_build_with_a_compiler_leaves_no_reason_of_an_earlier_one(project: Path, tmp_path: Path) -> None:
+    build = ("build_py", "--build-lib", str(tmp_path / "lib"))
+    record = tmp_path / "lib" / "crossret_kernels" / "_native_missing.txt"
+    assert run_setup(project, *build, **without_compilers(tmp_path / "empty")).returncode == 0
+    assert record.is_file()
+    done = run_setup(project, *build, CXX=sys.executable)
+    assert "crossret is built with its native library." in done.stdout
+    assert not record.exists()
+
+
+def test_an_editable_install_keeps_the_reason_beside_its_sources(project: Path, tmp_path: Path) -> None:
+    environment = without_compilers(tmp_path / "empty")
+    done = run_setup(project, "editable_wheel", "--dist-dir", str(tmp_path / "dist"), **environment)
+    assert done.returncode == 0, done.stderr
+    reason = (project / "crossret_kernels" / "_native_missing.txt").read_text(encoding="utf-8")
+    assert reason.startswith("it needs a C++17 compiler")
+
+
+def test_make_builds_the_library_or_fails() -> None:
+    recipe = subprocess.run(
+        ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    builds = [line for line in recipe.splitlines() if "setup.py" in line or "--editable" in line]
+    assert len(builds) == 2
+    assert all(line.startswith("CROSSRET_FORCE_NATIVE=1 ") for line in builds)
 
 
 def inspect_library(*tool: str) -> str:
