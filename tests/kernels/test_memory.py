@@ -111,11 +111,13 @@ def test_the_workspace_of_heterogeneous_attention_is_bounded(case: str) -> None:
 
 
 def test_the_workspace_of_attention_pooling_is_bounded() -> None:
-    assert peak_rise("pool") <= 96
+    # Chunks that are freed go back to the system at once, or what is measured is in which of them glibc puts the next:
+    # 32 MiB in most runs and 128 in some.
+    assert peak_rise("pool", MALLOC_MMAP_THRESHOLD_="65536", MALLOC_ARENA_MAX="1") <= 48
 
 
-def peak_rise(case: str) -> float:
-    process = run_python("-m", "tests.kernels.peak_memory", case)
+def peak_rise(case: str, **environment: str) -> float:
+    process = run_python("-m", "tests.kernels.peak_memory", case, **environment)
     assert process.returncode == 0, process.stderr
     return float(process.stdout)
 
