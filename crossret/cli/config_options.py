@@ -54,10 +54,11 @@ def _options_of(name: str, configs: Mapping[str, type[Config]]) -> type[Any]:
                 called = option_name(config, field.name)
                 kinds.setdefault(called, {})[owner] = _kind(hints[field.name])
                 texts.setdefault(called, {})[owner] = field.metadata["help"]
-    fields = [
-        (called, Annotated[_united(called, by_owner.values()) | None, option(_help(texts[called], configs))], None)
-        for called, by_owner in kinds.items()
-    ]
+    fields = []
+    for called, by_owner in kinds.items():
+        kind = _united(called, by_owner.values())
+        repeated = {"metavar": "<int>"} if kind == list[int] else {}
+        fields.append((called, Annotated[kind | None, option(_help(texts[called], configs), **repeated)], None))
     return dataclasses.make_dataclass(name, fields)
 
 

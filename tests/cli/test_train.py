@@ -162,6 +162,7 @@ def test_help_of_train_says_which_models_have_an_option(crossret: Cli) -> None:
     assert "--text-encoder <gru|transformer|ngram|lstm>" in text
     assert "Heads of a heterogeneous attention layer. [han] Attention heads of either side. [mhsan, oan]" in text
     assert "Margin of the triplet loss. --" in text
+    assert "--decay-epoch <int> " in text
     assert "two models trained apart" in text
 
 
