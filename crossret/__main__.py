@@ -14,7 +14,8 @@ APP_MODULES = ("typer", "rich", "PIL", "matplotlib", "safetensors", "tomli_w")
 # How OpenMP's threads wait for each other: what a user may have chosen, and what is chosen otherwise. A training has
 # thousands of small operations a second, and by default threads spin for milliseconds after each. On an idle machine
 # that is what is fastest; beside one busy process on two cores, whoever spins keeps the one that is waited for from its
-# core, and training takes 2.5 times as long. So short a spin costs a sixth on the idle machine and leaves 1.5 times.
+# core, and training takes 3.9 times as long. So short a spin costs a sixth on the idle machine and is 1.9 times as fast
+# beside the other: benchmarks/waiting.py.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _SHORT_SPIN = {"GOMP_SPINCOUNT": "2000"}
 

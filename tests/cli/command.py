@@ -12,6 +12,13 @@ import pytest
 from crossret import cli
 
 TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
+TINY_MODELS = {
+    "scan": ["--cross-attention", "ensemble"],
+    "sman": ["--no-location", "--dropout", "0.1"],
+    "han": ["--heads", "2", "--text-encoder", "gru"],
+    "mhsan": ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2", "--text-from-epoch", "0"],
+    "oan": ["--heads", "2", "--text-encoder", "lstm", "--no-inter-attention"],
+}
 COMMANDS = [
     "demo",
     "render-scenes",

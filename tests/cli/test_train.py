@@ -13,7 +13,7 @@ import torch
 
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
-from tests.cli.command import TINY, Cli
+from tests.cli.command import TINY, TINY_MODELS, Cli
 
 
 def test_train_follows_preset_and_options(trained: Path) -> None:
@@ -73,15 +73,6 @@ def test_every_option_of_the_schedule_is_followed(
     (config,) = seen
     assert (config.optimizer, config.weight_decay, config.gradient_norm) == ("adadelta", 0.25, 7)
     assert (config.batch_size, config.seed) == (9, 4)
-
-
-TINY_MODELS = {
-    "scan": ["--cross-attention", "ensemble"],
-    "sman": ["--no-location", "--dropout", "0.1"],
-    "han": ["--heads", "2", "--text-encoder", "gru"],
-    "mhsan": ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2", "--text-from-epoch", "0"],
-    "oan": ["--heads", "2", "--text-encoder", "lstm", "--no-inter-attention"],
-}
 
 
 @pytest.mark.parametrize("model", MODEL_CONFIGS)

@@ -14,7 +14,7 @@ from crossret.files.locks import locked
 from crossret.files.toml import read_toml
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
-from tests.cli.command import TINY, Cli
+from tests.cli.command import TINY, TINY_MODELS, Cli
 
 OPTIONS = [*TINY, "--epochs", "2", "--decay-epoch", "1", "--patience", "5", "--warmup-steps", "3", "--accumulate", "2"]
 
@@ -40,7 +40,7 @@ def test_a_run_s_settings_do_the_same_again(
     monkeypatch.chdir(data.parent)
     first, again = tmp_path / "first", tmp_path / "again"
     command = ["train", data.name, "--output", first, "--model", model, *OPTIONS, "--seed", "3", "--min-count", "5"]
-    assert crossret(*command, "--csv", "--threads", "1") == 0, crossret.err
+    assert crossret(*command, *TINY_MODELS[model], "--csv", "--threads", "1") == 0, crossret.err
     monkeypatch.chdir(tmp_path)  # the data are found from anywhere
     assert crossret("train", "--config", first / "run.toml", "--output", again) == 0, crossret.err
     for path in first.rglob("*"):
