@@ -42,10 +42,9 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def overrules(context: typer.Context, name: str) -> bool:
     """Whether an option was typed that a file has another value of."""
-    value = context.params[name]
-    return context.default_map is not None and name in context.default_map and not _of_file(context, name) and (
-        str(value) != str(context.lookup_default(name))
-    )  # fmt: skip
+    if name not in (context.default_map or {}) or _of_file(context, name):
+        return False
+    return str(context.params[name]) != str(context.lookup_default(name))
 
 
 def without_file(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 
 from crossret.evaluation import DirectionMetrics, RetrievalMetrics
 from crossret.training import TrainingConfig
+from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, TRAIN, assert_same_training, everything, make_model, run
 
 ACCUMULATED = replace(CONFIG, accumulate=4, log_every=1, checkpoint_every=1)  # 6 batches: a step of four, one of two
@@ -63,17 +62,8 @@ def test_accumulated_steps_are_what_is_counted_and_logged(tmp_path: Path) -> Non
 @pytest.mark.parametrize("call", [1, 2, 4, 5, 6, 9])
 def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path, call: int) -> None:
     run(tmp_path / "straight", ACCUMULATED)
-    model = make_model()
-    loss, calls = model.loss, count(1)
-
-    def pressed(*arguments: Any) -> dict[str, torch.Tensor]:
-        if next(calls) == call:
-            signal.raise_signal(signal.SIGINT)
-        return loss(*arguments)
-
-    model.loss = pressed
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "resumed", ACCUMULATED, model=model)
+        run(tmp_path / "resumed", ACCUMULATED, model=press_ctrl_c(make_model(), "loss", call))
     run(tmp_path / "resumed", ACCUMULATED, resume=True)
     assert_same_training(tmp_path / "straight", tmp_path / "resumed")
 
