@@ -77,6 +77,7 @@ def test_the_same_command_goes_on(crossret: Cli, data: Path, tmp_path: Path, end
     assert not (directory / "result.json").exists()
     before = json.loads((directory / "training.json").read_text())
     assert (before["finished"], before["seconds_known"]) == (False, True)
+    assert "running" not in before  # as a training that was killed would leave it
 
     assert crossret(*command) == 0
     (result,) = json.loads((output / "compare.json").read_text())["variants"]
