@@ -1,11 +1,67 @@
-"""Square roots and norms whose gradient at zero is zero, and the pooling of scores, shared by the PyTorch backends."""
+"""Square roots and norms of any finite size whose gradient at zero is zero, and the pooling of scores, shared by the
+PyTorch backends.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 POOLINGS = ("lse", "avg", "sum", "max")
+
+
+class _Range(NamedTuple):
+    """Vectors whose largest magnitude is above `high` are multiplied by `down`, those below `low` by `up`, all powers
+    of two: that rounds nothing, and no square then overflows, nor is one lost that counts.
+
+    The product of two ups and of EPS is finite, and so is the sum of 2²⁸ squares.
+    """
+
+    high: float
+    down: float
+    low: float
+    up: float
+
+
+_SINGLE = _Range(2.0**50, 2.0**-78, 2.0**-50, 2.0**75)
+_RANGES = {
+    torch.float32: _SINGLE,
+    torch.bfloat16: _SINGLE,
+    torch.float64: _Range(2.0**450, 2.0**-574, 2.0**-450, 2.0**524),
+    torch.float16: _Range(torch.inf, 1.0, 0.0, 1.0),  # too narrow to; only "reference" computes in it
+}
+# λ of log-sum-exp pooling below which it is the mean but for a constant and above which it is the maximum, to float64's
+# rounding: its inverse would leave float32's range on the way, in the gradient too.
+_LEAST_LAMBDA, _LARGEST_LAMBDA = 2.0**-64, 2.0**100
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether tensors of the device can be float64."""
+    return device.type != "mps"
+
+
+def power_of_two(magnitudes: Tensor) -> Tensor:
+    """What vectors whose largest magnitude this is are to be multiplied by, so that their squares can be summed.
+
+    1 for all of ordinary size, whose bits stay. A constant to autograd.
+    """
+    high, down, low, up = _RANGES[magnitudes.dtype]
+    magnitudes = magnitudes.detach()
+    return torch.ones_like(magnitudes).masked_fill(magnitudes > high, down).masked_fill(magnitudes < low, up)
+
+
+def scaled(vectors: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
+    """The vectors along `dim`, each times its power of two, and those powers, which keep `dim` as 1."""
+    scale = power_of_two(torch.linalg.vector_norm(vectors.detach(), torch.inf, dim, keepdim=True))
+    return vectors * scale, scale
+
+
+def vector_length(vectors: Tensor) -> Tensor:
+    """‖x‖₂ along the last dimension, with gradient 0 at x = 0."""
+    vectors, scale = scaled(vectors)
+    return safe_sqrt(vectors.square().sum(-1)) / scale.squeeze(-1)
 
 
 def safe_sqrt(squares: Tensor) -> Tensor:
@@ -16,8 +72,8 @@ def safe_sqrt(squares: Tensor) -> Tensor:
 
 def safe_normalize(features: Tensor) -> Tensor:
     """Unit rows x / ‖x‖ (SCAN Eq. 1); a zero row stays zero and gets no gradient."""
-    norm = safe_sqrt(features.square().sum(-1, keepdim=True))
-    return safe_divide(features, norm)
+    features, _ = scaled(features)
+    return safe_divide(features, safe_sqrt(features.square().sum(-1, keepdim=True)))
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -27,9 +83,18 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
-    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, and the sum and maximum of its ablations."""
+    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, and the sum and maximum of its ablations.
+
+    Values of "lse" are cosines.
+    """
     if pooling == "lse":
-        return torch.logsumexp(lambda_lse * values.masked_fill(~mask, -torch.inf), -1) / lambda_lse
+        if lambda_lse > _LARGEST_LAMBDA:
+            return values.masked_fill(~mask, -torch.inf).amax(-1)  # ties share its gradient
+        if lambda_lse < _LEAST_LAMBDA:
+            return pool(values, mask, "avg", 1.0) + mask.sum(-1).to(values.dtype).log() / lambda_lse
+        largest = values.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
+        shifted = (lambda_lse * (values - largest)).masked_fill(~mask, -torch.inf)
+        return largest.squeeze(-1) + torch.logsumexp(shifted, -1) / lambda_lse
     if pooling == "max":
         return values.masked_fill(~mask, -torch.inf).max(-1).values
     total = values.masked_fill(~mask, 0).sum(-1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from crossret_kernels.arithmetic import safe_sqrt
+from crossret_kernels.arithmetic import has_float64, safe_sqrt, scaled, vector_length
 from crossret_kernels.ragged import Ragged, pad
 
 WORKSPACE_BYTES = 32 * 2**20
@@ -74,14 +74,34 @@ class Attention:
         """‖Σ_c p_c c‖ of every query (…, Q) for weights p (…, C, Q).
 
         Where each context meets many queries, by the Gram form and without the attended vectors; in float64, as where
-        contexts nearly cancel the sum is far smaller than its terms and float32 loses it. In a pair of its own, whose
-        Gram matrix costs more than its attended vectors, from those.
+        contexts nearly cancel the sum is far smaller than its terms and float32 loses it. From the attended vectors in
+        a pair of its own, whose Gram matrix costs more, and on devices without float64.
         """
         if self.lead == "p":
-            return safe_sqrt((weights.mT @ self.contexts).square().sum(-1))
-        contexts, p = self.contexts.double(), weights.double()
+            return vector_length(weights.mT @ self.contexts)
+        if not has_float64(weights.device):
+            return self._attended_norms_by_columns(weights)
+        contexts, scale = scaled(self.contexts.double(), (-2, -1))
+        p = weights.double()
         product = torch.einsum(f"{self.owner}xy,{self.lead}yq->{self.lead}xq", contexts @ contexts.mT, p)
-        return safe_sqrt((p * product).sum(-2).clamp(min=0).to(weights.dtype))
+        norms = safe_sqrt((p * product).sum(-2).clamp(min=0)) / self._of_owners(scale.squeeze(-1))
+        return norms.to(weights.dtype)
+
+    def _attended_norms_by_columns(self, weights: Tensor) -> Tensor:
+        """From as many columns of the attended vectors at a time as half the workspace holds; none are kept."""
+        contexts, scale = scaled(self.contexts, (-2, -1))
+        rows = weights.numel() // weights.size(-2)
+        size = max(1, WORKSPACE_BYTES // (2 * weights.itemsize * rows))
+
+        def squares(p: Tensor, columns: Tensor) -> Tensor:
+            return (p.mT @ self._of_owners(columns)).square().sum(-1)
+
+        parts = [recomputed(squares, weights, columns) for columns in contexts.split(size, -1)]
+        return safe_sqrt(torch.stack(parts).sum(0)) / self._of_owners(scale.squeeze(-1))
+
+    def _of_owners(self, values: Tensor) -> Tensor:
+        """Values (items, …) of context items, to broadcast against those of "…"."""
+        return values.unsqueeze(1 - self.lead.index(self.owner))
 
 
 def chunked_scores(

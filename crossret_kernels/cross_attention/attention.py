@@ -6,17 +6,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, safe_divide, safe_sqrt
+from crossret_kernels.arithmetic import pool, power_of_two, safe_divide, safe_sqrt, scaled, vector_length
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
+UNSHIFTED = 1e38  # λ₁ up to which the logits of normalised similarities, −1 to 1, cannot overflow
 
 
 def attention_logits(
     similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: CrossAttentionOptions
 ) -> Tensor:
-    """λ₁·n of kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding."""
+    """λ₁·n of kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
+
+    Less the largest of a query's where that could overflow: the softmax over contexts is the same.
+    """
     queries = query_mask[..., None, :]
+    contexts = context_mask[..., :, None]
     x = similarities.masked_fill(~queries, 0)
     if options.clips:
         x = F.leaky_relu(x, options.clip_slope)
@@ -25,17 +30,25 @@ def attention_logits(
     elif options.norm == "none":
         n = x
     else:
+        x, scale = scaled(x)
         norm = (
             x.abs().sum(-1, keepdim=True) if options.norm == "l1norm" else safe_sqrt(x.square().sum(-1, keepdim=True))
         )
-        n = safe_divide(x, norm.where(norm == 0, norm + EPS))
-    return (options.lambda_softmax * n).masked_fill(~context_mask[..., :, None], -torch.inf)
+        n = safe_divide(x, norm.where(norm == 0, norm + EPS * scale))
+    factor = options.lambda_softmax
+    if factor != 0 and (options.norm == "none" or abs(factor) > UNSHIFTED):
+        extremum, least = (torch.amax, -torch.inf) if factor > 0 else (torch.amin, torch.inf)
+        n = n - extremum(n.detach().masked_fill(~contexts, least), -2, keepdim=True)
+    return (factor * n).masked_fill(~contexts, -torch.inf)
 
 
 def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor) -> Tensor:
     """The cosine of SCAN Eq. 4 of every query from q·a and ‖a‖ (…, Q)."""
-    lengths = safe_sqrt(queries.square().sum(-1)) * attended_norms
-    return safe_divide(products, lengths.where(lengths == 0, lengths.clamp(min=EPS)))
+    lengths = vector_length(queries)
+    scales = power_of_two(lengths), power_of_two(attended_norms)
+    product, floor = lengths * scales[0] * (attended_norms * scales[1]), EPS * scales[0] * scales[1]
+    floored = (product != 0) & (product < floor)
+    return safe_divide(products * scales[0] * scales[1], floor.where(floored, product))
 
 
 def score_with_attention(

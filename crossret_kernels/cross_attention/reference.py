@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, safe_normalize, safe_sqrt
+from crossret_kernels.arithmetic import pool, safe_normalize, vector_length
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.ragged import Ragged
@@ -43,5 +43,4 @@ def _attend(
     alpha = torch.softmax(attention_logits(s, context_mask, query_mask, options), -2)
     attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
     products = (queries * attended).sum(-1)
-    norms = safe_sqrt(attended.square().sum(-1))
-    return alpha, relevances(products, norms, queries), context_mask, query_mask
+    return alpha, relevances(products, vector_length(attended), queries), context_mask, query_mask

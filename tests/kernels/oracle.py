@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,7 @@ def scan_attention(
         unscaled = np.exp(lambda_softmax * n[:, q] - (lambda_softmax * n[:, q]).max())
         weights.append(unscaled / unscaled.sum())
         attended = weights[-1] @ contexts
-        length = np.linalg.norm(query) * np.linalg.norm(attended)
-        relevances.append(float(query @ attended) / max(length, EPS) if length != 0 else 0.0)
+        relevances.append(_cosine(query, attended))
     return np.array(weights), np.array(relevances)
 
 
@@ -52,12 +52,21 @@ def maxsim_score(regions: Array, words: Array, direction: str, pooling: str, nor
 
 def pooled(values: Array, pooling: str, lambda_lse: float) -> float:
     if pooling == "lse":
-        return float(np.log(np.exp(lambda_lse * values).sum()) / lambda_lse)
+        largest = values.max()
+        return float(largest + np.log(np.exp(lambda_lse * (values - largest)).sum()) / lambda_lse)
     return float({"avg": np.mean, "sum": np.sum, "max": np.max}[pooling](values))
 
 
 def _unit(features: Array) -> Array:
-    return np.array([row / np.linalg.norm(row) if np.linalg.norm(row) > 0 else row for row in features])
+    return np.array([row / math.hypot(*row) if row.any() else row for row in features])
+
+
+def _cosine(query: Array, attended: Array) -> float:
+    lengths = math.hypot(*query), math.hypot(*attended)
+    if not all(lengths):
+        return 0.0
+    product = float(query @ attended)
+    return product / EPS if math.prod(lengths) < EPS else product / lengths[0] / lengths[1]
 
 
 def _normalised(row: Array, mode: str) -> Array:
@@ -66,7 +75,7 @@ def _normalised(row: Array, mode: str) -> Array:
         e = np.exp(row - row.max())
         return e / e.sum()
     if mode in ("l2norm", "clipped_l2norm"):
-        norm = float(np.sqrt((row**2).sum()))
+        norm = math.hypot(*row)
     elif mode in ("l1norm", "clipped_l1norm"):
         norm = float(np.abs(row).sum())
     else:
