@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crossret_kernels import chunked, maxsim_scores, scan_scores
 from crossret_kernels.arithmetic import pool, vector_length
 from crossret_kernels.checks import FLOAT32_MAX, FLOAT32_TINY
-from crossret_kernels.cross_attention.attention import attention_logits
+from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS, Features, examples, nearly_cancelling
@@ -66,13 +66,13 @@ def well_posed(regions: Tensor, words: Tensor, options: dict[str, Any]) -> bool:
     batch = Features(regions.double(), words.double(), *lengths, None)
     if not settled.all() or least_attended(batch, options) < 1e-2:
         return False
-    _, _, relevances = scan_scores(
+    _, _, cosines = scan_scores(
         batch.regions, batch.words, pairs=ALL_PAIRS, return_attention=True, backend="reference", **options
     )
     # Of one query n is 1, 0 or −1 whatever its similarity: λ meets what rounding leaves of its gradient, zero.
-    alone = relevances.size(1) == 1 and options["raw_feature_norm"].endswith(("l1norm", "l2norm"))
+    alone = cosines.size(1) == 1 and options["raw_feature_norm"].endswith(("l1norm", "l2norm"))
     sharp = {"max": FLOAT32_MAX, "lse": options["lambda_lse"]}.get(options["pooling"], 0.0)
-    apart = relevances.sort(-1).values.diff(dim=-1)
+    apart = cosines.sort(-1).values.diff(dim=-1)
     return not (alone and abs(options["lambda_softmax"]) > 1e3) and (
         sharp < 100 or bool(((apart > 1e-4) & (sharp * apart > 1e3)).all())
     )
@@ -260,6 +260,12 @@ def test_compiled_calls_have_no_branches_on_values() -> None:
         compiled = torch.compile(outputs, fullgraph=True, backend="aot_eager")
         for ours, theirs in zip(compiled(regions, **options), outputs(regions, **options), strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+def test_cosines_whose_lengths_multiply_beyond_float32() -> None:
+    norms = torch.tensor([1e30, 1e-30])
+    cosines = relevances(torch.tensor([1e38, 0.5]), norms, torch.tensor([[1e30, 0.0], [0.0, 1e30]]))
+    torch.testing.assert_close(cosines, torch.tensor([1e-22, 0.5]), rtol=1e-5, atol=0)
 
 
 # --- devices without float64
