@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
-from benchmarks.cases import SETTINGS, TRAINING_BATCH, Inputs
+from benchmarks.cases import SETTINGS, TRAINING_BATCH
 from benchmarks.checks import check_scores
 from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS, PRODUCT, sample, scan
 from benchmarks.loops import scan_loop
-from benchmarks.measure import Bench
-from crossret_kernels import triplet_loss
+from benchmarks.measure import Bench, training_step
 
 # What torch's own compiler warns of is no concern of ours.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
@@ -66,12 +63,6 @@ def test_forward_in_bfloat16_on_one_thread(bench: Bench, setting: str, name: str
 @pytest.mark.parametrize("name", [pytest.param("loop", marks=FULL), "torch", FASTEST])
 def test_contexts_that_nearly_cancel(bench: Bench, setting: str, name: str) -> None:
     score(bench, setting, torch.float32, name, centred=True)
-
-
-def training_step(call: Callable[[], Tensor], inputs: Inputs) -> Callable[[], tuple[Tensor, ...]]:
-    """Gradients in both sides' features of the hardest-negative loss over the scores that `call` gives for `inputs`."""
-    leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
-    return lambda: torch.autograd.grad(triplet_loss(call()), leaves)
 
 
 @BOTH_WAYS

@@ -13,6 +13,7 @@ from torch import Tensor
 from benchmarks.cases import Case, Inputs
 from benchmarks.floor import Floor
 from benchmarks.memory import peak_mebibytes
+from crossret_kernels import triplet_loss
 
 R = TypeVar("R", bound=Tensor | Sequence[Tensor])
 
@@ -21,6 +22,12 @@ SHORTEST = 1e-3  # a round shorter than this is timed as several calls
 # What a training step is set beside: scores, the same again with their gradients, and one product for either side's
 # features. A yardstick and no bound: pairs without a gradient, most of a hardest-negative loss's, need the first alone.
 STEP_PRODUCTS = 4
+
+
+def training_step(call: Callable[[], Tensor], inputs: Inputs) -> Callable[[], tuple[Tensor, ...]]:
+    """Gradients in both sides' features of the hardest-negative loss over the scores that `call` gives for `inputs`."""
+    leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
+    return lambda: torch.autograd.grad(triplet_loss(call()), leaves)
 
 
 @dataclass(frozen=True)

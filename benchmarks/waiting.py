@@ -43,7 +43,7 @@ def measure(scenes: Path, *, epochs: int, repeats: int) -> dict[str, dict[str, f
     turns = [(load, policy) for load in LOADS for _ in range(repeats) for policy in POLICIES]
     rates: dict[str, dict[str, list[float]]] = {load: {policy: [] for policy in POLICIES} for load in LOADS}
     for load, policy in track(turns, "training"):
-        with _busy(LOADS[load]):
+        with busy_processes(LOADS[load]):
             rates[load][policy] += training_rates(scenes, epochs, POLICIES[policy])
     return {load: {policy: statistics.median(found) for policy, found in each.items()} for load, each in rates.items()}
 
@@ -60,7 +60,7 @@ def training_rates(scenes: Path, epochs: int, policy: Mapping[str, str]) -> list
 
 
 @contextmanager
-def _busy(processes: int) -> Iterator[None]:
+def busy_processes(processes: int) -> Iterator[None]:
     """So many processes that compute meanwhile."""
     started = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(processes)]
     try:
