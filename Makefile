@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
-CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/*.cpp)
+CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/*.cpp tests/native/*.cpp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test aarch64 sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, install everything for development
 
@@ -25,6 +25,12 @@ PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist wor
 test: lint  ## check the sources, then run the test suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
+
+aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user
+	@missing=; command -v aarch64-linux-gnu-g++ >/dev/null || missing=' g++-aarch64-linux-gnu'; \
+		command -v qemu-aarch64 >/dev/null || missing="$$missing qemu-user"; \
+		[ -z "$$missing" ] || { echo "make aarch64 needs Debian's$$missing: apt-get install$$missing" >&2; exit 1; }
+	$(BIN)/python -m pytest -rs -m '' tests/native
 
 # A tree of its own, with the library built with sanitizers in it. Their runtimes come first in the process, and the C++
 # library with them: they must see its exceptions. Tests of memory measure and break that of the plain library.

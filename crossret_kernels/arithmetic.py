@@ -13,8 +13,8 @@ POOLINGS = ("lse", "avg", "sum", "max")
 
 
 class _Range(NamedTuple):
-    """Vectors whose largest magnitude is above `high` are multiplied by `down`, those below `low` by `up`, all powers
-    of two: that rounds nothing, and no square then overflows, nor is one lost that counts.
+    """Vectors of lengths above `high` are multiplied by `down`, those below `low` by `up`, all powers of two: that
+    rounds nothing, and no square then overflows, nor is one lost that counts.
 
     The product of two ups and of EPS is finite, and so is the sum of 2²⁸ squares.
     """
@@ -42,26 +42,27 @@ def has_float64(device: torch.device) -> bool:
     return device.type != "mps"
 
 
-def power_of_two(magnitudes: Tensor) -> Tensor:
-    """What vectors whose largest magnitude this is are to be multiplied by, so that their squares can be summed.
+def power_of_two(lengths: Tensor) -> Tensor:
+    """What vectors of these lengths are to be multiplied by, so that their squares can be summed.
 
-    1 for all of ordinary size, whose bits stay. A constant to autograd.
+    1 for all of ordinary size, whose bits stay. A constant to autograd. Lengths may have overflowed or vanished.
     """
-    high, down, low, up = _RANGES[magnitudes.dtype]
-    magnitudes = magnitudes.detach()
-    return torch.ones_like(magnitudes).masked_fill(magnitudes > high, down).masked_fill(magnitudes < low, up)
+    high, down, low, up = _RANGES[lengths.dtype]
+    lengths = lengths.detach()
+    return torch.ones_like(lengths).masked_fill(lengths > high, down).masked_fill(lengths < low, up)
 
 
 def scaled(vectors: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
     """The vectors along `dim`, each times its power of two, and those powers, which keep `dim` as 1."""
-    scale = power_of_two(torch.linalg.vector_norm(vectors.detach(), torch.inf, dim, keepdim=True))
+    # Their lengths tell whether squares overflow or vanish; PyTorch takes far longer to find a largest magnitude.
+    scale = power_of_two(vectors.detach().square().sum(dim, keepdim=True).sqrt())
     return vectors * scale, scale
 
 
 def vector_length(vectors: Tensor) -> Tensor:
     """‖x‖₂ along the last dimension, with gradient 0 at x = 0."""
-    vectors, scale = scaled(vectors)
-    return safe_sqrt(vectors.square().sum(-1)) / scale.squeeze(-1)
+    scale = power_of_two(torch.linalg.vector_norm(vectors.detach(), dim=-1))
+    return torch.linalg.vector_norm(vectors * scale[..., None], dim=-1) / scale
 
 
 def safe_sqrt(squares: Tensor) -> Tensor:

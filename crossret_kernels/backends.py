@@ -20,6 +20,7 @@ BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
 # What backend=None takes the first of that can serve the call; "torch" can serve all, on any device.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
+_ENVIRONMENT_KEY = os.environ.encodekey(ENVIRONMENT_VARIABLE)
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
@@ -96,25 +97,42 @@ def select_backend(
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
-
-    def refusal(backend: str) -> str | None:
-        reason = unsupported_reason(backend, device, dtype)
-        if reason not in (None, NATIVE_MISSING) or not refusals or backend not in refusals:
-            return reason
-        return refusals[backend]() or reason  # what has no kernel does not miss the library
-
-    name = requested if requested is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
+    name = requested if requested is not None else _named_by_environment()
     if name is None:
-        if NATIVE_MISSING is not None and refusal("cpu") == NATIVE_MISSING and not torch.compiler.is_compiling():
+        missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
+        if missed and not torch.compiler.is_compiling():
             _warn_of_slow_scores()
-        return next(backend for backend in FASTEST_FIRST.get(device.type, ("torch",)) if refusal(backend) is None)
+        for backend in FASTEST_FIRST.get(device.type, ()):
+            if _refusal(backend, device, dtype, refusals) is None:
+                return backend
+        return "torch"
     if name not in BACKENDS:
         source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
         raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-    reason = refusal(name)
+    reason = _refusal(name, device, dtype, refusals)
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
+
+
+def _named_by_environment() -> str | None:
+    """CROSSRET_BACKEND, None where it is empty or not set.
+
+    The latter os.environ tells by an exception, which costs as much as a small score, and what it keeps without one.
+    """
+    kept = getattr(os.environ, "_data", None)
+    if kept is not None and _ENVIRONMENT_KEY not in kept:
+        return None
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None
+
+
+def _refusal(
+    backend: str, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None
+) -> str | None:
+    reason = unsupported_reason(backend, device, dtype)
+    if not refusals or backend not in refusals or reason not in (None, NATIVE_MISSING):
+        return reason
+    return refusals[backend]() or reason  # what has no kernel does not miss the library
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -11,6 +13,24 @@ DIRECTIONS = ("t2i", "i2t")
 # Of what the kernels compute with.
 FLOAT32_MAX = torch.finfo(torch.float32).max
 FLOAT32_TINY = torch.finfo(torch.float32).tiny
+
+Options = TypeVar("Options")
+
+
+def checked(kind: Callable[..., Options], *values: Any) -> Options:
+    """`kind` of these values: immutable options, whose checks cost as much as a small score and so run once."""
+    if torch.compiler.is_compiling():  # which does not know caches
+        return kind(*values)
+    try:
+        return cast("Options", _kept(kind, *values))
+    except TypeError:  # a value that is no key, or that the checks refuse: they tell
+        pass
+    return kind(*values)
+
+
+@lru_cache(typed=True)  # 1 is no flag, and equals True
+def _kept(kind: Callable[..., Any], *values: Any) -> Any:
+    return kind(*values)
 
 
 def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from crossret_kernels.arithmetic import has_float64, safe_sqrt, scaled, vector_length
-from crossret_kernels.ragged import Ragged, pad
+from crossret_kernels.inputs import checkable
+from crossret_kernels.ragged import Ragged
 
 WORKSPACE_BYTES = 32 * 2**20
 _ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer
@@ -120,19 +121,19 @@ def chunked_scores(
         return chunked_pairs(regions, words, pairs, lambda block: (scorer(block),), transform)[0]
     if not len(regions) or not len(words):
         return _no_scores(regions, words, transform)
-    image_chunks = _split(regions, _chunk_rows(regions, words))
-    caption_chunks = _split(words, _chunk_rows(words, regions))
+    image_chunks = split(regions, _chunk_rows(regions, words))
+    caption_chunks = split(words, _chunk_rows(words, regions))
 
-    def cross(v: Tensor, e: Tensor, v_lengths: Sequence[int], e_lengths: Sequence[int]) -> Tensor:
-        (v, v_mask), (e, e_mask) = pad(_prepared(v, transform), v_lengths), pad(_prepared(e, transform), e_lengths)
-        s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
-        return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
+    def crossed(images: Ragged, captions: Ragged) -> Tensor:
+        def cross(v: Tensor, e: Tensor) -> Tensor:
+            (v, v_mask), (e, e_mask) = replace(images, values=v).padded(), replace(captions, values=e).padded()
+            v, e = _prepared(v, transform), _prepared(e, transform)
+            s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
+            return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
 
-    rows = []
-    for v, v_lengths in image_chunks:
-        scored = [recomputed(cross, v, e, v_lengths, e_lengths) for e, e_lengths in caption_chunks]
-        rows.append(torch.cat(scored, 1))
-    return torch.cat(rows)
+        return recomputed(cross, images.values, captions.values)
+
+    return torch.cat([torch.cat([crossed(v, e) for e in caption_chunks], 1) for v in image_chunks])
 
 
 def chunked_pairs(
@@ -191,8 +192,13 @@ def recomputed(function: Callable[..., Result], *arguments: object) -> Result:
 def _chunk_rows(side: Ragged, other: Ragged) -> int:
     """Padded rows of `side` in a chunk: both sides get the square root of the workspace, or what the other leaves."""
     cells = WORKSPACE_BYTES // (4 * _ARRAYS_PER_CELL)
-    total = int(other.lengths.max()) * len(other)
-    return max(int(cells**0.5), cells // total)
+    longest = other.width if _alike(other) else int(other.extents.max())
+    return max(int(cells**0.5), cells // (longest * len(other)))
+
+
+def _alike(side: Ragged) -> bool:
+    """Whether items are cut into chunks by the width alone: lengths may not be looked at while torch.compile traces."""
+    return side.by_width or (side.offsets is None and not checkable())
 
 
 def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
@@ -208,8 +214,16 @@ def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
     return groups
 
 
-def _split(side: Ragged, rows: int) -> list[tuple[Tensor, list[int]]]:
-    """Packed rows of successive items whose padded form stays within `rows`, and the items' lengths."""
-    groups = runs(side.lengths.tolist(), rows)
-    pieces = side.packed().split([sum(group) for group in groups])
-    return list(zip(pieces, groups, strict=True))
+def split(side: Ragged, rows: int) -> list[Ragged]:
+    """Successive items whose padded form stays within `rows`, at the width of their longest; at least one at a time."""
+    if _alike(side):
+        width = side.width
+        size = max(1, rows // width)
+        return [side.sliced(first, min(first + size, len(side)), width) for first in range(0, len(side), size)]
+    if side.offsets is not None:
+        side = replace(side, offsets=side.offsets.cpu())  # which is waited for once
+    pieces, start = [], 0
+    for group in runs(side.extents.tolist(), rows):
+        pieces.append(side.sliced(start, start + len(group), max(group)))
+        start += len(group)
+    return pieces

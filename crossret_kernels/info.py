@@ -53,9 +53,12 @@ def _triton() -> str:
 
 def _selected_isa() -> str:
     try:
-        return f"running {torch.ops.crossret.selected_cpu_isa()}"
+        chosen = {dtype: torch.ops.crossret.selected_cpu_isa(dtype) for dtype in ("float32", "bfloat16", "float16")}
     except RuntimeError as error:
         return f"no call is served: {error}"
+    if len(set(chosen.values())) == 1:
+        return f"running {chosen['float32']}"
+    return "running " + ", ".join(f"{isa} ({dtype})" for dtype, isa in chosen.items())
 
 
 def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:

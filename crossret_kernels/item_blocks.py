@@ -5,17 +5,24 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.ragged import Features, Lengths, as_int64, as_integers, as_ragged, check_floating, is_offsets
-
-StoredFeatures: TypeAlias = "Features | NDArray[Any] | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]"
-StoredLengths: TypeAlias = "Lengths | NDArray[Any]"
+from crossret_kernels.arrays import as_tensor, check_array
+from crossret_kernels.inputs import (
+    Array,
+    Features,
+    Lengths,
+    as_int64,
+    as_integers,
+    as_ragged,
+    check_floating,
+    is_offsets,
+)
 
 # Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20
@@ -43,20 +50,22 @@ class ItemBlocks(Protocol[Block]):
 
 @dataclass(frozen=True)
 class FeatureBlocks:
-    """One side's features; a block of them is ``(features, lengths)`` as the scores take them.
+    """One side's features; a block of them is ``(features, lengths, mask)`` as the scores take them.
 
     Attributes:
-        values: (n, L, D) padded, (rows, D) packed, or a list of (L_i, D) tensors.
+        values: (n, L, D) padded, (rows, D) packed, or a list of (L_i, D) items.
         offsets: (n + 1,) int64 on the CPU, where each item's rows begin among all that are stored, and where they end.
-        lengths: (n,) int64, valid rows of padded items; None where all are, and for the other layouts.
+        lengths: (n,) int64, valid rows of padded items; None where all are or a mask tells, and for the other layouts.
+        mask: (n, L) bool, valid rows of padded items; None where there is none.
         block_rows: how many rows a block may have, unless a single item has more.
         staging: (≥ block_rows, D) what blocks of an array are read into; empty for tensors.
         device: where such blocks go.
     """
 
-    values: Tensor | NDArray[Any] | Sequence[Tensor]
+    values: Array | Sequence[Array]
     offsets: Tensor
     lengths: Tensor | None
+    mask: Tensor | None
     block_rows: int
     staging: Tensor
     device: torch.device
@@ -64,45 +73,39 @@ class FeatureBlocks:
     @classmethod
     def of(
         cls,
-        features: StoredFeatures,
-        lengths: StoredLengths,
+        features: Features,
+        lengths: Lengths,
+        mask: Array | None = None,
         *,
-        name: str,
-        lengths_name: str,
+        names: tuple[str, str, str],
         item: str,
         device: torch.device,
         dtype: torch.dtype | None = None,
+        empty: bool = False,
     ) -> FeatureBlocks:
         """Checks one side as `as_ragged` does, the whole of it, without reading or copying features.
 
         Args:
-            features: what `as_ragged` takes, or NumPy arrays: padded (n, L, D) or packed ``(values (rows, D),
-                cu_seqlens)`` of float16, float32 or float64.
-            lengths: rows of each padded item.
-            name, lengths_name, item: what errors call them.
+            features, lengths, mask, names, item, empty: as `as_ragged` takes them.
             device: where blocks of an array go; tensors stay where they are.
             dtype: what blocks of an array are cast to; None leaves them as they are.
         """
-        sizes = _integers(lengths, lengths_name)
-        if isinstance(features, tuple) and len(features) == 2 and isinstance(features[1], np.ndarray):
-            features = (features[0], _integers(features[1], f"{name}[1] (cu_seqlens)"))
+        name, lengths_name, _ = names
+        sizes = None if lengths is None else as_integers(lengths, lengths_name)
         values: Any = features
         check: Any = features
         if isinstance(features, (Tensor, np.ndarray)):
             check = _stand_in(features, name)
         elif isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
-            check = (_stand_in(features[0], f"{name}[0]"), features[1])
+            values = features[0]
+            check = (_stand_in(values, f"{name}[0]"), as_tensor(features[1], f"{name}[1] (cu_seqlens)"))
         elif isinstance(features, Sequence):
-            check = [
-                _stand_in(feature, f"{name}[{index}]") if isinstance(feature, Tensor) else feature
-                for index, feature in enumerate(features)
-            ]
-        ragged = as_ragged(check, sizes, name=name, lengths_name=lengths_name, item=item)
+            check = [_stand_in(feature, f"{name}[{index}]") for index, feature in enumerate(features)]
+        ragged = as_ragged(check, sizes, mask, names, item, empty)
         if isinstance(check, Tensor):
             offsets = torch.arange(len(ragged) + 1) * check.size(1)
-            sizes = None if sizes is None else as_integers(sizes, lengths_name)
         elif isinstance(check, tuple):
-            values, offsets = values[0], as_int64(check[1], f"{name}[1] (cu_seqlens)").cpu()
+            offsets = as_int64(check[1], f"{name}[1] (cu_seqlens)").cpu()
         else:
             offsets = torch.tensor([0, *(len(feature) for feature in check)]).cumsum(0)
         stored = ragged.values.dtype
@@ -112,7 +115,7 @@ class FeatureBlocks:
         longest = int(offsets.diff().max()) if len(ragged) else 0
         rows = min(max(block_rows, longest), int(offsets[-1])) if isinstance(values, np.ndarray) else 0
         staging = torch.empty(rows, dim, dtype=dtype)
-        return cls(values, offsets, sizes, block_rows, staging, device)
+        return cls(values, offsets, sizes, ragged.mask, block_rows, staging, device)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -128,15 +131,21 @@ class FeatureBlocks:
             start = stop
         return runs
 
-    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None]:
+    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None]:
         """Views of tensors; of an array a copy, which the next one takes the place of."""
         if not isinstance(self.values, (Tensor, np.ndarray)):
-            return self.values[run], None
+            return [self._item(item) for item in self.values[run]], None, None
         if self.values.ndim == 3:
-            return self._read(self.values[run]), None if self.lengths is None else self.lengths[run]
+            mask = None if self.mask is None else self.mask[run]
+            if mask is not None and isinstance(self.values, np.ndarray):
+                mask = mask.to(self.device)
+            return self._read(self.values[run]), None if self.lengths is None else self.lengths[run], mask
         offsets = self.offsets[run.start : run.stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        return (self._read(self.values[first:last]), offsets - first), None
+        return (self._read(self.values[first:last]), offsets - first), None, None
+
+    def _item(self, item: Array) -> Tensor:
+        return item if isinstance(item, Tensor) else as_tensor(item, "item").to(self.device, self.staging.dtype)
 
     def _read(self, values: Tensor | NDArray[Any]) -> Tensor:
         if isinstance(values, Tensor):
@@ -149,7 +158,7 @@ class FeatureBlocks:
         return block.to(self.device)
 
 
-def device_of(*sides: StoredFeatures) -> torch.device:
+def device_of(*sides: Features) -> torch.device:
     """Where the first tensor among features is; the CPU where all are arrays."""
     for side in sides:
         first = side[0] if isinstance(side, (tuple, list)) and side else side
@@ -158,20 +167,10 @@ def device_of(*sides: StoredFeatures) -> torch.device:
     return torch.device("cpu")
 
 
-def _integers(integers: StoredLengths, name: str) -> Any:
-    """NumPy's integers as a tensor, for the checks that tensors go through; anything else as it is."""
-    if not isinstance(integers, np.ndarray):
-        return integers
-    _check_unmasked(integers, name)
-    if integers.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, not {integers.dtype}")
-    return torch.from_numpy(integers.astype(np.int64))
-
-
 def _stand_in(features: Any, name: str) -> Any:
     """A tensor of the same shape and dtype without values: checks on it touch no memory and copy none."""
     if isinstance(features, np.ndarray):
-        _check_unmasked(features, name)
+        check_array(features, name)
         if features.dtype not in _DTYPES:
             raise TypeError(f"{name} must be float16, float32 or float64, not {features.dtype}")
         return torch.empty(features.shape, dtype=_DTYPES[features.dtype], device="meta")
@@ -179,12 +178,6 @@ def _stand_in(features: Any, name: str) -> Any:
         check_floating(features, name)
         return torch.empty_like(features, device="meta")
     return features
-
-
-def _check_unmasked(array: NDArray[Any], name: str) -> None:
-    """What a mask hides would be read as if it were valid."""
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} must be an array without a mask, not a MaskedArray: fill or cut what it hides")
 
 
 def release_pages(values: NDArray[Any]) -> None:

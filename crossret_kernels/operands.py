@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import check_floating
+from crossret_kernels.arrays import as_tensor
+from crossret_kernels.inputs import check_floating
 
 
 def check_operand(
     name: str, operand: object, features: Tensor, features_name: str, form: str, sizes: Sequence[int]
 ) -> Tensor:
-    """The operand, of shape `sizes`, which `form` spells out, on the device of the features.
+    """The operand as a tensor, of shape `sizes`, which `form` spells out, on the device of the features.
 
     Its dtype is any floating one but float64, which goes with float64 alone. Raises TypeError or ValueError that names
     it.
     """
+    operand = as_tensor(operand, name)
     if not isinstance(operand, Tensor):
         raise TypeError(f"{name} must be a {form} tensor, not {type(operand).__name__}")
     check_floating(operand, name)

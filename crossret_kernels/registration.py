@@ -4,69 +4,115 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
-_RAGGED = (
-    "Tensor regions, Tensor? region_offsets, Tensor? region_lengths, "
-    "Tensor words, Tensor? word_offsets, Tensor? word_lengths, Tensor? pairs"
-)
-_TENSORS = 7  # arguments of _RAGGED, ahead of an operation's options
-_REGIONS, _WORDS = 0, 3  # which of them get gradients
 
 
-def define_scores(name: str, options: str, module: str | None = None) -> Callable[..., Tensor]:
+class Operand(NamedTuple):
+    """A tensor that an operation takes: its name, its kind in schema notation, and whether gradients go to it."""
+
+    name: str
+    kind: str = "Tensor?"
+    differentiable: bool = False
+
+
+def _side(features: str, item: str) -> tuple[Operand, ...]:
+    return Operand(features, "Tensor", True), *(Operand(f"{item}_{part}") for part in ("offsets", "lengths", "mask"))
+
+
+# As `Ragged.tensors` gives them. Masks are (n, L) bool, of padded features alone.
+SIDES = (*_side("regions", "region"), *_side("words", "word"), Operand("pairs"))
+UNMASKED_SIDES = tuple(operand for operand in SIDES if not operand.name.endswith("_mask"))
+# As `Ragged.listed` does: several items without offsets, lengths or mask, or one tensor with them.
+LISTED_SIDES = tuple(operand._replace(kind="Tensor[]") if operand.differentiable else operand for operand in SIDES)
+
+
+def define_scores(
+    name: str, options: str, module: str | None = None, operands: Sequence[Operand] = SIDES
+) -> Callable[..., Tensor]:
     """Registers ``crossret::<name>`` and ``crossret::<name>_backward``, which score images and captions.
 
-    Both take the two ragged sides and the pairs, then `options`, in schema notation. Their kernels are `scores` and
-    `gradients` of `module`, imported at the first call; without one they live in csrc and are registered when the
-    native library loads. Scores are (n_images, n_captions) or (P,), float32. Returns the operation as a function that
-    is differentiable under `torch.func` too.
+    Both take the operands, among which are those of two ragged sides and the pairs, then `options`, in schema notation.
+    The second begins with the scores' gradients and ends with a flag for each differentiable operand, whether its
+    gradient is wanted; it returns theirs. Their kernels are `scores` and `gradients` of `module`, imported at the first
+    call; without one they live in csrc and are registered when the native library loads. Scores are (n_images,
+    n_captions) or (P,), float32. Returns the operation as a function that is differentiable under `torch.func` too.
     """
     tags = (torch.Tag.pt2_compliant_tag,)
-    _LIBRARY.define(f"{name}({_RAGGED}, {options}) -> Tensor", tags=tags)
-    _LIBRARY.define(
-        f"{name}_backward(Tensor grad_scores, {_RAGGED}, {options}, bool regions_need_grad, bool words_need_grad)"
-        " -> (Tensor, Tensor)",
-        tags=tags,
-    )
-    torch.library.register_fake(f"crossret::{name}", _fake_scores, lib=_LIBRARY)
-    torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients, lib=_LIBRARY)
+    tensors = _schema(operands)
+    differentiable = [index for index, operand in enumerate(operands) if operand.differentiable]
+    flags = ", ".join(f"bool {operands[index].name}_need_grad" for index in differentiable)
+    made = ", ".join(["Tensor"] * len(differentiable))
+    _LIBRARY.define(f"{name}({tensors}, {options}) -> Tensor", tags=tags)
+    _LIBRARY.define(f"{name}_backward(Tensor grad_scores, {tensors}, {options}, {flags}) -> ({made})", tags=tags)
+    torch.library.register_fake(f"crossret::{name}", _fake_scores(operands), lib=_LIBRARY)
+    torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients(differentiable), lib=_LIBRARY)
     if module is not None:
         _implement(name, module, "scores")
         _implement(f"{name}_backward", module, "gradients")
     operation = getattr(torch.ops.crossret, name).default
     gradients = getattr(torch.ops.crossret, f"{name}_backward").default
     once = _differentiable_once(gradients, f"{name}_backward")
-    function = _differentiable(operation, _eagerly(gradients, once, (0, 1 + _REGIONS, 1 + _WORDS)))
+    own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)])
+    function = _differentiable(operation, own, len(operands), differentiable)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
         )
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
-    return _eagerly(operation, function, (_REGIONS, _WORDS))
+    return _eagerly(operation, function, differentiable)
 
 
-def define_indices(name: str, options: str, module: str | None = None) -> Callable[..., Tensor]:
+def define_listed(name: str, options: str) -> Callable[..., Tensor]:
+    """Registers ``crossret::<name>``, which scores lists where they lie; its kernel lives in csrc.
+
+    Where a gradient, a transformation or autocast is to go through a list, its items are joined instead: the operation
+    knows none of them, and is returned as a function that goes below autograd.
+    """
+    tags = (torch.Tag.pt2_compliant_tag,)
+    _LIBRARY.define(f"{name}({_schema(LISTED_SIDES)}, {options}) -> Tensor", tags=tags)
+    torch.library.register_fake(f"crossret::{name}", _fake_scores(LISTED_SIDES), lib=_LIBRARY)
+    return _below_autograd(getattr(torch.ops.crossret, name).default)
+
+
+def define_indices(
+    name: str, options: str, module: str | None = None, operands: Sequence[Operand] = SIDES
+) -> Callable[..., Tensor]:
     """Registers ``crossret::<name>``, which finds an index for every query of every pair; returns the operation.
 
     It takes what scores take, then `options`, in schema notation, then the number of queries a pair has a place for:
     None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient. Its
     kernel is `indices` of `module`, or in csrc.
     """
-    _LIBRARY.define(f"{name}({_RAGGED}, {options}, SymInt? width) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake(f"crossret::{name}", _fake_indices, lib=_LIBRARY)
+    schema = f"{name}({_schema(operands)}, {options}, SymInt? width) -> Tensor"
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"crossret::{name}", _fake_indices(operands), lib=_LIBRARY)
     if module is not None:
         _implement(name, module, "indices")
     operation = getattr(torch.ops.crossret, name).default
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
     return cast("Callable[..., Tensor]", operation)
+
+
+def unmasked(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An operation of `UNMASKED_SIDES` called with `SIDES`, whose masks are None."""
+
+    def call(*arguments: Any) -> Tensor:
+        return operation(*arguments[:3], *arguments[4:7], *arguments[8:])
+
+    return call
+
+
+def _schema(operands: Sequence[Operand]) -> str:
+    return ", ".join(f"{operand.kind} {operand.name}" for operand in operands)
 
 
 def _implement(name: str, module: str, function: str) -> None:
@@ -84,35 +130,44 @@ def _implement(name: str, module: str, function: str) -> None:
         _LIBRARY.impl(name, kernel, key)
 
 
-def _fake_scores(*arguments: Any) -> Tensor:
-    scores: Tensor = arguments[_REGIONS].new_empty(_shape_of_pairs(arguments), dtype=torch.float32)
-    return scores
+def _fake_scores(operands: Sequence[Operand]) -> Callable[..., Tensor]:
+    def fake(*arguments: Any) -> Tensor:
+        shape, features = _shape_of_pairs(operands, arguments)
+        return features.new_empty(shape, dtype=torch.float32)
+
+    return fake
 
 
-def _fake_indices(*arguments: Any) -> Tensor:
-    width = arguments[-1]
-    if width is None:
-        width = torch.library.get_ctx().new_dynamic_size()
-    indices: Tensor = arguments[_REGIONS].new_empty((*_shape_of_pairs(arguments), width), dtype=torch.int64)
-    return indices
+def _fake_indices(operands: Sequence[Operand]) -> Callable[..., Tensor]:
+    def fake(*arguments: Any) -> Tensor:
+        width = arguments[-1]
+        if width is None:
+            width = torch.library.get_ctx().new_dynamic_size()
+        shape, features = _shape_of_pairs(operands, arguments)
+        return features.new_empty((*shape, width), dtype=torch.int64)
+
+    return fake
 
 
-def _shape_of_pairs(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    regions, region_offsets, _, words, word_offsets, _, pairs = arguments[:_TENSORS]
-    if pairs is not None:
-        return (pairs.size(0),)
-    return tuple(
-        values.size(0) if offsets is None else offsets.size(0) - 1
-        for values, offsets in ((regions, region_offsets), (words, word_offsets))
+def _shape_of_pairs(operands: Sequence[Operand], arguments: tuple[Any, ...]) -> tuple[tuple[int, ...], Tensor]:
+    """The scores' shape, and features for their device."""
+    given = {operand.name: argument for operand, argument in zip(operands, arguments, strict=False)}
+    lists = [side if isinstance(side, list) else [side] for side in (given["regions"], given["words"])]
+    if given["pairs"] is not None:
+        return (given["pairs"].size(0),), lists[0][0]
+    shape = (
+        len(items) if len(items) > 1 else items[0].size(0) if offsets is None else offsets.size(0) - 1
+        for items, offsets in zip(lists, (given["region_offsets"], given["word_offsets"]), strict=True)
     )
+    return tuple(shape), lists[0][0]
 
 
-def _fake_gradients(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    regions, words, needed = arguments[_REGIONS], arguments[_WORDS], arguments[-2:]
-    return (
-        regions.new_empty(regions.shape if needed[0] else (0,)),
-        words.new_empty(words.shape if needed[1] else (0,)),
-    )
+def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    def fake(_grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        wanted = zip(differentiable, arguments[-len(differentiable) :], strict=True)
+        return tuple(arguments[index].new_empty(arguments[index].shape if want else (0,)) for index, want in wanted)
+
+    return fake
 
 
 def transformed() -> bool:
@@ -120,12 +175,25 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def _split_float32() -> bool:
+    """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+# A constant of what torch.compile makes, which makes it anew when the precision has changed.
+split_float32: Callable[[], bool] = torch.compiler.assume_constant_result(_split_float32)
+
+
 def needs_gradient(tensors: Sequence[Tensor]) -> bool:
     """Whether autograd records what is made of these."""
-    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return True
+    return False
 
 
-def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple[int, ...]) -> Callable[..., Any]:
+def _eagerly(operation: Callable[..., Any], function: Any, differentiable: Sequence[int]) -> Callable[..., Any]:
     """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
     The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
@@ -134,15 +202,16 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: tuple
     autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
     refuses.
     """
-    below = _below_autograd(operation)
+    of = itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: [arguments[differentiable[0]]]
 
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return operation(*arguments)
         if transformed():
             return function.apply(*arguments)
-        if not needs_gradient([arguments[index] for index in differentiable]):
-            return below(*arguments)
+        if not needs_gradient(of(arguments)):
+            with torch._C._AutoDispatchBelowAutograd():
+                return operation(*arguments)
         autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
         return operation(*arguments) if autocast else function.apply(*arguments)
 
@@ -157,8 +226,13 @@ def _below_autograd(operation: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _differentiable(operation: Callable[..., Tensor], gradients: Callable[..., tuple[Tensor, Tensor]]) -> Any:
-    """The operation with its gradient as an autograd.Function."""
+def _differentiable(
+    operation: Callable[..., Tensor],
+    gradients: Callable[..., tuple[Tensor, ...]],
+    tensors: int,
+    differentiable: Sequence[int],
+) -> Any:
+    """The operation with its gradients as an autograd.Function; `tensors` arguments come ahead of its options."""
 
     below = _below_autograd(operation)
 
@@ -170,34 +244,33 @@ def _differentiable(operation: Callable[..., Tensor], gradients: Callable[..., t
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            ctx.save_for_backward(*inputs[:_TENSORS])
-            ctx.options = inputs[_TENSORS:]
+            ctx.save_for_backward(*inputs[:tensors])
+            ctx.options = inputs[tensors:]
 
         @staticmethod
         def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
-            needed = (ctx.needs_input_grad[_REGIONS], ctx.needs_input_grad[_WORDS])
-            regions, words = gradients(grad_scores, *ctx.saved_tensors, *ctx.options, *needed)
-            grads: list[Tensor | None] = [None] * (_TENSORS + len(ctx.options))
-            grads[_REGIONS] = regions if needed[0] else None
-            grads[_WORDS] = words if needed[1] else None
+            needed = [ctx.needs_input_grad[index] for index in differentiable]
+            made = gradients(grad_scores, *ctx.saved_tensors, *ctx.options, *needed)
+            grads: list[Tensor | None] = [None] * (tensors + len(ctx.options))
+            for index, gradient, wanted in zip(differentiable, made, needed, strict=True):
+                grads[index] = gradient if wanted else None
             return tuple(grads)
 
     return Scores
 
 
-def _differentiable_once(gradients: Callable[..., tuple[Tensor, Tensor]], name: str) -> Any:
+def _differentiable_once(gradients: Callable[..., tuple[Tensor, ...]], name: str) -> Any:
     """The gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
 
     below = _below_autograd(gradients)
 
     class Gradients(torch.autograd.Function):
         @staticmethod
-        def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-            of_regions, of_words = below(*arguments)
-            return of_regions, of_words
+        def forward(*arguments: Any) -> tuple[Tensor, ...]:
+            return tuple(below(*arguments))
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
             pass
 
         @staticmethod
@@ -230,5 +303,5 @@ def _register_autocast(name: str, operation: Callable[..., Tensor], device_type:
 
 
 _LIBRARY.define("cpu_isas() -> str")
-_LIBRARY.define("selected_cpu_isa() -> str")
+_LIBRARY.define("selected_cpu_isa(str dtype='float32') -> str")
 _LIBRARY.define("select_cpu_isa(str name) -> ()")

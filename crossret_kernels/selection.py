@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import FEW, Ragged, bounds, check_integers, checkable
+from crossret_kernels.arrays import as_tensor
+from crossret_kernels.backends import Refusal
+from crossret_kernels.inputs import FEW, Array, autocasts, bounds, check_integers, checkable
+from crossret_kernels.ragged import Ragged
 from crossret_kernels.registration import needs_gradient, transformed
 
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
+_ONLY_LENGTHS: Mapping[str, Refusal] = {"triton": lambda: "its kernels take neither masks nor empty_score"}
 
 
 @dataclass(slots=True)
@@ -54,18 +59,20 @@ class Pairs:
 
 
 def as_pairs(
-    pairs: Tensor | None,
-    candidates: Tensor | None,
+    pairs: Array | None,
+    candidates: Array | None,
     direction: str,
-    n_images: int,
-    n_captions: int,
-    device: torch.device,
+    images: Ragged,
+    captions: Ragged,
 ) -> Pairs | None:
     """The pairs to score, checked; None for all pairs.
 
     `candidates` (n_queries, K) hold, for every item of the attending side (captions for t2i, images for i2t), the
     indices of the K items of the other side it is scored against.
     """
+    if pairs is None and candidates is None:
+        return None
+    n_images, n_captions, device = len(images), len(captions), images.values.device
     if pairs is not None and candidates is not None:
         raise ValueError("pairs and candidates exclude each other: pass one of them")
     if pairs is not None:
@@ -73,12 +80,10 @@ def as_pairs(
         if pairs.dim() != 2 or pairs.size(1) != 2:
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
         if checkable() and pairs.size(0):
-            images, captions = _bounds_of_columns(pairs)
-            _check_range(pairs, 0, images, n_images, "image")
-            _check_range(pairs, 1, captions, n_captions, "caption")
+            of_images, of_captions = _bounds_of_columns(pairs)
+            _check_range(pairs, 0, of_images, n_images, "image")
+            _check_range(pairs, 1, of_captions, n_captions, "caption")
         return Pairs(pairs, None, device, pairs.to(device) if pairs.dtype == torch.int64 else None)
-    if candidates is None:
-        return None
     candidates = _as_indices(candidates, "candidates")
     queries, others, other = (
         (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
@@ -99,20 +104,36 @@ def as_pairs(
     return Pairs(candidates, direction, device, listed)
 
 
+def refusals(images: Ragged, captions: Ragged, empty_score: float | None) -> Mapping[str, Refusal] | None:
+    """For `select_backend`: what does not take every layout."""
+    masked = images.mask is not None or captions.mask is not None
+    return _ONLY_LENGTHS if masked or empty_score is not None else None
+
+
 def in_slices(
     operation: Callable[..., Tensor],
     images: Ragged,
     captions: Ragged,
     selected: Pairs | None,
     options: tuple[object, ...],
+    *,
+    listed: Callable[..., Tensor] | None = None,
     queries: Ragged | None = None,
 ) -> Tensor:
     """What an operation of `registration` returns of selected pairs, None for all: (P,), or (P, Q) of `queries`.
 
     Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
-    that there is never more of it than a slice. torch.compile and torch.func get the list.
+    that there is never more of it than a slice. torch.compile and torch.func get the list. Lists of features go to the
+    operation `listed` as they are, where there is one and neither a gradient nor autocast goes through it.
     """
-    sides = (*images.tensors(), *captions.tensors())
+    if images.items is not None or captions.items is not None:
+        through = needs_gradient((images.values, captions.values)) or autocasts(images.values.device.type)
+        if listed is None or through:
+            return in_slices(operation, images.joined(), captions.joined(), selected, options, queries=queries)
+        operation = listed
+        sides: tuple[object, ...] = (*images.listed(), *captions.listed())
+    else:
+        sides = (*images.tensors(), *captions.tensors())
     if selected is None:
         return operation(*sides, None, *options)
     whole = selected.made is not None or not checkable() or selected.indices.numel() <= PAIRS_AT_ONCE
@@ -130,7 +151,17 @@ def in_slices(
     return results
 
 
-def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
+def fill_empty(result: Tensor, images: Ragged, captions: Ragged, pairs: Tensor | None, value: float) -> Tensor:
+    """What was made of all pairs (n_images, n_captions, …) or listed ones (P, …), with `value` where an item is empty.
+
+    No gradient goes there.
+    """
+    i, c = images.empty, captions.empty
+    empty = i[:, None] | c if pairs is None else i[pairs[:, 0]] | c[pairs[:, 1]]
+    return result.masked_fill(empty.view(*empty.shape, *[1] * (result.dim() - empty.dim())), value)
+
+
+def shape_scores(scores: Tensor, candidates: Array | None) -> Tensor:
     """What was made of pairs (P, …) as the caller gets it: (n_queries, K, …) for candidates, at least float32."""
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
@@ -138,6 +169,8 @@ def shape_scores(scores: Tensor, candidates: Tensor | None) -> Tensor:
 
 
 def _as_indices(indices: object, name: str) -> Tensor:
+    if isinstance(indices, np.ndarray):
+        indices = as_tensor(indices, name)
     if not isinstance(indices, Tensor):
         raise TypeError(f"{name} must be an integer tensor, not {type(indices).__name__}")
     check_integers(indices, name)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.checks import choose
-from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, StoredFeatures, StoredLengths, device_of
-from crossret_kernels.ragged import Features, Lengths
+from crossret_kernels.inputs import REGIONS, WORDS, Array, Features, Lengths
+from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, device_of
 
 QUERIES = ("caption", "image")
 
@@ -22,39 +22,47 @@ BLOCK_SCORES = 2 * 2**20
 Query = TypeVar("Query")
 Item = TypeVar("Item")
 Progress: TypeAlias = Callable[[int, int], object]
+FeatureBlock: TypeAlias = "tuple[Features, Tensor | None, Tensor | None]"
 
 
 def feature_topk(
-    scores: Callable[[Features, Features, Lengths, Lengths], Tensor],
-    regions: StoredFeatures,
-    words: StoredFeatures,
-    region_lengths: StoredLengths = None,
-    word_lengths: StoredLengths = None,
+    scores: Callable[..., Tensor],
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
     *,
     k: int,
     query: str = "caption",
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty: bool = False,
     progress: Progress | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`streamed_topk` of images or captions, for any scorer of features: (regions, words, their lengths) -> (n, m).
 
-    `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. Raises what the checks of the
-    scores do, for all items before any is scored, and ValueError for an unknown `query`.
+    `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. `empty` tells whether items
+    may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`. Raises what the checks of
+    the scores do, for all items before any is scored, and ValueError for an unknown `query`.
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
     images, captions = (
-        FeatureBlocks.of(
-            features, lengths, name=f"{row}s", lengths_name=f"{row}_lengths", item=item, device=device, dtype=dtype
-        )
-        for features, lengths, row, item in (
-            (regions, region_lengths, "region", "image"),
-            (words, word_lengths, "word", "caption"),
+        FeatureBlocks.of(features, lengths, mask, names=names, item=item, device=device, dtype=dtype, empty=empty)
+        for features, lengths, mask, names, item in (
+            (regions, region_lengths, region_mask, REGIONS, "image"),
+            (words, word_lengths, word_mask, WORDS, "caption"),
         )
     )
+
+    def score(v: FeatureBlock, e: FeatureBlock) -> Tensor:
+        masks = {} if v[2] is None and e[2] is None else {"region_mask": v[2], "word_mask": e[2]}
+        return scores(v[0], e[0], v[1], e[1], **masks)
+
     if query == "image":
-        return streamed_topk(lambda v, e: scores(v[0], e[0], v[1], e[1]), images, captions, k=k, progress=progress)
-    return streamed_topk(lambda e, v: scores(v[0], e[0], v[1], e[1]).T, captions, images, k=k, progress=progress)
+        return streamed_topk(score, images, captions, k=k, progress=progress)
+    return streamed_topk(lambda e, v: score(v, e).T, captions, images, k=k, progress=progress)
 
 
 def streamed_topk(

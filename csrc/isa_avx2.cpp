@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/dispatch.h"
+#include "dispatch.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
@@ -14,7 +14,7 @@
 #endif
 
 #define CROSSRET_ISA avx2
-#include "common/simd/avx2.h"
+#include "simd/avx2.h"
 
 #include "kernels.inl"
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/dispatch.h"
+#include "dispatch.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
@@ -18,7 +18,7 @@
 #endif
 
 #define CROSSRET_ISA avx512
-#include "common/simd/avx512.h"
+#include "simd/avx512.h"
 
 #include "kernels.inl"
 

@@ -1,7 +1,7 @@
 // The CPU kernels for processors with AVX-512 and AVX512-BF16, which multiplies pairs of bfloat16. No torch or standard
 // header may follow the pragma: their inline functions would be compiled for this instruction set and could then run on
 // processors without it.
-#include "common/dispatch.h"
+#include "dispatch.h"
 
 #if defined(CROSSRET_HAS_AVX512BF16)
 #include <immintrin.h>
@@ -20,7 +20,7 @@
 
 #define CROSSRET_ISA avx512bf16
 #define CROSSRET_BF16_DOTS
-#include "common/simd/avx512.h"
+#include "simd/avx512.h"
 
 #include "kernels.inl"
 

@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/dispatch.h"
+#include "dispatch.h"
 
 #define CROSSRET_ISA base
-#include "common/simd/base.h"
+#include "simd/base.h"
 
 #include "kernels.inl"

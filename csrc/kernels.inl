@@ -1,18 +1,16 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
-#include "common/vector_math.inl"
-#include "common/features.inl"
-#include "common/block_product.inl"
-#include "common/gram_matrix.inl"
-#include "common/blocks.inl"
-#include "common/feature_gradients.inl"
-#include "common/pooling.inl"
+#include "simd/math.inl"
+#include "gemm/rows.inl"
+#include "gemm/tile.inl"
+#include "gemm/factor.inl"
+#include "pairs/prepare.inl"
+#include "pairs/feature_gradients.inl"
+#include "pairs/pooling.inl"
 #include "cross_attention/attention.inl"
-#include "cross_attention/cpu.inl"
-#include "cross_attention/cpu_backward.inl"
-#include "cross_attention/cpu_feature_gradients.inl"
-#include "maxsim/tile.inl"
+#include "cross_attention/forward.inl"
+#include "cross_attention/backward.inl"
+#include "cross_attention/feature_gradients.inl"
 #include "maxsim/best.inl"
-#include "maxsim/cpu.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
@@ -20,8 +18,16 @@ namespace CROSSRET_ISA {
 #define CROSSRET_NAME(isa) CROSSRET_QUOTE(isa)
 #define CROSSRET_QUOTE(isa) #isa
 extern const Kernels kernels;
-const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA), &cross_attention_kernels, &maxsim_kernels, row_norms,
-                         finish_gradient};
+const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA),
+                         layout_of,
+                         row_norms,
+                         pack_queries,
+                         copy_contexts,
+                         prepare_contexts,
+                         prepare_memory,
+                         finish_gradient,
+                         &cross_attention_kernels,
+                         &maxsim_kernels};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

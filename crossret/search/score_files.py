@@ -12,8 +12,8 @@ from torch import Tensor
 
 from crossret.files.arrays import write_blocks
 from crossret.files.features import StoredItems, check_dimensions, check_output, why_not_finite
+from crossret_kernels.inputs import Features, Lengths
 from crossret_kernels.item_blocks import FeatureBlocks
-from crossret_kernels.ragged import Features, Lengths
 
 # Scores of a block: 8 MiB.
 BLOCK_SCORES = 2 * 2**20
@@ -67,9 +67,9 @@ def score_files(
     not_finite: tuple[tuple[StoredItems, int], ...] = ()
     with write_blocks(output, (n, m)) as write:
         for rows in row_runs:
-            v, n_regions = image_blocks[rows]
+            v, n_regions, _ = image_blocks[rows]
             for columns in column_runs:
-                e, n_words = caption_blocks[columns]
+                e, n_words, _ = caption_blocks[columns]
                 scores = scorer(v, e, n_regions, n_words)
                 write(rows, columns, scores.numpy())
                 if not not_finite and not scores.isfinite().all():
@@ -91,8 +91,7 @@ def _blocks(items: StoredItems, name: str) -> FeatureBlocks:
     return FeatureBlocks.of(
         items.features,
         items.lengths,
-        name=f"{name}s",
-        lengths_name=f"{name}_lengths",
+        names=(f"{name}s", f"{name}_lengths", f"{name}_mask"),
         item=name,
         device=torch.device("cpu"),
         dtype=torch.float32,

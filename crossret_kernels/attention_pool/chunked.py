@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.chunked import WORKSPACE_BYTES, recomputed, runs
-from crossret_kernels.ragged import Ragged, pad
+from crossret_kernels.chunked import WORKSPACE_BYTES, recomputed, split
+from crossret_kernels.ragged import Ragged
 
 
 def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tensor]:
@@ -37,7 +38,9 @@ def _padded_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype
     x, a, lengths = values.values, logits.values, values.padded_lengths
     masks: Sequence[Tensor | None]
     pieces = list(zip(x.split(size), a.split(size), strict=True))
-    if lengths is None:
+    if values.mask is not None:
+        masks = values.mask.split(size)
+    elif lengths is None:
         masks = [None] * len(pieces)
     else:
         masks = (torch.arange(x.size(1), device=x.device) < lengths.to(x.device)[:, None]).split(size)
@@ -49,15 +52,13 @@ def _padded_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype
 
 
 def _packed_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    groups = runs(values.lengths.tolist(), rows)
-    sizes = [sum(group) for group in groups]
+    for x, a in zip(split(values, rows), split(logits, rows), strict=True):
 
-    def pooled(x: Tensor, a: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
-        padded, mask = pad(x, lengths)
-        return _pooled(padded, pad(a, lengths)[0], mask, dtype)
+        def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
+            padded, mask = replace(x, values=x_rows).padded()
+            return _pooled(padded, replace(a, values=a_rows).padded()[0], mask, dtype)
 
-    for x, a, group in zip(values.values.split(sizes), logits.values.split(sizes), groups, strict=True):
-        yield recomputed(pooled, x, a, group)
+        yield recomputed(pooled, x.values, a.values)
 
 
 def _pooled(values: Tensor, logits: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,16 +14,27 @@ from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
+from crossret_kernels.inputs import (
+    Array,
+    Features,
+    Lengths,
+    as_ragged,
+    check_has_values,
+    check_traceable,
+    is_offsets,
+)
 from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_has_values, check_traceable, is_offsets
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.registration import needs_gradient
 
 
 @overload
 def attention_pool(
     values: Features,
-    logits: Tensor | Sequence[Tensor],
+    logits: Array | Sequence[Array],
     lengths: Lengths = None,
     *,
+    mask: Array | None = None,
     return_weights: Literal[False] = False,
     backend: str | None = None,
 ) -> Tensor: ...
@@ -31,9 +43,10 @@ def attention_pool(
 @overload
 def attention_pool(
     values: Features,
-    logits: Tensor | Sequence[Tensor],
+    logits: Array | Sequence[Array],
     lengths: Lengths = None,
     *,
+    mask: Array | None = None,
     return_weights: Literal[True],
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
@@ -41,9 +54,10 @@ def attention_pool(
 
 def attention_pool(
     values: Features,
-    logits: Tensor | Sequence[Tensor],
+    logits: Array | Sequence[Array],
     lengths: Lengths = None,
     *,
+    mask: Array | None = None,
     return_weights: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -57,6 +71,7 @@ def attention_pool(
         logits: of r heads for each row, laid out as the values: (n, L, r); (rows, r) of packed values; a list of
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
         lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
+        mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
         return_weights: whether to return the weights too.
         backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
 
@@ -72,12 +87,14 @@ def attention_pool(
         TypeError: values or logits that are no floating-point tensors, lengths that are no integers, mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call.
 
-    NaN in an item makes its own results NaN and no others.
+    NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
     """
     check_flag("return_weights", return_weights)
-    items = as_ragged(values, lengths, name="values", lengths_name="lengths", item="item")
+    items = as_ragged(values, lengths, mask, ("values", "lengths", "mask"), "item")
     check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
+    if heads.items is None:  # a gradient goes through the logits
+        items = items.joined()
     check_traceable("attention_pool takes padded values", items)
     device, dtype = items.values.device, items.values.dtype
     chosen = select_backend(backend, device, dtype, only_in_torch("attention is pooled"))
@@ -87,9 +104,9 @@ def attention_pool(
     return (pooled, weights) if return_weights else pooled
 
 
-def _as_logits(logits: object, values: Features, items: Ragged) -> Ragged:
+def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
     """The logits in the layout of the values."""
-    if isinstance(values, Tensor) or (len(values) == 2 and is_offsets(values[1])):
+    if isinstance(values, (Tensor, np.ndarray)) or (len(values) == 2 and is_offsets(values[1])):
         form = "(n, L, r)" if items.offsets is None else "(rows, r)"
         return replace(items, values=_checked("logits", logits, items.values, form, items.values.shape[:-1]))
     if not isinstance(logits, Sequence):
@@ -99,15 +116,17 @@ def _as_logits(logits: object, values: Features, items: Ragged) -> Ragged:
     checked: list[Tensor] = []
     for index, (item, value) in enumerate(zip(logits, values, strict=True)):
         name = f"logits[{index}]"
-        checked.append(_checked(name, item, value, "(L, r)", value.shape[:-1]))
+        checked.append(_checked(name, item, items.values, "(L, r)", value.shape[:-1]))
         if checked[-1].size(1) != checked[0].size(1):
             raise ValueError(f"{name} has r = {checked[-1].size(1)} but logits[0] has r = {checked[0].size(1)}")
-    rows = torch.cat(checked)
-    return replace(items, values=rows if items.offsets is not None else rows.unsqueeze(0))
+    if items.offsets is None:
+        return replace(items, values=checked[0].unsqueeze(0))
+    listed = Ragged(checked[0][:0], items.offsets, None, items=checked)
+    return listed if items.items is not None and not needs_gradient(checked) else listed.joined()
 
 
-def _checked(name: str, logits: object, values: Tensor, form: str, rows: Sequence[int]) -> Tensor:
-    heads = logits.size(-1) if isinstance(logits, Tensor) and logits.dim() else 1
+def _checked(name: str, logits: Any, values: Tensor, form: str, rows: Sequence[int]) -> Tensor:
+    heads = logits.shape[-1] if isinstance(logits, (Tensor, np.ndarray)) and logits.ndim else 1
     checked = check_operand(name, logits, values, "values", form, (*rows, heads))
     if heads == 0:
         raise ValueError(f"{name} has r = 0 (shape {tuple(checked.shape)}): there is at least one head")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,7 +12,7 @@ from crossret_kernels.arithmetic import pool, power_of_two, safe_divide, safe_sq
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
-UNSHIFTED = 1e38  # λ₁ up to which the logits of normalised similarities, −1 to 1, cannot overflow
+UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the logits
 
 
 def attention_logits(
@@ -18,15 +20,14 @@ def attention_logits(
 ) -> Tensor:
     """λ₁·n of kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
 
-    Less the largest of a query's where that could overflow: the softmax over contexts is the same.
+    Less the largest of a query's where that could overflow: the softmax over contexts is the same. Similarities of
+    padding must be zero. Masks are added, as infinities: that takes less time than filling, and none backwards.
     """
-    queries = query_mask[..., None, :]
-    contexts = context_mask[..., :, None]
-    x = similarities.masked_fill(~queries, 0)
-    if options.clips:
-        x = F.leaky_relu(x, options.clip_slope)
+    x = F.leaky_relu(similarities, options.clip_slope) if options.clips else similarities
+    factor, shifts = options.lambda_softmax, options.norm == "none" or abs(options.lambda_softmax) > UNSHIFTED
+    inner = 1.0 if shifts else factor
     if options.norm == "softmax":
-        n = torch.softmax(x.masked_fill(~queries, -torch.inf), -1)
+        n = inner * torch.softmax(x + _outside(query_mask[..., None, :], -torch.inf, x), -1)
     elif options.norm == "none":
         n = x
     else:
@@ -34,12 +35,20 @@ def attention_logits(
         norm = (
             x.abs().sum(-1, keepdim=True) if options.norm == "l1norm" else safe_sqrt(x.square().sum(-1, keepdim=True))
         )
-        n = safe_divide(x, norm.where(norm == 0, norm + EPS * scale))
-    factor = options.lambda_softmax
-    if factor != 0 and (options.norm == "none" or abs(factor) > UNSHIFTED):
-        extremum, least = (torch.amax, -torch.inf) if factor > 0 else (torch.amin, torch.inf)
-        n = n - extremum(n.detach().masked_fill(~contexts, least), -2, keepdim=True)
-    return (factor * n).masked_fill(~contexts, -torch.inf)
+        n = x * safe_divide(torch.full_like(norm, inner), norm.where(norm == 0, norm + EPS * scale))
+    contexts = context_mask[..., :, None]
+    if not shifts:
+        return n + _outside(contexts, -torch.inf, n)
+    if factor == 0:
+        return factor * n + _outside(contexts, -torch.inf, n)
+    n = n + _outside(contexts, math.copysign(torch.inf, -factor), n)
+    extremum = torch.amax if factor > 0 else torch.amin
+    return factor * (n - extremum(n.detach(), -2, keepdim=True))
+
+
+def _outside(mask: Tensor, value: float, like: Tensor) -> Tensor:
+    """Zero within the mask and `value` outside it."""
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, value)
 
 
 def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor) -> Tensor:

@@ -7,22 +7,24 @@ from typing import Literal, overload
 from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.checks import check_flag
+from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, check_traceable
-from crossret_kernels.registration import define_scores
-from crossret_kernels.selection import as_pairs, in_slices, shape_scores
+from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.registration import UNMASKED_SIDES, define_listed, define_scores, split_float32, unmasked
+from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals, shape_scores
 
 _OPTIONS = (
     "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
     "bool normalize"
 )
-_KERNELS = {
-    "cpu": define_scores("scan_scores", _OPTIONS),
-    "triton": define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton"),
-}
+_CPU_OPTIONS = f"{_OPTIONS}, float? empty_score, bool split_float32"
+_CPU = define_scores("scan_scores", _CPU_OPTIONS)
+_LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
+_TRITON = unmasked(
+    define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton", UNMASKED_SIDES)
+)
 
 
 @overload
@@ -39,8 +41,11 @@ def scan_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_attention: Literal[False] = False,
     backend: str | None = None,
 ) -> Tensor: ...
@@ -60,8 +65,11 @@ def scan_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_attention: Literal[True],
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -80,8 +88,11 @@ def scan_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_attention: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -94,6 +105,13 @@ def scan_scores(
         region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
             them is never read.
         word_lengths: the same for captions.
+        region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
+            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read. By all
+            backends but "triton".
+        word_mask: the same for captions, (n_captions, W).
+        empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
+            (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
+            By the same backends as masks.
         direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
         raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
             "l1norm", "clipped_l1norm", "clipped" or "no_norm".
@@ -117,7 +135,7 @@ def scan_scores(
 
         With `return_attention` (scores, weights, relevances), all three differentiable. weights (P, Q, C), the softmax
         of Eq. 3: how each of Q queries (words for t2i, regions for i2t) attends to C contexts (the other side).
-        relevances (P, Q), the cosines of Eq. 4 that are pooled to the score. Both are zero behind the ends of items; Q
+        relevances (P, Q), the cosines of Eq. 4 that are pooled to the score. Both are zero where an item has no row; Q
         and C are the widths of padded features, the longest item's length of packed and listed ones. With `candidates`
         (n_queries, K, …) for (P, …). Made by backends "torch" and "reference"; None takes "torch", whose scores differ
         from other backends' in rounding. Inside torch.compile it takes padded features.
@@ -125,36 +143,57 @@ def scan_scores(
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
             Attention of packed or listed features inside torch.compile.
-        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
+        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
+            arrays whose memory a tensor cannot share.
+        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention, masks or empty_score.
+
+    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
+    integers.
+    "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so does "triton" always.
+    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision`` allows less than "highest":
+    "cpu" may then multiply them as three bfloat16 products of split halves, where the processor has AMX. Of each
+    similarity Σ a·b these lose no more than 2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
+    reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
 
     A NaN feature makes its own item's scores NaN and no others. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
-    options = CrossAttentionOptions(
-        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
+    options = checked(
+        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
     check_flag("return_attention", return_attention)
-    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
-    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
-    selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
+    selected = as_pairs(pairs, candidates, direction, images, captions)
+    device, dtype = images.values.device, images.values.dtype
     if return_attention:
         if selected is None:
             raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
         check_traceable("return_attention takes padded features", images, captions)
-        refusals = only_in_torch("the attention weights are made")
-        chosen = select_backend(backend, images.values.device, images.values.dtype, refusals)
+        in_torch = only_in_torch("the attention weights are made")
+        chosen = select_backend(backend, device, dtype, in_torch)
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-        scores, weights, relevances = attend(images, captions, selected.listed(), options)
+        listed = selected.listed()
+        made = attend(images, captions, listed, options)
+        if empty_score is not None:
+            fills = (empty_score, 0, 0)
+            made = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(made, fills, strict=True))
+        scores, weights, relevances = made
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen in _KERNELS:
-        numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
-        scores = in_slices(_KERNELS[chosen], images, captions, selected, numbers)
+    chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
+    numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
+    if chosen == "cpu":
+        of_cpu = (*numbers, empty_score, split_float32())
+        scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
+    elif chosen == "triton":
+        scores = in_slices(_TRITON, images, captions, selected, numbers)
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
-        scores = score(images, captions, None if selected is None else selected.listed(), options)
+        listed_pairs = None if selected is None else selected.listed()
+        scores = score(images, captions, listed_pairs, options)
+        if empty_score is not None:
+            scores = fill_empty(scores, images, captions, listed_pairs, empty_score)
     return shape_scores(scores, candidates)

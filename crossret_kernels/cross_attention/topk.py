@@ -7,15 +7,15 @@ from functools import partial
 from torch import Tensor
 
 from crossret_kernels.cross_attention.op import scan_scores
-from crossret_kernels.item_blocks import StoredFeatures, StoredLengths
+from crossret_kernels.inputs import Array, Features, Lengths
 from crossret_kernels.topk import Progress, feature_topk
 
 
 def scan_topk(
-    regions: StoredFeatures,
-    words: StoredFeatures,
-    region_lengths: StoredLengths = None,
-    word_lengths: StoredLengths = None,
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
     *,
     k: int,
     query: str = "caption",
@@ -26,25 +26,27 @@ def scan_topk(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = False,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
     """For every caption the images that match it best by stacked cross attention, or for every image the captions.
 
-    The same, to the last bit, as the first k of a stable descending sort of `scan_scores`, wherever a pair's score does
-    not depend on its batch (backend "cpu"; others differ by rounding). The matrix is never built: each block of scores
-    is merged into the best so far. Memory beyond the features is O(queries · k) and less than 200 MiB, whatever the
-    corpus.
+    The same, but for rounding, as the first k of a stable descending sort of `scan_scores`: to the last bit where the
+    corpus and the queries are one block each, as a pair's score may round otherwise in another batch. The matrix is
+    never built: each block of scores is merged into the best so far. Memory beyond the features is O(queries · k) and
+    less than 200 MiB, whatever the corpus.
 
     Args:
-        regions, words, region_lengths, word_lengths: as `scan_scores` takes them. Features of either side may also be
-            NumPy arrays of float16, float32 or float64, read-only and larger than memory if they are memory-mapped:
-            padded (n, L, D), or packed ``(values (rows, D), cu_seqlens (n + 1,))``. The corpus is read once, from
+        regions, words, region_lengths, word_lengths, region_mask, word_mask: as `scan_scores` takes them. Padded and
+            packed NumPy arrays may be larger than memory if they are memory-mapped. The corpus is read once, from
             front to back; queries once for each block of it. Arrays go block by block to the other side's device.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, backend: as in
-            `scan_scores`.
+        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, empty_score, backend:
+            as in `scan_scores`.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 
@@ -66,6 +68,10 @@ def scan_topk(
         pooling=pooling,
         lambda_lse=lambda_lse,
         normalize=normalize,
+        empty_score=empty_score,
         backend=backend,
     )
-    return feature_topk(score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress)
+    return feature_topk(
+        score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
+        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,
+    )  # fmt: skip

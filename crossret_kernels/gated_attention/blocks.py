@@ -38,6 +38,7 @@ class Items:
 
     def add(self, total: Tensor, side: Ragged, mask: Tensor, gradient: Tensor) -> None:
         """Adds the gradient (n, longest, D) of rows that `load` gave to that of the side's values."""
+        mask = mask & ~side.empty.index_select(0, self.indices)[:, None]
         if side.offsets is None:
             gradient = gradient.masked_fill(~mask[:, :, None], 0)
             total[:, : self.longest].index_add_(0, self.indices, gradient)
@@ -72,8 +73,8 @@ def all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[Ima
     device = images.values.device
     if not len(images) or not len(captions):
         return
-    caption_runs = list(_runs(captions.lengths.tolist(), limits.word_rows))
-    for i, n_images, longest_image in _runs(images.lengths.tolist(), limits.region_rows):
+    caption_runs = list(_runs(captions.extents.tolist(), limits.word_rows))
+    for i, n_images, longest_image in _runs(images.extents.tolist(), limits.region_rows):
         runs_of_captions = []
         for j, n_captions, longest_caption in caption_runs:
             items = Items(torch.arange(j, j + n_captions, device=device), longest_caption)
@@ -119,8 +120,9 @@ def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Items, 
 
     Yields (items, indices into these (p,), places (p,)).
     """
+    extents = side.extents
     used, inverse = indices.unique(return_inverse=True)
-    lengths = side.lengths[used.to(side.lengths.device)].tolist()
+    lengths = extents[used.to(extents.device)].tolist()
     ordered, order = inverse.sort(stable=True)
     for start, count, longest in _runs(lengths, rows):
         limits = torch.tensor([start, start + count], device=ordered.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,11 @@ from crossret_kernels.checks import check_flag, check_number
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
 from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, check_traceable
-from crossret_kernels.selection import as_pairs
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.registration import needs_gradient
+from crossret_kernels.selection import as_pairs, fill_empty
 
 
 @overload
@@ -25,11 +28,14 @@ def gated_attention_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    region_contexts: Tensor,
-    word_contexts: Tensor,
+    region_contexts: Array,
+    word_contexts: Array,
     parameters: GatedAttention,
     alpha: float = 0.9,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: Literal[False] = False,
     backend: str | None = None,
 ) -> Tensor: ...
@@ -42,11 +48,14 @@ def gated_attention_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    region_contexts: Tensor,
-    word_contexts: Tensor,
+    region_contexts: Array,
+    word_contexts: Array,
     parameters: GatedAttention,
     alpha: float = 0.9,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: Literal[True],
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -58,11 +67,14 @@ def gated_attention_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    region_contexts: Tensor,
-    word_contexts: Tensor,
+    region_contexts: Array,
+    word_contexts: Array,
     parameters: GatedAttention,
     alpha: float = 0.9,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -79,6 +91,11 @@ def gated_attention_scores(
         region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
             them is never read.
         word_lengths: the same for captions.
+        region_mask: in place of region_lengths, (n_images, M) bool on the features' device, True where a padded image
+            has a region, anywhere: it scores as these regions packed.
+        word_mask: the same for captions, (n_captions, L).
+        empty_score: what a pair scores of which an item has no rows, without a gradient to anything; may be infinite.
+            None: an empty item is an error.
         region_contexts: (n_images, K, D), the images' context vectors of the K ≥ 1 earlier levels: v⁽⁰⁾, v⁽¹⁾.
         word_contexts: (n_captions, K, D), the captions': t⁽⁰⁾, t⁽¹⁾.
         parameters: of the gate, both attentions and the embedding; as the context vectors on the features' device,
@@ -104,6 +121,8 @@ def gated_attention_scores(
             are no integers, mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call.
 
+    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
+    integers.
     A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
     is its gradient. "torch" makes keys and embedded regions once an image, keys of words once a run of images that are
     held together (kernels.md §6), holds few of them and of what pairs take at a time, and recomputes all in the
@@ -114,24 +133,28 @@ def gated_attention_scores(
     check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
-    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
-    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(_one_column(images), _one_column(captions))  # whose D may differ
     check_parameters(parameters, images.values, captions.values)
-    _check_contexts(region_contexts, word_contexts, images, captions)
+    contexts = _check_contexts(region_contexts, word_contexts, images, captions)
     if return_attention and pairs is None:
         raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
     check_traceable("gated attention takes padded features", images, captions)
     device, dtype = images.values.device, images.values.dtype
     chosen = select_backend(backend, device, dtype, only_in_torch("gated attention is made"))
-    selected = as_pairs(pairs, None, "t2i", len(images), len(captions), device)
+    selected = as_pairs(pairs, None, "t2i", images, captions)
     listed = None if selected is None else selected.listed()
     with torch.autocast(device.type, enabled=False):
-        tensors = (region_contexts, word_contexts, parameters.to(torch.promote_types(dtype, torch.float32)))
+        own = parameters.to(torch.promote_types(dtype, torch.float32))
+        if needs_gradient((images.values, captions.values, *contexts, *own.flat())):
+            images, captions = images.joined(), captions.joined()
         if chosen == "torch":
-            results = gated_attention_chunked(images, captions, *tensors, alpha, listed, return_attention)
+            results = gated_attention_chunked(images, captions, *contexts, own, alpha, listed, return_attention)
         else:
-            results = gated_attention_reference(images, captions, *tensors, alpha, listed)
+            results = gated_attention_reference(images, captions, *contexts, own, alpha, listed)
+    if empty_score is not None:
+        fills = (empty_score, 0, 0)
+        results = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(results, fills, strict=False))
     if not return_attention:
         return results[0]
     scores, region_weights, word_weights = results
@@ -142,19 +165,22 @@ def _one_column(side: Ragged) -> Ragged:
     return replace(side, values=side.values[..., :1])
 
 
-def _check_contexts(region_contexts: object, word_contexts: object, images: Ragged, captions: Ragged) -> None:
-    """Raises TypeError or ValueError where they are no context vectors of these, as many levels of each."""
-    levels = None
+def _check_contexts(
+    region_contexts: Array, word_contexts: Array, images: Ragged, captions: Ragged
+) -> tuple[Tensor, Tensor]:
+    """The two as tensors; TypeError or ValueError where they are no context vectors of these, of as many levels."""
+    found: list[Tensor] = []
     for name, contexts, side in (("region", region_contexts, images), ("word", word_contexts, captions)):
-        if levels is None:  # of the first
-            levels = contexts.size(1) if isinstance(contexts, Tensor) and contexts.dim() == 3 else 1
-        check_operand(
+        levels = contexts.shape[1] if isinstance(contexts, (Tensor, np.ndarray)) and contexts.ndim == 3 else 1
+        checked = check_operand(
             f"{name}_contexts",
             contexts,
             side.values,
             f"{name}s",
             f"(n_{'images' if side is images else 'captions'}, K, D)",
-            (len(side), levels, captions.values.size(-1)),
+            (len(side), found[0].size(1) if found else levels, captions.values.size(-1)),
         )
-    if levels == 0:
+        found.append(checked)
+    if found[0].size(1) == 0:
         raise ValueError("region_contexts and word_contexts have K = 0: there is at least one earlier level")
+    return found[0], found[1]

@@ -11,7 +11,8 @@ from crossret_kernels.heterogeneous_attention.groups import Group
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, of_pairs
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
-from crossret_kernels.ragged import Ragged, checkable
+from crossret_kernels.inputs import checkable
+from crossret_kernels.ragged import Ragged
 
 SHARED_BYTES = 24 * 2**20  # of one side's items in a group, as the first layer takes them
 
@@ -50,11 +51,13 @@ def _grouped(side: Ragged, row: int, logit: int) -> list[Ragged]:
     A row takes `row` bytes, and `logit` for each row of its own item.
     """
     lengths = side.lengths.tolist()
-    longest = max(lengths)
+    longest = max(1, *lengths)
     most = max(1, SHARED_BYTES // (longest * (row + logit * longest)))
     count = -(-len(lengths) // most)
     size = -(-len(lengths) // count)
-    groups = [lengths[first : first + size] for first in range(0, len(lengths), size)]
-    pieces = side.packed().split([sum(group) for group in groups])
-    offsets = (torch.tensor([0, *group]).cumsum(0) for group in groups)
-    return [Ragged(*group, None) for group in zip(pieces, offsets, strict=True)]
+    groups = []
+    for first in range(0, len(lengths), size):
+        own = lengths[first : first + size]
+        rows = side.sliced(first, first + len(own), side.width).packed()
+        groups.append(Ragged(rows, torch.tensor([0, *own]).cumsum(0), None))
+    return groups

@@ -98,7 +98,7 @@ class Group:
 
             lengths = side.lengths.sort().values.split(size)
             parts = recomputed(prepare, values).split(size)
-            runs.append([part.narrowed(int(own.max())) for part, own in zip(parts, lengths, strict=True)])
+            runs.append([part.narrowed(max(1, int(own.max()))) for part, own in zip(parts, lengths, strict=True)])
         return runs[0], runs[1]
 
     def _chunk(self, images: Shared, captions: Shared, layers: list[HeterogeneousLayer]) -> Tensor:

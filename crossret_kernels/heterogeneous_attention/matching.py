@@ -43,6 +43,11 @@ def match_locally(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[T
 
 def match_globally(pairs: PairFeatures) -> Tensor:
     """The cosines (P,) of the first region with the first word of each pair."""
-    v, e = pairs.regions[:, 0], pairs.words[:, 0]
+    v, e = first_valid(pairs.regions, pairs.region_mask), first_valid(pairs.words, pairs.word_mask)
     product = safe_divide((v * e).sum(-1), torch.linalg.vector_norm(v, dim=-1))
     return safe_divide(product, torch.linalg.vector_norm(e, dim=-1))
+
+
+def first_valid(rows: Tensor, mask: Tensor) -> Tensor:
+    """(n, D), of rows (n, L, D) the first that the mask (n, L) leaves."""
+    return rows[torch.arange(len(rows), device=rows.device), mask.to(torch.int8).argmax(1)]

@@ -13,14 +13,16 @@ from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
+from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
 from crossret_kernels.heterogeneous_attention.pairs import of_pairs
 from crossret_kernels.heterogeneous_attention.reference import (
     heterogeneous_attention_reference,
     heterogeneous_scores_reference,
 )
-from crossret_kernels.ragged import Features, Lengths, Ragged, as_ragged, check_together, check_traceable
-from crossret_kernels.selection import as_pairs, shape_scores
+from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.selection import as_pairs, fill_empty, shape_scores
 
 
 @overload
@@ -39,7 +41,10 @@ def heterogeneous_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = True,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: Literal[False] = False,
     backend: str | None = None,
 ) -> Tensor: ...
@@ -61,7 +66,10 @@ def heterogeneous_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = True,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: Literal[True],
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -82,7 +90,10 @@ def heterogeneous_scores(
     pooling: str = "avg",
     lambda_lse: float = 6.0,
     normalize: bool = True,
-    pairs: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
     return_attention: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
@@ -99,6 +110,11 @@ def heterogeneous_scores(
         region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
             them is never read.
         word_lengths: the same for captions.
+        region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
+            has a region, anywhere: it scores as these regions packed.
+        word_mask: the same for captions, (n_captions, W).
+        empty_score: what a pair scores of which an item has no rows, without a gradient to anything; may be infinite.
+            None: an empty item is an error.
         layers: parameters of the layers, the first of which is the lowest; none for the matching alone. On the
             features' device; float64 with float64 features, else any narrower floating point.
         heads: of each layer; they split D.
@@ -134,6 +150,8 @@ def heterogeneous_scores(
             mixed dtypes.
         UnsupportedByBackend: the named backend cannot serve the call.
 
+    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
+    integers.
     A NaN feature makes its own item's scores NaN and no others; without layers the global matching reads an item's
     first row alone, and NaN in others goes unseen. Under autocast products are made in its dtype, softmax,
     normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
@@ -145,8 +163,7 @@ def heterogeneous_scores(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
     )
     check_flag("return_attention", return_attention)
-    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
-    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     parameters = check_layers(layers, images.values, heads)
     if return_attention and matching == "global":
@@ -155,29 +172,40 @@ def heterogeneous_scores(
         raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
     if not parameters:
         sides: tuple[Any, ...] = (regions, words, region_lengths, word_lengths)
+        own = {"pairs": pairs, "return_attention": return_attention, "backend": backend, "empty_score": empty_score}
         if matching == "global":
-            sides = (_first_rows(images), _first_rows(captions))
+            firsts = [_first_rows(side, empty_score is not None) for side in (images, captions)]
+            sides = (firsts[0][0], firsts[1][0], firsts[0][1], firsts[1][1])
+        else:
+            own |= {"region_mask": region_mask, "word_mask": word_mask}
         match: Callable[..., Tensor | tuple[Tensor, Tensor, Tensor]] = scan_scores
-        own = {"pairs": pairs, "return_attention": return_attention, "backend": backend}
         return match(*sides, **asdict(options.local), **own)
     check_traceable("heterogeneous attention takes padded features", images, captions)
     device, dtype = images.values.device, images.values.dtype
     chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
-    selected = as_pairs(pairs, None, direction, len(images), len(captions), device)
+    selected = as_pairs(pairs, None, direction, images, captions)
     listed = None if selected is None else selected.listed()
     if chosen == "torch":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
     if listed is not None and return_attention:
         attend = of_pairs if chosen == "torch" else heterogeneous_attention_reference
-        scores, weights, relevances = attend(images, captions, listed, parameters, options)
-        return shape_scores(scores, None), shape_scores(weights, None), shape_scores(relevances, None)
-    score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
-    return shape_scores(score(images, captions, listed, parameters, options), None)
+        results = attend(images, captions, listed, parameters, options)
+    else:
+        score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
+        results = (score(images, captions, listed, parameters, options),)
+    if empty_score is not None:
+        fills = (empty_score, 0, 0)
+        results = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(results, fills, strict=False))
+    shaped = [shape_scores(result, None) for result in results]
+    return (shaped[0], shaped[1], shaped[2]) if return_attention else shaped[0]
 
 
-def _first_rows(side: Ragged) -> Tensor:
-    """(n, 1, D)."""
+def _first_rows(side: Ragged, empty: bool) -> tuple[Tensor, Tensor | None]:
+    """(n, 1, D), and where items may be empty how many rows they have of these."""
+    lengths = (~side.empty).to(torch.int64) if empty else None
+    if side.mask is not None and side.mask.size(1):
+        return first_valid(side.values, side.mask).unsqueeze(1), lengths
     if side.offsets is None:
-        return side.values[:, :1]
-    return side.values.index_select(0, side.offsets[:-1].to(side.values.device)).unsqueeze(1)
+        return side.values[:, :1], lengths
+    return side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], lengths

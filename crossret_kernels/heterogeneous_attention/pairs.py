@@ -13,7 +13,8 @@ from crossret_kernels.chunked import recomputed
 from crossret_kernels.heterogeneous_attention.layers import attend, project
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures, match_globally, match_locally
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.ragged import Ragged, checkable
+from crossret_kernels.inputs import checkable
+from crossret_kernels.ragged import Ragged
 
 CHUNK_BYTES = 4 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
 

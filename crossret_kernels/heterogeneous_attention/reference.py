@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.cross_attention.reference import scan_attention_reference
-from crossret_kernels.heterogeneous_attention.matching import PairFeatures
+from crossret_kernels.heterogeneous_attention.matching import PairFeatures, first_valid
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair
 from crossret_kernels.ragged import Ragged
@@ -29,7 +29,8 @@ def heterogeneous_scores_reference(
         every = every_pair(regions, words)
     attended = _attended(regions, words, every, layers, options)
     if options.matching == "global":
-        v, e = safe_normalize(attended.regions[:, 0]), safe_normalize(attended.words[:, 0])
+        v = safe_normalize(first_valid(attended.regions, attended.region_mask))
+        e = safe_normalize(first_valid(attended.words, attended.word_mask))
         scores = (v * e).sum(-1)
     else:
         scores = _matched(attended, options)[0]
@@ -77,7 +78,7 @@ def _attended(
 
 def _matched(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[Tensor, ...]:
     """Each pair's own regions with its own words, as stacked cross attention matches them."""
-    images = Ragged(pairs.regions, None, pairs.region_mask.sum(1))
-    captions = Ragged(pairs.words, None, pairs.word_mask.sum(1))
+    images = Ragged(pairs.regions, None, None, pairs.region_mask)
+    captions = Ragged(pairs.words, None, None, pairs.word_mask)
     places = torch.arange(len(images), device=pairs.regions.device)
     return scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)

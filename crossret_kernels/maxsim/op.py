@@ -7,24 +7,33 @@ from typing import Literal, overload
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.checks import check_flag
+from crossret_kernels.checks import check_flag, checked
+from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.ragged import Features, Lengths, as_ragged, check_together, most_rows
-from crossret_kernels.registration import define_indices, define_scores
-from crossret_kernels.selection import as_pairs, in_slices, shape_scores
+from crossret_kernels.registration import (
+    UNMASKED_SIDES,
+    define_indices,
+    define_listed,
+    define_scores,
+    split_float32,
+    unmasked,
+)
+from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals, shape_scores
 
 _OPTIONS = "str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "str direction, bool normalize"
-_TRITON = "crossret_kernels.maxsim.triton"
+_CPU_OPTIONS = "float? empty_score, bool split_float32"
+_MODULE = "crossret_kernels.maxsim.triton"
+_LISTED = define_listed("maxsim_scores_listed", f"{_OPTIONS}, {_CPU_OPTIONS}")
 _SCORES = {
-    "cpu": define_scores("maxsim_scores", _OPTIONS),
-    "triton": define_scores("maxsim_scores_triton", _OPTIONS, _TRITON),
+    "cpu": define_scores("maxsim_scores", f"{_OPTIONS}, {_CPU_OPTIONS}"),
+    "triton": unmasked(define_scores("maxsim_scores_triton", _OPTIONS, _MODULE, UNMASKED_SIDES)),
 }
 _INDICES = {
-    "cpu": define_indices("maxsim_argmax", _INDEX_OPTIONS),
-    "triton": define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _TRITON),
+    "cpu": define_indices("maxsim_argmax", f"{_INDEX_OPTIONS}, {_CPU_OPTIONS}"),
+    "triton": unmasked(define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _MODULE, UNMASKED_SIDES)),
 }
 
 
@@ -38,8 +47,11 @@ def maxsim_scores(
     direction: str = "t2i",
     pooling: str = "sum",
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_argmax: Literal[False] = False,
     backend: str | None = None,
 ) -> Tensor: ...
@@ -55,8 +67,11 @@ def maxsim_scores(
     direction: str = "t2i",
     pooling: str = "sum",
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_argmax: Literal[True],
     backend: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
@@ -71,8 +86,11 @@ def maxsim_scores(
     direction: str = "t2i",
     pooling: str = "sum",
     normalize: bool = False,
-    pairs: Tensor | None = None,
-    candidates: Tensor | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
     return_argmax: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -87,6 +105,13 @@ def maxsim_scores(
         region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
             them is never read.
         word_lengths: the same for captions.
+        region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
+            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read. By all
+            backends but "triton".
+        word_mask: the same for captions, (n_captions, W).
+        empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
+            (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
+            By the same backends as masks.
         direction: "t2i": every word takes its best region (Eq. 9); "i2t": every region its best word (Eq. 10).
         pooling: of those maxima: "sum", "avg" or "max".
         normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
@@ -104,36 +129,55 @@ def maxsim_scores(
 
         With `return_argmax` (scores, argmax): argmax (n_images, n_captions, Q), (P, Q) or (n_queries, K, Q), int64, is
         the place within its item of the region (t2i) or word (i2t) that each word (t2i) or region (i2t) takes: the
-        first of equals, the first whose similarity is NaN where one is, and −1 where the item has no such query. Q is
+        first of equals, the first whose similarity is NaN where one is, and −1 where the item has no such query or the
+        other item is empty. Q is
         the padded width of the maximising side, or its longest item where that is packed or a list.
 
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
-        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
+            arrays whose memory a tensor cannot share.
+        UnsupportedByBackend: the named backend cannot serve the call, or not with masks or empty_score.
+
+    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
+    integers.
+    "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do its argmax and "triton" always.
+    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision`` allows less than "highest":
+    "cpu" may then multiply them as three bfloat16 products of split halves, where the processor has AMX. Of each
+    similarity Σ a·b these lose no more than 2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
     """
-    options = MaxSimOptions(direction, pooling, normalize)
+    options = checked(MaxSimOptions, direction, pooling, normalize)
     check_flag("return_argmax", return_argmax)
-    images = as_ragged(regions, region_lengths, name="regions", lengths_name="region_lengths", item="image")
-    captions = as_ragged(words, word_lengths, name="words", lengths_name="word_lengths", item="caption")
+    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    selected = as_pairs(pairs, candidates, direction, len(images), len(captions), images.values.device)
+    device, dtype = images.values.device, images.values.dtype
+    chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
+    selected = as_pairs(pairs, candidates, direction, images, captions)
+    listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
+    of_cpu: tuple[object, ...] = (empty_score, split_float32()) if chosen == "cpu" else ()
     if chosen in _SCORES:
-        scores = in_slices(_SCORES[chosen], images, captions, selected, (direction, pooling, normalize))
+        numbers = (direction, pooling, normalize, *of_cpu)
+        listed = _LISTED if chosen == "cpu" else None
+        scores = in_slices(_SCORES[chosen], images, captions, selected, numbers, listed=listed)
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
-        scores = score(images, captions, None if selected is None else selected.listed(), options)
+        scores = score(images, captions, listed_pairs, options)
+        if empty_score is not None:
+            scores = fill_empty(scores, images, captions, listed_pairs, empty_score)
     scores = shape_scores(scores, candidates)
     if not return_argmax:
         return scores
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
     if chosen in _INDICES:
-        argmax = in_slices(_INDICES[chosen], images, captions, selected, (direction, normalize, width), queries)
+        numbers = (direction, normalize, *of_cpu, width)
+        argmax = in_slices(_INDICES[chosen], images, captions, selected, numbers, queries=queries)
     else:
         if width is None:
             width = max(queries.lengths.tolist(), default=0)
         find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
-        argmax = find(images, captions, None if selected is None else selected.listed(), options, width)
+        argmax = find(images, captions, listed_pairs, options, width)
+        if empty_score is not None:
+            argmax = fill_empty(argmax, images, captions, listed_pairs, -1)
     return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))

@@ -6,22 +6,25 @@ from functools import partial
 
 from torch import Tensor
 
-from crossret_kernels.item_blocks import StoredFeatures, StoredLengths
+from crossret_kernels.inputs import Array, Features, Lengths
 from crossret_kernels.maxsim.op import maxsim_scores
 from crossret_kernels.topk import Progress, feature_topk
 
 
 def maxsim_topk(
-    regions: StoredFeatures,
-    words: StoredFeatures,
-    region_lengths: StoredLengths = None,
-    word_lengths: StoredLengths = None,
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
     *,
     k: int,
     query: str = "caption",
     direction: str = "t2i",
     pooling: str = "sum",
     normalize: bool = False,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -33,14 +36,13 @@ def maxsim_topk(
     the corpus.
 
     Args:
-        regions, words, region_lengths, word_lengths: as `maxsim_scores` takes them. Features of either side may also be
-            NumPy arrays of float16, float32 or float64, read-only and larger than memory if they are memory-mapped:
-            padded (n, L, D), or packed ``(values (rows, D), cu_seqlens (n + 1,))``. The corpus is read once, from
+        regions, words, region_lengths, word_lengths, region_mask, word_mask: as `maxsim_scores` takes them. Padded and
+            packed NumPy arrays may be larger than memory if they are memory-mapped. The corpus is read once, from
             front to back; queries once for each block of it. Arrays go block by block to the other side's device.
             For late interaction, regions are the documents' tokens and words the queries', and captions retrieve.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, pooling, normalize, backend: as in `maxsim_scores`.
+        direction, pooling, normalize, empty_score, backend: as in `maxsim_scores`.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 
@@ -58,6 +60,10 @@ def maxsim_topk(
         direction=direction,
         pooling=pooling,
         normalize=normalize,
+        empty_score=empty_score,
         backend=backend,
     )
-    return feature_topk(score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress)
+    return feature_topk(
+        score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
+        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
 from crossret_kernels.checks import check_number, choose
-from crossret_kernels.ragged import as_integers, check_floating, check_has_values
+from crossret_kernels.inputs import as_integers, check_floating, check_has_values
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")

@@ -3,38 +3,56 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/backward.h"
-#include "common/forward.h"
-
 namespace crossret {
 
 namespace {
 
-Owner owner_of(const CrossAttentionCall& call) {
-  return call.options.direction == Direction::t2i ? Owner::image : Owner::caption;
-}
-
 int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 
-void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
+void lay_out(CrossAttentionCall& call) {
+  call.factors = true;
+  call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
+}
+
+int64_t counted(const Kernels& kernels, const CrossAttentionCall& call,
+                void (*memory)(const CrossAttentionCall&, Workspace&)) {
+  Workspace count, preparing;
+  memory(call, count);
+  kernels.prepare_memory(call, preparing);
+  return std::max(count.bytes(), preparing.bytes());
+}
+
+Steps steps_of(const Kernels& kernels, const CrossAttentionCall& call) {
+  Steps steps{};
+  steps.whole_items = true;
+  steps.pack = [&](const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
+    kernels.pack_queries(call, pairs, block, memory);
+  };
+  steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace& memory) {
+    kernels.prepare_contexts(call, pairs, group, memory);
+  };
+  return steps;
+}
+
+void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
                const BackwardChunk& chunk) {
-  const bool t2i = call.options.direction == Direction::t2i;
   std::vector<int64_t> similarity_offsets(chunk.pairs.size()), query_offsets(chunk.pairs.size()),
       gram_offsets(chunk.pairs.size());
   int64_t similarities = 0, queries = 0, grams = 0;
   for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
-    const int64_t r = call.images.lengths[chunk.pairs.images[k]], w = call.captions.lengths[chunk.pairs.captions[k]];
+    const int64_t rows = call.contexts.length(chunk.pairs.contexts[k]);
+    const int64_t columns = call.queries.length(chunk.pairs.queries[k]);
     similarity_offsets[k] = similarities;
     query_offsets[k] = queries;
-    similarities += t2i ? r * gram_row(w) : w * gram_row(r);
-    queries += t2i ? w : r;
+    similarities += rows * gram_row(columns);
+    queries += columns;
   }
-  const ItemPairs contexts = (t2i ? chunk.by_image : chunk.by_caption).view();
+  const ItemPairs contexts = chunk.by_context.view();
   for (int64_t index = 0; index < contexts.count; ++index) {
     for (int64_t p = contexts.offsets[index]; p < contexts.offsets[index + 1]; ++p) {
       gram_offsets[contexts.slots[p]] = grams;
     }
-    grams += gram_floats((t2i ? call.images : call.captions).lengths[contexts.items[index]]);
+    grams += gram_floats(call.contexts.length(contexts.items[index]));
   }
   Workspace count;
   for (const int64_t floats : {similarities, grams, queries}) count.floats(floats);
@@ -44,45 +62,46 @@ void run_chunk(const CrossAttentionKernels& kernels, const CrossAttentionCall& c
   std::fill_n(gram_grads, grams, 0.0f);  // summed up; of the others every one is written
   const CrossAttentionGradients kept{chunk.grads.data(),   similarity_grads, similarity_offsets.data(), query_coefs,
                                      query_offsets.data(), gram_grads,       gram_offsets.data()};
-  run_rectangles(chunk, kernels.backward_bytes(call),
-                 [&](const Rectangle& pairs, Workspace& memory) { kernels.backward(call, kept, pairs, memory); });
+  Steps steps = steps_of(kernels, call);
+  steps.in_turn = true;
+  steps.bytes = counted(kernels, call, kernels.cross_attention->backward_memory);
+  steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
+                  Workspace& memory) { kernels.cross_attention->backward(call, kept, pairs, group, block, memory); };
+  run_pairs(problem, chunk, steps);
   run_feature_gradients(
-      problem, chunk, kernels.feature_bytes(call),
-      [&](bool of_images, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
-        kernels.feature_gradients(call, kept, of_images, jobs, group, column, memory);
+      problem, chunk, counted(kernels, call, kernels.cross_attention->feature_memory),
+      [&](bool of_contexts, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
+        kernels.cross_attention->feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
       });
 }
 
 }  // namespace
 
-void score_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs) {
-  call.limits = plan_limits(call.contexts(), call.queries());
-  run_forward(call.images, call.captions, call.limits, owner_of(call), pairs, kernels.forward_bytes(call),
-              [&](const Rectangle& rectangle, int64_t first, Workspace& memory) {
-                CrossAttentionCall part = call;
-                part.scores += first;
-                kernels.forward(part, rectangle, memory);
-              });
+void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
+                           int64_t context_stride, int64_t query_stride) {
+  lay_out(call);
+  Steps steps = steps_of(kernels, call);
+  steps.bytes = counted(kernels, call, kernels.cross_attention->forward_memory);
+  steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
+                  Workspace& memory) { kernels.cross_attention->forward(call, pairs, group, block, memory); };
+  walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
 }
 
-void differentiate_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs,
-                                   const ScoreGradients& grads, SideGradient& image_gradient,
-                                   SideGradient& caption_gradient) {
-  call.limits = plan_limits(call.contexts(), call.queries());
-  const bool t2i = call.options.direction == Direction::t2i;
-  const BackwardProblem problem{call.images,
-                                call.captions,
-                                call.limits,
-                                owner_of(call),
+void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
+                                   const ScoreGradients& grads, SideGradient& context_gradient,
+                                   SideGradient& query_gradient) {
+  lay_out(call);
+  const BackwardProblem problem{call,
                                 pairs,
                                 grads,
-                                image_gradient,
-                                caption_gradient,
-                                [&](int64_t image, int64_t caption) {
-                                  const int64_t r = call.images.lengths[image], w = call.captions.lengths[caption];
-                                  return t2i ? r * gram_row(w) + w : w * gram_row(r) + r;
+                                context_gradient,
+                                query_gradient,
+                                [&](int64_t context, int64_t query) {
+                                  const int64_t rows = call.contexts.length(context);
+                                  const int64_t columns = call.queries.length(query);
+                                  return rows * gram_row(columns) + columns;
                                 },
-                                [&](int64_t item) { return gram_floats(call.contexts().lengths[item]); }};
+                                [&](int64_t context) { return gram_floats(call.contexts.length(context)); }};
   run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
 }
 

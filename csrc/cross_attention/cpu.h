@@ -1,17 +1,17 @@
-// Stacked cross attention on the CPU: plans a batch and runs it over threads under one instruction set.
+// Stacked cross attention on the CPU: what runs on one thread is the kernels', what lies around it is here.
 #pragma once
-#include "common/backward.h"
-#include "common/plan.h"
 #include "cross_attention/problem.h"
+#include "dispatch.h"
+#include "pairs/backward.h"
 
 namespace crossret {
 
-// Writes (n_images × n_captions) scores, or one for each of `pairs` when given.
-void score_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs);
+// Fills call.scores: (context, query) at context_stride and query_stride, or those listed.
+void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
+                           int64_t context_stride, int64_t query_stride);
 
-// Fills the gradients of both sides, where wanted, from those of the scores.
-void differentiate_cross_attention(const CrossAttentionKernels& kernels, CrossAttentionCall call, const PairList* pairs,
-                                   const ScoreGradients& grads, SideGradient& image_gradient,
-                                   SideGradient& caption_gradient);
+void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
+                                   const ScoreGradients& grads, SideGradient& context_gradient,
+                                   SideGradient& query_gradient);
 
 }  // namespace crossret

@@ -1,14 +1,13 @@
 // What the stacked cross attention kernels are given, and their entry points under one instruction set.
 #pragma once
-#include "common/problem.h"
-#include "common/workspace.h"
+#include "pairs/side.h"
+#include "pairs/workspace.h"
 
 namespace crossret {
 
 enum class Norm : int { none, softmax, l2, l1 };
 
 struct CrossAttentionOptions {
-  Direction direction;
   Norm norm;
   float clip_slope;  // 1 where the mode does not clip
   float lambda_softmax;
@@ -16,15 +15,9 @@ struct CrossAttentionOptions {
   float lambda_lse;
 };
 
-struct CrossAttentionCall {
-  Side images;
-  Side captions;
+struct CrossAttentionCall : Operands {
   CrossAttentionOptions options;
-  Limits limits;
   float* scores;  // by slot
-
-  const Side& contexts() const { return options.direction == Direction::t2i ? images : captions; }
-  const Side& queries() const { return options.direction == Direction::t2i ? captions : images; }
 };
 
 // The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
@@ -42,14 +35,16 @@ struct CrossAttentionGradients {
 };
 
 struct CrossAttentionKernels {
-  void (*forward)(const CrossAttentionCall&, const Rectangle&, Workspace&);
-  void (*backward)(const CrossAttentionCall&, const CrossAttentionGradients&, const Rectangle&, Workspace&);
-  void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_images, const ItemPairs&,
-                            const JobGroup&, int64_t column, Workspace&);
-  // Bytes of workspace that one call of each takes.
-  int64_t (*forward_bytes)(const CrossAttentionCall&);
-  int64_t (*backward_bytes)(const CrossAttentionCall&);
-  int64_t (*feature_bytes)(const CrossAttentionCall&);
+  void (*forward)(const CrossAttentionCall&, const Rectangle&, const ContextGroup&, const QueryBlock&, Workspace&);
+  // Of one group no two blocks at once: its Gram gradients are summed up.
+  void (*backward)(const CrossAttentionCall&, const CrossAttentionGradients&, const Rectangle&, const ContextGroup&,
+                   const QueryBlock&, Workspace&);
+  void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_contexts,
+                            const ItemPairs&, const JobGroup&, int64_t column, Workspace&);
+  // Floats of workspace that each takes are counted by a run without memory.
+  void (*forward_memory)(const CrossAttentionCall&, Workspace&);
+  void (*backward_memory)(const CrossAttentionCall&, Workspace&);
+  void (*feature_memory)(const CrossAttentionCall&, Workspace&);
 };
 
 }  // namespace crossret

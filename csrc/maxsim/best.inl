@@ -1,171 +1,160 @@
-// The best contexts of packed queries: queries become panels once a block, contexts are read where they lie.
+// Sum-Max (SCAN Eqs. 9 and 10): the best context of every query, found while their similarities are in registers.
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Rows as the tile multiplies them: pairs of bfloat16 as they are, everything else, normalised pairs too, as float32.
-struct Elements {
-  bool pairs;
-  int64_t depth;  // of a row
-  int64_t ld;     // of copied rows
+// Epilogue: the largest similarity of each query so far, and which context has it: the first of equals, or the first
+// NaN.
+template <bool kNumber>
+struct Best {
+  float* values;
+  float* numbers;
+  int64_t columns;
+  int64_t first;            // of the rows, within the group
+  const float* row_scales;  // null, or what similarities are multiplied by
+  const float* column_scales;
 
-  explicit Elements(const Side& side)
-      : pairs(keeps_pairs(side) && side.norms == nullptr),
-        depth(pairs ? (side.dim + 1) / 2 : side.dim),
-        ld(pad_row(depth)) {}
+  template <int MR, int NV>
+  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      const int64_t at = n + j * V::width, left = columns - at;
+      if (row_scales != nullptr) {
+        const F scale = V::load(column_scales + at);
+        for (int i = 0; i < MR; ++i) sums[i][j] = V::mul(sums[i][j], V::mul(V::set(row_scales[m + i]), scale));
+      }
+      const F before = V::load(values + at, left);
+      if constexpr (kNumber) {
+        F value = before, number = V::load(numbers + at, left), own = V::set(static_cast<float>(first + m));
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i) {
+          const F x = sums[i][j];
+          const V::Mask known = V::is_nan(value);
+          const V::Mask larger = V::either(V::less(value, x), V::is_nan(x));
+          value = V::select(known, value, V::select(larger, x, value));
+          number = V::select(known, number, V::select(larger, own, number));
+          own = V::add(own, V::set(1.0f));
+        }
+        V::store(values + at, value, left);
+        V::store(numbers + at, number, left);
+      } else {
+        // max drops a NaN in its first operand: whether there is one is asked apart, two similarities at a time.
+        V::Mask nan = V::is_nan(before);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i += 2) nan = V::either(nan, V::unordered(sums[i][j], sums[i + 1 < MR ? i + 1 : i][j]));
+#pragma GCC unroll 4
+        for (int step = 1; step < MR; step *= 2) {
+#pragma GCC unroll 16
+          for (int i = 0; i + step < MR; i += 2 * step) sums[i][j] = V::max(sums[i][j], sums[i + step][j]);
+        }
+        V::store(values + at, V::select(nan, V::set(__builtin_nanf("")), V::max(sums[0][j], before)), left);
+      }
+    }
+  }
+};
 
-  void copy(const Side& side, int64_t row, float* out) const {
-    if (pairs) {
-      copy_pairs(side, row, out);
+static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectangle& pairs, const ContextGroup& group,
+                        const QueryBlock& block) {
+  const Layout& layout = call.context_layout;
+  const ContextRows contexts = rows_of(call, pairs, group);
+  const int64_t at = group.place * out.ld + block.column;
+  float* const values = out.values + at;
+  float* const numbers = out.numbers ? out.numbers + at : nullptr;
+  for (int64_t q = 0; q < block.columns; ++q) values[q] = -__builtin_inff();
+  for (int64_t q = 0; numbers != nullptr && q < block.columns; ++q) numbers[q] = 0.0f;
+  // Rows come from memory: those of the next tile are fetched meanwhile, or, where rows are copied, of the next group.
+  Ahead ahead{reinterpret_cast<const char*>(contexts.data) + V::tile_rows * contexts.ld * 4, contexts.ld * 4, 0};
+  if (!call.in_place(pairs, group)) ahead = contexts_after(call, pairs, group);
+  // Against few queries, whose panels stay in the first cache, a few rows at a time, which then stay there too.
+  constexpr int64_t first_cache = 6 * 1024, few = 48;  // whole tiles of every instruction set
+  const bool in_strips = block.columns > kPanel && block.columns * layout.depth <= first_cache;
+  const int64_t step = in_strips ? few : group.rows;
+  for (int64_t row = 0; row < group.rows; row += step) {
+    const int64_t rows = group.rows - row < step ? group.rows - row : step;
+    const float* const scales = layout.scaled ? group.scales + row : nullptr;
+    const auto reduce_into = [&](const auto& best) {
+      multiply_rows(layout, 0, layout.depth, rows, block.columns, contexts.data + row * contexts.ld, contexts.ld,
+                    block.panels, {ahead.data + row * ahead.row_bytes, ahead.row_bytes, 0}, best);
+    };
+    if (numbers == nullptr) {
+      reduce_into(Best<false>{values, nullptr, block.columns, row, scales, block.scales});
     } else {
-      copy_row(side, row, out);
+      reduce_into(Best<true>{values, numbers, block.columns, row, scales, block.scales});
     }
-  }
-
-  // Whether the side's rows may be read from the caller's memory: aligned elements and nothing else, and not so far
-  // apart that the rows of a tile fall into the same few sets of the first cache.
-  bool lie_in(const Side& side) const {
-    constexpr int64_t set_bytes = 4096;
-    if (pairs) {
-      return side.dim % 2 == 0 && side.row_stride % 2 == 0 && reinterpret_cast<uintptr_t>(side.values) % 4 == 0 &&
-             side.row_stride * 2 % set_bytes != 0;
-    }
-    return side.dtype == Dtype::float32 && side.norms == nullptr && side.row_stride * 4 % set_bytes != 0;
-  }
-};
-
-struct BestBuffers {
-  float* panels;  // queries as columns
-  float* strip;   // copied rows
-  int64_t strip_rows;
-  float* value;    // of each query of the block …
-  int32_t* index;  // … its best context; null where it is not wanted
-};
-
-static BestBuffers take_best_buffers(const MaxSimCall& call, bool wants_index, Workspace& memory) {
-  constexpr int64_t strip_floats = 24 * 1024;  // against many panels, rows that stay in the second cache meanwhile
-  const Elements elements(call.images);
-  const int64_t tiles = call.columns > kPanel ? strip_floats / (elements.ld * V::tile_rows) : 1;
-  BestBuffers buffers{};
-  buffers.strip_rows = V::tile_rows * (tiles > 1 ? tiles : 1);
-  buffers.panels = memory.floats(call.columns * elements.depth);
-  buffers.strip = memory.floats((buffers.strip_rows > V::width ? buffers.strip_rows : V::width) * elements.ld);
-  buffers.value = memory.floats(call.held);
-  buffers.index = wants_index ? reinterpret_cast<int32_t*>(memory.floats(call.held)) : nullptr;
-  return buffers;
-}
-
-// Packs rows [first, first + n) of the items from the rectangle's q-th on as the columns of panels; columns up to the
-// next whole vector become zero.
-static void pack_queries(const Roles& roles, int64_t q, int64_t first, int64_t n, BestBuffers& buffers) {
-  const Side& side = roles.queries;
-  const Elements elements(side);
-  for (int64_t column = 0; column < n; column += V::width) {
-    const int64_t count = n - column < V::width ? n - column : V::width;
-    for (int64_t i = 0; i < count; ++i, ++first) {
-      for (; first >= roles.query_rows(q); ++q) first -= roles.query_rows(q);
-      elements.copy(side, side.starts[roles.query_item(q)] + first, buffers.strip + i * elements.ld);
-    }
-    transpose_to_panels(buffers.strip, elements.ld, count, elements.depth,
-                        panel_column(buffers.panels, column, elements.depth));
   }
 }
 
-// Takes `count` contexts, which come behind `before` others of the item, into the best of NV vectors of queries.
-template <class Element, int NV, bool kIndex>
-static void panel_best(int64_t count, int64_t depth, const ContextRows& contexts, const float* panel, int64_t before,
-                       float* values, int32_t* indices) {
-  Best<NV> best;
-  for (int j = 0; j < NV; ++j) {
-    best.value[j] = before == 0 ? V::set(-__builtin_inff()) : V::load(values + j * V::width);
-    best.index[j] = V::set(before == 0 ? 0.0f : -1.0f);
-  }
-  rows_best<Element, NV, kIndex>(count, depth, contexts, panel, best);
-  for (int j = 0; j < NV; ++j) {
+// The best of an item's parts, in place of those of the first; numbers become those of the item's contexts.
+static void merge_parts(const Partial& best, const ContextGroup* parts, int64_t n_parts, int64_t column, int64_t n,
+                        float* values, int32_t* numbers) {
+  for (int64_t q = 0; q < n; ++q) {
+    const int64_t first = parts[0].place * best.ld + column + q;
+    float value = best.values[first];
+    int64_t number = best.numbers ? static_cast<int64_t>(best.numbers[first]) : 0;
+    for (int64_t k = 1; k < n_parts && value == value; ++k) {
+      const int64_t at = parts[k].place * best.ld + column + q;
+      if (!(best.values[at] > value) && best.values[at] == best.values[at]) continue;
+      value = best.values[at];
+      if (best.numbers) number = parts[k].skip + static_cast<int64_t>(best.numbers[at]);
+    }
     // Of −0 and 0 either may be the maximum, depending on the tiles: + 0 makes both 0.
-    V::store(values + j * V::width, V::add(best.value[j], V::zero()));
-    if constexpr (kIndex) {
-      float lanes[V::width];
-      V::store(lanes, best.index[j]);
-      for (int i = 0; i < V::width; ++i) {
-        if (lanes[i] >= 0.0f) indices[j * V::width + i] = static_cast<int32_t>(before + static_cast<int64_t>(lanes[i]));
+    values[q] = value + 0.0f;
+    numbers[q] = static_cast<int32_t>(number);
+  }
+}
+
+static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradients, const Partial& best,
+                          const Rectangle& pairs, const ContextGroup* parts, int64_t n_parts, int64_t first,
+                          int64_t last, int64_t column, float* scratch) {
+  const int64_t context = parts[0].first;
+  float* const values = scratch;
+  int32_t* const numbers = reinterpret_cast<int32_t*>(scratch + call.queries.longest);
+  const Item& contexts = call.contexts.items[pairs.contexts[context]];
+  for (int64_t q = first; q < last; ++q) {
+    const Item& queries = call.queries.items[pairs.queries[q]];
+    const int64_t n = queries.length, slot = pairs.slot(context, q);
+    merge_parts(best, parts, n_parts, column, n, values, numbers);
+    column += n;
+    if (gradients != nullptr) {
+      const int64_t offset = gradients->offsets[slot];
+      pool_gradient(values, n, call.pooling, 1.0f, gradients->grad_scores[slot], gradients->coefs + offset);
+      __builtin_memcpy(gradients->best + offset, numbers, n * sizeof(int32_t));
+    } else if (call.argmax != nullptr) {
+      int64_t* row = call.argmax + slot * call.argmax_row;
+      for (int64_t k = 0; k < call.argmax_row; ++k) row[k] = -1;
+      for (int64_t k = 0; k < n; ++k) {
+        row[queries.places ? queries.places[k] : k] = contexts.places ? contexts.places[numbers[k]] : numbers[k];
       }
+    } else {
+      call.scores[slot] = pool(values, n, call.pooling, 1.0f);
     }
   }
 }
 
-// The best of contexts [first, last) of an item for `columns` packed queries; indices count from `first`.
-template <bool kIndex>
-static void item_best(const Side& side, int64_t item, int64_t first, int64_t last, int64_t columns,
-                      BestBuffers& buffers, float* values, int32_t* indices) {
-  constexpr int64_t cached_bytes = 256 * 1024;  // stay in the second cache while every panel passes over them
-  const Elements elements(side);
-  const bool in_place = elements.lie_in(side);
-  const int64_t element_bytes = side.dtype == Dtype::float32 ? 4 : 2, row_bytes = side.row_stride * element_bytes;
-  const int64_t cached_tiles = cached_bytes / (side.dim * element_bytes * V::tile_rows);
-  const int64_t step = in_place ? V::tile_rows * (cached_tiles > 1 ? cached_tiles : 1) : buffers.strip_rows;
-  for (int64_t row = first; row < last; row += step) {
-    const int64_t n = last - row < step ? last - row : step, start = side.starts[item] + row;
-    const float* data = static_cast<const float*>(side.row(start));
-    const char* next = static_cast<const char*>(side.row(start)) + (in_place ? V::tile_rows : n) * row_bytes;
-    if (!in_place) {
-      data = buffers.strip;
-      for (int64_t r = 0; r < n; ++r) elements.copy(side, start + r, buffers.strip + r * elements.ld);
-    }
-    const ContextRows rows{data, in_place ? row_bytes / 4 : elements.ld, next, row_bytes};
-    with_elements(elements.pairs, [&](auto element) {
-      using Element = decltype(element);
-      for (int64_t j = 0; j < columns; j += kPanel) {
-        const float* panel = panel_column(buffers.panels, j, elements.depth);
-        int32_t* index = kIndex ? indices + j : nullptr;
-        if (columns - j > V::width) {
-          panel_best<Element, 2, kIndex>(n, elements.depth, rows, panel, row - first, values + j, index);
-        } else {
-          panel_best<Element, 1, kIndex>(n, elements.depth, rows, panel, row - first, values + j, index);
-        }
+// Adds the items of a group, columns [k0, k0 + kSlice): every query gets its best context's row, and that context the
+// query's.
+static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_contexts,
+                                     const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
+  const Side& own = of_contexts ? call.contexts : call.queries;
+  const Side& other = of_contexts ? call.queries : call.contexts;
+  const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
+  float* slice = memory.floats(own.longest * kSlice);
+  for (int64_t k = 0; k < group.count; ++k) {
+    const int64_t job = group.first + k, item = jobs.items[job], rows = own.length(item);
+    for (int64_t i = 0; i < rows * kSlice; ++i) slice[i] = 0.0f;
+    for (int64_t p = jobs.offsets[job]; p < jobs.offsets[job + 1]; ++p) {
+      const int64_t partner = jobs.partners[p], offset = from.offsets[jobs.slots[p]];
+      const int64_t queries = of_contexts ? other.length(partner) : rows;
+      for (int64_t q = 0; q < queries; ++q) {
+        const int64_t best = from.best[offset + q];
+        const int64_t target = of_contexts ? best : q, source = of_contexts ? q : best;
+        add_scaled_row(other, partner, source, k0, columns, from.coefs[offset + q], slice + target * kSlice);
       }
-    });
+    }
+    add_slice(own, item, k0, columns, slice, group.sums[k]);
   }
 }
 
-// Calls visit(slot, number of queries, their values, their indices) for every pair.
-template <bool kIndex, class Visit>
-static void for_each_best(const MaxSimCall& call, const Rectangle& rectangle, BestBuffers& buffers,
-                          const Visit& visit) {
-  const Roles roles(call.images, call.captions, rectangle, call.direction);
-  const int64_t full = call.limits.filled_columns < call.columns ? call.limits.filled_columns : call.columns;
-  for (int64_t q = 0, count; q < roles.n_queries(); q += count) {
-    // Whole items as far as they fit together; one that is longer by itself, in several blocks.
-    int64_t held = roles.query_rows(q);
-    for (count = 1; q + count < roles.n_queries() && held + roles.query_rows(q + count) <= full; ++count) {
-      held += roles.query_rows(q + count);
-    }
-    const int64_t blocks = (held + call.columns - 1) / call.columns;
-    const int64_t columns = pad_columns((held + blocks - 1) / blocks), ld = pad_columns(held);
-    // Blocks are packed once for as many contexts as the values of all queries can be kept for.
-    const int64_t group = blocks == 1 ? 1 : call.held / ld;
-    if (blocks == 1) pack_queries(roles, q, 0, held, buffers);
-    for (int64_t c = 0; c < roles.n_contexts(); c += group) {
-      const int64_t end = c + group < roles.n_contexts() ? c + group : roles.n_contexts();
-      for (int64_t first = 0; first < held; first += columns) {
-        const int64_t n = held - first < columns ? held - first : columns;
-        if (blocks > 1) pack_queries(roles, q, first, n, buffers);
-        for (int64_t i = c; i < end; ++i) {
-          const int64_t at = (i - c) * ld + first, rows = roles.context_rows(i);
-          item_best<kIndex>(roles.contexts, roles.context_item(i), call.first_context,
-                            rows < call.last_context ? rows : call.last_context, n, buffers, buffers.value + at,
-                            kIndex ? buffers.index + at : nullptr);
-        }
-      }
-      for (int64_t i = c; i < end; ++i) {
-        int64_t at = (i - c) * ld;
-        for (int64_t k = q; k < q + count; ++k) {
-          visit(roles.slot(i, k), roles.query_rows(k), buffers.value + at, kIndex ? buffers.index + at : nullptr);
-          at += roles.query_rows(k);
-        }
-      }
-    }
-  }
-}
+constexpr MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_feature_gradients};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -1,19 +1,16 @@
-// Sum-Max on the CPU: plans a batch and runs it over threads under one instruction set.
+// Sum-Max on the CPU: what runs on one thread is the kernels', what lies around it is here.
 #pragma once
-#include "common/backward.h"
-#include "common/plan.h"
+#include "dispatch.h"
 #include "maxsim/problem.h"
+#include "pairs/backward.h"
 
 namespace crossret {
 
-// Writes (n_images × n_captions) scores, or one for each of `pairs` when given.
-void score_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs);
+// Fills call.scores or call.argmax: (context, query) at context_stride and query_stride, or those listed.
+void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
+                  int64_t query_stride);
 
-// Writes the best context of every query: rows of call.argmax_row for each (image, caption), or for each of `pairs`.
-void argmax_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs);
-
-// Fills the gradients of both sides, where wanted, from those of the scores.
-void differentiate_maxsim(const MaxSimKernels& kernels, MaxSimCall call, const PairList* pairs,
-                          const ScoreGradients& grads, SideGradient& image_gradient, SideGradient& caption_gradient);
+void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
+                          SideGradient& context_gradient, SideGradient& query_gradient);
 
 }  // namespace crossret

@@ -1,21 +1,13 @@
 // What the Sum-Max kernels are given, and their entry points under one instruction set.
 #pragma once
-#include "common/problem.h"
-#include "common/workspace.h"
+#include "pairs/side.h"
+#include "pairs/workspace.h"
 
 namespace crossret {
 
-struct MaxSimCall {
-  Side images;
-  Side captions;
-  Direction direction;
+struct MaxSimCall : Operands {
   Pooling pooling;
-  Limits limits;
-  int64_t columns;  // queries that are packed together, padded
-  int64_t held;     // queries whose best contexts a worker keeps: no fewer than `columns`, nor than one item has
-  // The contexts of each item that are compared, as far as it has them: all, unless a pair is cut into parts.
-  int64_t first_context;
-  int64_t last_context;
+  // Of these what is wanted:
   float* scores;  // by slot
   // By slot, for `argmax_row` queries each: the best context, −1 where there is no such query.
   int64_t* argmax;
@@ -31,17 +23,15 @@ struct MaxSimGradients {
 };
 
 struct MaxSimKernels {
-  void (*forward)(const MaxSimCall&, const Rectangle&, Workspace&);
-  void (*argmax)(const MaxSimCall&, const Rectangle&, Workspace&);
-  // The best similarities of one context item's pairs, query by query; and the score of a pair by its own.
-  void (*best)(const MaxSimCall&, const Rectangle&, float* values, Workspace&);
-  float (*pool)(const float* values, int64_t queries, Pooling);
-  void (*backward)(const MaxSimCall&, const MaxSimGradients&, const Rectangle&, Workspace&);
-  void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_images, const ItemPairs&,
+  // The best of a group's contexts for every query of a block, and the number of each within the group.
+  void (*best)(const MaxSimCall&, const Partial&, const Rectangle&, const ContextGroup&, const QueryBlock&);
+  // Of one context item, whose groups are `parts`, and the query items [first, last), whose columns begin at `column`:
+  // the scores or the best contexts, or, with gradients, what their backward pass needs. `scratch` holds two vectors as
+  // long as the longest query item.
+  void (*finish)(const MaxSimCall&, const MaxSimGradients*, const Partial&, const Rectangle&, const ContextGroup* parts,
+                 int64_t n_parts, int64_t first, int64_t last, int64_t column, float* scratch);
+  void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_contexts, const ItemPairs&,
                             const JobGroup&, int64_t column, Workspace&);
-  // Bytes of workspace that one call of each takes.
-  int64_t (*score_bytes)(const MaxSimCall&);
-  int64_t (*feature_bytes)(const MaxSimCall&);
 };
 
 }  // namespace crossret

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 
 from crossret_kernels import UnsupportedByBackend, scan_scores, scan_topk
 from crossret_kernels.cross_attention import long_tiling, tiling, triton_gradients, triton_long, triton_long_gradients
-from crossret_kernels.ragged import as_ragged
+from crossret_kernels.inputs import as_ragged
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
 from tests.kernels.tolerance import Expectation, well_posed
 
@@ -259,7 +259,7 @@ def test_tiles_are_as_small_as_fills_them_well(monkeypatch: pytest.MonkeyPatch) 
 
     def slots(regions: list[int], words: list[int], whole: bool = False) -> tuple[int, int]:
         sides = [
-            as_ragged([torch.zeros(n, 4).half() for n in lengths], None, name="", lengths_name="", item="")
+            as_ragged([torch.zeros(n, 4).half() for n in lengths], None, None, ("", "", ""), "")
             for lengths in (regions, words)
         ]
         tile = long_tiling.long_tiling(*sides, whole, 640, 256)
@@ -278,7 +278,7 @@ def test_workspaces_stay_within_their_bound(dtype: torch.dtype, most: int, monke
     monkeypatch.setattr(long_tiling, "BLOCK", 128)
     monkeypatch.setattr(long_tiling, "large_fit", lambda _device: most >= tiling.LARGE_KIB)
     for rows in itertools.product((20, 65, 129, 577, 1025, 2048), repeat=2):
-        sides = [as_ragged(torch.zeros(2, n, 1, dtype=dtype), None, name="", lengths_name="", item="") for n in rows]
+        sides = [as_ragged(torch.zeros(2, n, 1, dtype=dtype), None, None, ("", "", ""), "") for n in rows]
         tile = long_tiling.long_tiling(*sides, False, 640, 256)
         grams = 4 * tile.rows * tile.gram_columns
         programs = min(triton_long.most_programs(tile), 2 * 148)
@@ -292,6 +292,6 @@ def test_workspaces_stay_within_their_bound(dtype: torch.dtype, most: int, monke
 
 
 def test_more_cells_than_int32_counts_are_refused() -> None:
-    sides = [as_ragged(torch.zeros(1, n, 1), None, name="", lengths_name="", item="") for n in (50_000, 45_000)]
+    sides = [as_ragged(torch.zeros(1, n, 1), None, None, ("", "", ""), "") for n in (50_000, 45_000)]
     with pytest.raises(UnsupportedByBackend, match="items of 50000 and 45000 rows"):
         long_tiling.long_tiling(*sides, False, 640, 256)

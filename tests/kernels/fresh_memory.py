@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+from tests.kernels.tolerance import ISAS
 
 N_IMAGES, N_CAPTIONS, LONGEST_CAPTION = 4, 40, 11  # words for more than one block
 SHAPES = ((5, 3), (13, 33))  # regions and dimensions
@@ -32,7 +33,6 @@ def results() -> list[Tensor]:
     """Scores and gradients of padded batches, all pairs and some, on every instruction set."""
     collected: list[Tensor] = []
     generator = torch.Generator().manual_seed(0)
-    isas = torch.ops.crossret.cpu_isas().split()
     for (regions, dim), (dtype, normalize) in itertools.product(SHAPES, KINDS):
         sides = [
             torch.randn(n, longest, dim, generator=generator).to(dtype).requires_grad_()
@@ -40,7 +40,7 @@ def results() -> list[Tensor]:
         ]
         lengths = [torch.randint(1, side.size(1) + 1, (side.size(0),), generator=generator) for side in sides]
         some = torch.stack([torch.randint(n, (15,), generator=generator) for n in (N_IMAGES, N_CAPTIONS)], 1)
-        for (function, options), isa, pairs in itertools.product(OPTIONS, isas, (None, some)):
+        for (function, options), isa, pairs in itertools.product(OPTIONS, ISAS, (None, some)):
             torch.ops.crossret.select_cpu_isa(isa)
             scores = function(*sides, *lengths, normalize=normalize, pairs=pairs, backend="cpu", **options)
             collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]

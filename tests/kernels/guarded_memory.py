@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import NATIVE_MISSING
+from tests.kernels.tolerance import ISAS
 
 PAGE = mmap.PAGESIZE
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -100,25 +101,26 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             padded = torch.cat([side, side.new_zeros(beyond, side.size(1))])
             for target, values in ((plain, padded), (fenced, memory.copy(side, beyond))):
                 target.append(values[:, values.size(1) - dim :])
-            plain.extend((offsets(lengths), None))
-            fenced.extend((memory.copy(offsets(lengths)), None))
+            plain.extend((offsets(lengths), None, None))
+            fenced.extend((memory.copy(offsets(lengths)), None, None))
         plain.append(pairs)
         fenced.append(None if pairs is None else memory.copy(pairs))
         shape = (len(REGION_LENGTHS), len(WORD_LENGTHS)) if pairs is None else (len(pairs),)
         grads = torch.randn(shape, generator=torch.Generator().manual_seed(2))
         fenced_grads = memory.copy(grads)
-        for (name, options), isa in itertools.product(OPTIONS, torch.ops.crossret.cpu_isas().split()):
+        for (name, options), isa in itertools.product(OPTIONS, ISAS):
             torch.ops.crossret.select_cpu_isa(isa)
             forward, backward = (getattr(torch.ops.crossret, name + suffix) for suffix in ("", "_backward"))
-            assert torch.equal(forward(*fenced, *options, normalize), forward(*plain, *options, normalize))
-            ours = backward(fenced_grads, *fenced, *options, normalize, True, True)
-            theirs = backward(grads, *plain, *options, normalize, True, True)
+            others = (*options, normalize, None, False)
+            assert torch.equal(forward(*fenced, *others), forward(*plain, *others))
+            ours = backward(fenced_grads, *fenced, *others, True, True)
+            theirs = backward(grads, *plain, *others, True, True)
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
             agreed += 2
             if name == "maxsim_scores":
                 argmax = torch.ops.crossret.maxsim_argmax
-                direction = options[0]
-                assert torch.equal(argmax(*fenced, direction, normalize, 20), argmax(*plain, direction, normalize, 20))
+                others = (options[0], normalize, None, False, 20)
+                assert torch.equal(argmax(*fenced, *others), argmax(*plain, *others))
                 agreed += 1
         del fenced, fenced_grads
     return agreed

@@ -54,7 +54,9 @@ def pooled(values: Array, pooling: str, lambda_lse: float) -> float:
     if pooling == "lse":
         largest = values.max()
         return float(largest + np.log(np.exp(lambda_lse * (values - largest)).sum()) / lambda_lse)
-    return float({"avg": np.mean, "sum": np.sum, "max": np.max}[pooling](values))
+    if pooling == "avg":
+        return float(values.mean())
+    return float(values.sum() if pooling == "sum" else values.max())
 
 
 def _unit(features: Array) -> Array:

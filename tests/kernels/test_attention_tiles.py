@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from crossret_kernels.cross_attention.tiling import tiling
-from crossret_kernels.ragged import as_ragged
+from crossret_kernels.inputs import as_ragged
 
 CAPTIONS = list(range(6, 21)) * 4
 
@@ -13,7 +13,7 @@ CAPTIONS = list(range(6, 21)) * 4
 def slots(regions: list[int], words: list[int], whole: bool = False) -> list[tuple[int, int]]:
     """Of a tile's contexts and queries, by the kernels of scores and of gradients."""
     sides = [
-        as_ragged([torch.zeros(n, 4) for n in lengths], None, name="", lengths_name="", item="")
+        as_ragged([torch.zeros(n, 4) for n in lengths], None, None, ("", "", ""), "").joined()
         for lengths in (regions, words)
     ]
     tiles = [tiling(*sides, whole, kernel) for kernel in ("forward", "backward")]

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
-from tests.kernels.tolerance import cpu_isa
+from tests.kernels.tolerance import ISAS, cpu_isa
 
-ISAS = torch.ops.crossret.cpu_isas().split()
 Function = Callable[..., Tensor]
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores
 from tests.kernels.strategies import DEGENERACIES, Features, examples, features, maxsim_options
-from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, evaluate
+from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, evaluate
 
-ISAS = torch.ops.crossret.cpu_isas().split()
 # Of equal similarities rounding picks the maximum, and gradients go there: ties have their own test.
 UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero region", "zero word"))
 
@@ -53,7 +52,7 @@ def test_of_equal_maxima_the_first_gets_the_gradient(isa: str, direction: str, p
     regions = torch.randint(-2, 3, (4, 19, 5), generator=generator).double()
     words = torch.randint(-2, 3, (6, 21, 5), generator=generator).double()
     lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((19, 4), (21, 6))]
-    batch = Features(regions, words, *lengths, None)
+    batch = Features(regions, words, lengths[0], lengths[1], None)
     expected = evaluate(maxsim_scores, batch, torch.float64, backend="reference", direction=direction, pooling=pooling)
     with cpu_isa(isa):
         actual = evaluate(maxsim_scores, batch, torch.float32, backend="cpu", direction=direction, pooling=pooling)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
 from tests.kernels.strategies import Features
-from tests.kernels.tolerance import Expectation
+from tests.kernels.tolerance import ISAS, Expectation
 
-ISAS = torch.ops.crossret.cpu_isas().split()
 OPTIONS = {scan_scores: {"raw_feature_norm": "clipped_l2norm", "pooling": "lse"}, maxsim_scores: {"pooling": "sum"}}
 
 

@@ -17,8 +17,8 @@ from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "scan_scores": ("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True),
-    "maxsim_scores": ("i2t", "sum", False),
+    "scan_scores": ("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True, None, False),
+    "maxsim_scores": ("i2t", "sum", False, None, False),
 }
 MODES = [
     *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
@@ -45,9 +45,11 @@ def operands(name: str, dtype: torch.dtype = torch.float32, pairs: bool = False)
         "regions": randn(3, 4, 8, dtype=dtype),
         "region_offsets": None,
         "region_lengths": torch.tensor([3, 4, 1]),
+        "region_mask": None,
         "words": randn(13, 8, seed=1, dtype=dtype),
         "word_offsets": torch.tensor([0, 6, 13]),
         "word_lengths": None,
+        "word_mask": None,
         "pairs": torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None,
     }
     if name.endswith("_backward"):
@@ -77,6 +79,20 @@ def test_opcheck(name: str, dtype: torch.dtype, pairs: bool) -> None:
     else:
         arguments["regions"].requires_grad_()
         arguments["words"].requires_grad_()
+    torch.library.opcheck(getattr(torch.ops.crossret, name).default, (*arguments.values(), *options))
+
+
+@operations
+@pytest.mark.parametrize("empty_score", [None, -0.5])
+def test_opcheck_of_masks(name: str, empty_score: float | None) -> None:
+    options: tuple[Any, ...] = OPTIONS[name.removesuffix("_backward")][:-2]
+    mask = torch.tensor([[True, False, True, True], [False] * 3 + [True], [empty_score is None] * 4])
+    arguments = operands(name) | {"region_lengths": None, "region_mask": mask}
+    if name.endswith("_backward"):
+        options = (*options, empty_score, False, True, True)
+    else:
+        options = (*options, empty_score, False)
+        arguments["regions"].requires_grad_()
     torch.library.opcheck(getattr(torch.ops.crossret, name).default, (*arguments.values(), *options))
 
 

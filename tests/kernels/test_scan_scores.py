@@ -10,9 +10,7 @@ from hypothesis import assume, given
 
 from crossret_kernels import scan_scores
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
-from tests.kernels.tolerance import Expectation, check_float64, cpu_isa, well_posed
-
-ISAS = torch.ops.crossret.cpu_isas().split()
+from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, well_posed
 
 
 @examples(150)
@@ -147,7 +145,7 @@ def test_an_enormous_lambda_meets_a_zero_region(backend: str) -> None:
     assert scan_scores(regions, torch.ones(1, 3, 4), lambda_softmax=1e31, backend=backend).isfinite().all()
 
 
-@pytest.mark.parametrize("isa", torch.ops.crossret.cpu_isas().split())
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [1e-20, 1e-18, 1.0, 1e15])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])

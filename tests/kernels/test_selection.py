@@ -34,10 +34,8 @@ def run(function: Callable[..., Tensor], weight: Callable[[Tensor], Tensor], **o
     return scores, *torch.autograd.grad(weight(scores), (regions, words))
 
 
-def assert_same(backend: str, ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
-    """Scores equal to the bit on "cpu", where no batch's shape changes a product; all else but for rounding."""
-    if backend == "cpu":
-        assert torch.equal(ours[0], theirs[0])
+def assert_same(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
+    """Equal but for rounding."""
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e3 * torch.finfo(a.dtype).eps * b.abs().max().item())
 
@@ -50,7 +48,7 @@ def test_pairs_are_entries_of_the_matrix(function: Callable[..., Tensor], backen
     options = {"direction": direction, "backend": backend}
     ours = run(function, lambda s: (s * weights).sum(), pairs=PAIRS, **options)
     matrix, *gradients = run(function, lambda s: (s[PAIRS[:, 0], PAIRS[:, 1]] * weights).sum(), **options)
-    assert_same(backend, ours, (matrix[PAIRS[:, 0], PAIRS[:, 1]], *gradients))
+    assert_same(ours, (matrix[PAIRS[:, 0], PAIRS[:, 1]], *gradients))
 
 
 @functions
@@ -68,7 +66,7 @@ def test_candidates_are_entries_of_the_matrix(function: Callable[..., Tensor], b
     options = {"direction": direction, "backend": backend}
     ours = run(function, lambda s: (s * weights).sum(), candidates=candidates, **options)
     matrix, *gradients = run(function, lambda s: (entries(s) * weights).sum(), **options)
-    assert_same(backend, ours, (entries(matrix), *gradients))
+    assert_same(ours, (entries(matrix), *gradients))
 
 
 @functions
@@ -135,7 +133,10 @@ LAID_OUT = {
 def test_slices_are_the_list(
     function: Callable[..., Any], direction: str, layout: str, dtype: torch.dtype, width: int
 ) -> None:
-    """Slices of some rows, of one, and of parts of one give the bits of the list, and so with argmax."""
+    """Slices of some rows, of one, and of parts of one give what the list does, and so with argmax.
+
+    Sum-Max to the last bit; attention to rounding, as few queries are attended for in another form.
+    """
     candidates = many_candidates(direction, width, dtype)
     own = torch.arange(len(candidates))[:, None].expand_as(candidates)
     pairs = torch.stack((candidates.long(), own) if direction == "t2i" else (own, candidates.long()), 2).view(-1, 2)
@@ -147,7 +148,9 @@ def test_slices_are_the_list(
             for one, other in zip(*[r if options else (r,) for r in (ours, expected)], strict=True):
                 assert one.dtype == other.dtype
                 shape = (*candidates.shape, *other.shape[1:]) if "candidates" in selection else other.shape
-                assert torch.equal(one, other.view(shape))
+                if function is maxsim_scores:
+                    assert torch.equal(one, other.view(shape))
+                torch.testing.assert_close(one, other.view(shape), rtol=0, atol=1e-5)
 
 
 @pytest.mark.usefixtures("seven_pairs_at_once")
@@ -206,9 +209,9 @@ Case = tuple[str, dict[str, Any], type[Exception], str]
 SELECTION_ERRORS: tuple[Case, ...] = (
     ("list", {"pairs": [[0, 0]]}, TypeError, "pairs must be an integer tensor, not list"),
     ("masked", {"pairs": np.ma.masked_array([[0, 0]], [[0, 1]])}, TypeError,
-     "pairs must be an integer tensor, not MaskedArray"),
+     "pairs must be an array without a mask, not a MaskedArray"),
     ("candidates masked", {"candidates": np.ma.masked_array([[0], [0], [0], [0]])}, TypeError,
-     "candidates must be an integer tensor, not MaskedArray"),
+     "candidates must be an array without a mask, not a MaskedArray"),
     ("floats", {"pairs": torch.zeros(1, 2)}, TypeError, "pairs must be integers, not torch.float32"),
     ("booleans", {"pairs": torch.tensor([[True, False]])}, TypeError, "pairs must be integers, not torch.bool"),
     ("flat", {"pairs": torch.tensor([0, 0])}, ValueError, "pairs must have shape (P, 2), got (2,)"),

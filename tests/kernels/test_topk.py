@@ -52,6 +52,17 @@ def assert_same_bits(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tenso
     assert torch.equal(found[0].contiguous().view(bits), expected[0].contiguous().view(bits))
 
 
+def assert_same_ranking(found: tuple[Tensor, Tensor], scores: Tensor, query: str, k: int) -> None:
+    """The begin of all scores sorted, where blocks of them may differ in rounding: equals may change places."""
+    values, indices = found
+    expected, _ = sorted_scores(scores, query, k)
+    rows = scores.T if query == "caption" else scores
+    close = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
+    torch.testing.assert_close(values, expected, **close)
+    torch.testing.assert_close(rows.gather(1, indices), values, **close)
+    assert all(len(set(row)) == len(row) for row in indices.tolist())
+
+
 @dataclass(frozen=True)
 class Side:
     """Padded features of a few small integers, so that many scores are equal, in any of the layouts."""
@@ -122,10 +133,13 @@ def cases(draw: st.DrawFn, dtypes: tuple[torch.dtype, ...]) -> Case:
 def test_it_is_the_begin_of_all_scores_sorted(name: str, case: Case) -> None:
     scores, best = NAMES[name]
     (regions, n_regions), (words, n_words) = case.images.stored(), case.captions.stored()
-    expected = sorted_scores(scores(regions, words, n_regions, n_words, **case.options), case.query, case.k)
+    whole = scores(regions, words, n_regions, n_words, **case.options)
     with blocks_of(case.block_scores, case.block_bytes):
         found = best(regions, words, n_regions, n_words, k=case.k, query=case.query, **case.options)
-    assert_same_bits(found, expected)
+    if name == "scan":
+        assert_same_ranking(found, whole, case.query, case.k)
+    else:
+        assert_same_bits(found, sorted_scores(whole, case.query, case.k))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,14 +150,17 @@ def test_memory_maps_are_read_in_blocks(name: str, tmp_path: Path, case: Case, b
     # float64 is scored by "torch", whose rounding depends on the batch where sums of small integers are not all.
     whole = case.images.values.dtype == torch.float64 and (name == "scan" or case.options["normalize"])
     (regions, n_regions), (words, n_words) = case.images.stored(), case.captions.stored()
-    expected = sorted_scores(scores(regions, words, n_regions, n_words, **case.options), case.query, case.k)
+    every = scores(regions, words, n_regions, n_words, **case.options)
     maps = [
         side.stored(tmp_path if corpus or both else None)
         for side, corpus in ((case.images, case.query == "caption"), (case.captions, case.query == "image"))
     ]
     with blocks_of(2**20 if whole else case.block_scores, 2**20 if whole else case.block_bytes):
         found = best(maps[0][0], maps[1][0], maps[0][1], maps[1][1], k=case.k, query=case.query, **case.options)
-    assert_same_bits(found, expected)
+    if name == "scan":
+        assert_same_ranking(found, every, case.query, case.k)
+    else:
+        assert_same_bits(found, sorted_scores(every, case.query, case.k))
 
 
 @pytest.mark.parametrize("query", topk.QUERIES)
@@ -246,14 +263,14 @@ ARRAY = np.ones((3, 2, 4), np.float32)
         (([*REGIONS, REGIONS[0, :0]], WORDS), {}, ValueError, r"regions\[3\] is empty"),
         (([], WORDS), {}, ValueError, "regions is an empty list"),
         ((ARRAY.astype(np.int64), WORDS), {}, TypeError, "regions must be float16, float32 or float64, not int64"),
-        ((ARRAY.astype(">f4"), WORDS), {}, TypeError, "regions must be float16, float32 or float64, not >f4"),
+        ((ARRAY.astype(">f4"), WORDS), {}, TypeError, "regions is >f4, not in this machine's byte order"),
         ((ARRAY[0], WORDS), {}, ValueError, r"regions must have shape \(n, L, D\)"),
         ((ARRAY, WORDS, np.array([2, 2, 0])), {}, ValueError, r"region_lengths\[2\] is 0"),
-        ((ARRAY, WORDS, np.array([2.0, 2, 2])), {}, TypeError, "region_lengths must be integers, not float64"),
+        ((ARRAY, WORDS, np.array([2.0, 2, 2])), {}, TypeError, r"region_lengths must be integers, not torch\.float64"),
         (((ARRAY[0], np.array([0, 1])), WORDS), {}, ValueError, r"regions\[1\] \(cu_seqlens\) ends at 1 but .* 2 rows"),
         (((ARRAY, np.array([0, 1])), WORDS), {}, ValueError, r"regions\[0\] must have shape \(rows, D\)"),
-        (([*REGIONS, ARRAY[0]], WORDS), {}, TypeError, r"regions\[3\] must be a \(L, D\) tensor, not ndarray"),
-        ((list(ARRAY), WORDS), {}, TypeError, r"regions\[0\] must be a \(L, D\) tensor, not ndarray"),
+        (([*REGIONS, ARRAY[0].astype(np.float64)], WORDS), {}, TypeError, r"regions\[3\] is torch.float64"),
+        ((list(ARRAY.astype(object)), WORDS), {}, TypeError, r"regions\[0\] must hold numbers that a tensor can"),
         (("regions", WORDS), {}, TypeError, r"regions\[0\] must be a \(L, D\) tensor, not str"),
         ((None, WORDS), {}, TypeError, "regions must be a .* tensor.* not NoneType"),
     ],

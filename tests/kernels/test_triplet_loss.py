@@ -292,7 +292,7 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
                 "masked ids",
                 {"caption_ids": np.ma.masked_array([0, 1], [False, True])},
                 TypeError,
-                "caption_ids must be an integer tensor or a list of integers, not MaskedArray",
+                "caption_ids must be an array without a mask, not a MaskedArray",
             ),
             ("meta ids", {"image_ids": torch.ones(2, device="meta").long()}, ValueError, "image_ids is on the meta"),
             ("sparse ids", {"image_ids": torch.ones(2).long().to_sparse()}, TypeError, "image_ids must be a dense"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from crossret_kernels import scan_scores
 from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.ragged import Ragged, as_ragged, pad
+from crossret_kernels.inputs import as_ragged
+from crossret_kernels.ragged import Ragged, pad
 from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
 EPS = torch.finfo(torch.float32).eps
 CPU = torch.device("cpu")
+# Those that this processor runs; the emulated one, which is slow, has tests of its own in test_amx.py.
+ISAS = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa != "amx_emulated"]
 DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(scan_scores).parameters.items()
@@ -31,12 +35,12 @@ DEFAULTS = {
 @contextmanager
 def cpu_isa(name: str | None) -> Iterator[None]:
     """Runs the native kernels of one instruction set."""
-    before = torch.ops.crossret.selected_cpu_isa()
-    torch.ops.crossret.select_cpu_isa(name or before)
+    chosen = os.environ.get("CROSSRET_CPU_ISA", "")
+    torch.ops.crossret.select_cpu_isa(name or chosen)
     try:
         yield
     finally:
-        torch.ops.crossret.select_cpu_isa(before)
+        torch.ops.crossret.select_cpu_isa(chosen)
 
 
 def evaluate(
@@ -172,7 +176,7 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
 
 def _ragged_sides(batch: Features) -> list[Ragged]:
     return [
-        as_ragged(side, lengths, name="features", lengths_name="lengths", item="item")
+        as_ragged(side, lengths, None, ("features", "lengths", "mask"), "item")
         for side, lengths in zip((batch.regions, batch.words), batch.lengths, strict=True)
     ]
 

@@ -53,7 +53,8 @@ def test_blocks_make_up_the_matrix(
     n_regions, n_words = ([3, 1, 2, 3, 3], [4, 1, 2, 3, 4, 1, 2]) if lengths else (None, None)
     expected = scan_scores(regions, words, n_regions, n_words, normalize=True)
     assert written.dtype == np.float32
-    np.testing.assert_array_equal(written, expected.numpy())
+    # A block of few queries may round otherwise than all of them.
+    np.testing.assert_allclose(written, expected.numpy(), rtol=0, atol=1e-6)
 
 
 def saved(name: str, array: np.ndarray) -> Change:

@@ -1,0 +1,366 @@
+"""What callers pass: features in any layout, lengths, masks and other integers, as tensors or NumPy arrays, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import lt
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret_kernels.arrays import as_tensor
+from crossret_kernels.checks import check_number
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.registration import needs_gradient, transformed
+
+Array: TypeAlias = "Tensor | NDArray[Any]"
+Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"
+Lengths: TypeAlias = "Array | Sequence[int] | None"
+
+FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+FEW = 128  # integers, which Python looks at faster than tensor operations do
+
+# Of features, lengths and mask, for errors.
+REGIONS = ("regions", "region_lengths", "region_mask")
+WORDS = ("words", "word_lengths", "word_mask")
+
+
+def as_sides(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths,
+    word_lengths: Lengths,
+    region_mask: Array | None,
+    word_mask: Array | None,
+    empty_score: float | None,
+) -> tuple[Ragged, Ragged]:
+    """Images and captions, each checked as `as_ragged` does; whether they go together, `check_together` tells."""
+    empty = empty_score is not None
+    if empty:
+        check_empty_score(empty_score)
+    looking = checkable()
+    return (
+        _as_ragged(regions, region_lengths, region_mask, REGIONS, "image", empty, looking),
+        _as_ragged(words, word_lengths, word_mask, WORDS, "caption", empty, looking),
+    )
+
+
+def as_ragged(
+    features: Features,
+    lengths: Lengths,
+    mask: Array | None,
+    names: tuple[str, str, str],
+    item: str,
+    empty: bool = False,
+) -> Ragged:
+    """Checks one side of the input and brings it to `Ragged`.
+
+    Args:
+        features, lengths, mask: as the operations take them.
+        names: of these three, for errors.
+        item: what errors call one.
+        empty: whether items may be empty.
+
+    A list stays one unless a gradient, a transformation or torch.compile goes through it: then its items are joined.
+
+    Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
+    shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
+    operation then makes the same checks when it runs.
+    """
+    return _as_ragged(features, lengths, mask, names, item, empty, checkable())
+
+
+def _as_ragged(
+    features: Features,
+    lengths: Lengths,
+    mask: Array | None,
+    names: tuple[str, str, str],
+    item: str,
+    empty: bool,
+    looking: bool,
+) -> Ragged:
+    """The same; `looking` is what `checkable` says, asked once a call."""
+    name = names[0]
+    if not isinstance(features, Tensor) and isinstance(features, np.ndarray):
+        features = as_tensor(features, name)
+    if isinstance(features, Tensor):
+        return _from_padded(features, lengths, mask, names, item, empty, looking)
+    if lengths is not None or mask is not None:
+        given = names[1] if lengths is not None else names[2]
+        raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
+    if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
+        return _from_packed(features[0], features[1], name, item, empty, looking)
+    if isinstance(features, Sequence):
+        return _from_list(features, name, item, empty)
+    raise TypeError(
+        f"{name} must be a (n, L, D) tensor, a (values, cu_seqlens) pair or a list of (L, D) tensors, "
+        f"not {type(features).__name__}"
+    )
+
+
+def most_rows(features: Features) -> int | None:
+    """How many rows an item can have, as far as the shapes of checked input tell: None where packed."""
+    if isinstance(features, (Tensor, np.ndarray)):
+        return features.shape[1]
+    packed = isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1])
+    return None if packed else max(item.shape[0] for item in features)
+
+
+def check_empty_score(value: Any) -> None:
+    """Raises TypeError or ValueError where it is no number that a score can be; infinite ones are."""
+    if isinstance(value, float) and math.isinf(value):
+        return
+    check_number("empty_score", value)
+
+
+def check_together(regions: Ragged, words: Ragged) -> None:
+    """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
+    v, e = regions.values, words.values
+    if v.shape[-1] != e.shape[-1]:
+        raise ValueError(f"regions have D = {v.size(-1)} but words have D = {e.size(-1)}: they must agree")
+    if v.device != e.device:
+        raise ValueError(f"regions are on {v.device} but words are on {e.device}")
+    if v.is_meta and checkable():
+        raise ValueError("regions and words are on the meta device, which holds no values to score")
+    if v.dtype != e.dtype and not _autocast_unites(v, e):
+        raise TypeError(f"regions are {v.dtype} but words are {e.dtype}: they must agree")
+
+
+def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
+    """Whether autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one dtype."""
+    return autocasts(regions.device.type) and torch.float64 not in (regions.dtype, words.dtype)
+
+
+def autocasts(device_type: str) -> bool:
+    """Whether autocast is at work there."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
+def checkable() -> bool:
+    """Whether tensor values may be looked at: not while torch.compile traces or a CUDA graph is captured."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def check_traceable(takes_padded: str, *sides: Ragged) -> None:
+    """Raises ValueError where packed or listed items meet torch.compile, which cannot know their longest.
+
+    `takes_padded` begins its message: who takes what padded.
+    """
+    if not checkable() and any(side.offsets is not None for side in sides):
+        raise ValueError(f"{takes_padded} inside torch.compile: call it outside with packed or list ones")
+
+
+def as_int64(integers: Tensor, name: str) -> Tensor:
+    """Lengths, offsets or indices as int64, where they are; TypeError or ValueError where they are no such thing."""
+    check_integers(integers, name)
+    return integers if integers.dtype == torch.int64 else integers.to(torch.int64)
+
+
+def check_integers(integers: Tensor, name: str) -> None:
+    """The check alone, which copies nothing."""
+    if integers.is_nested or integers.layout is not torch.strided:
+        raise _not_dense(integers, name)
+    if integers.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, not {integers.dtype}")
+    check_has_values(integers, name)
+
+
+def check_floating(tensor: Tensor, name: str) -> None:
+    """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        raise _not_dense(tensor, name)
+    if tensor.dtype not in FEATURE_DTYPES:
+        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")
+
+
+def check_has_values(tensor: Tensor, name: str) -> None:
+    """Raises ValueError on the meta device; what traces a call, or fakes its tensors, gives them their own device."""
+    if tensor.is_meta and checkable():
+        raise ValueError(f"{name} is on the meta device, which holds no values")
+
+
+def as_integers(integers: Array | Sequence[int], name: str) -> Tensor:
+    """The same from a tensor, an array or a list."""
+    if isinstance(integers, np.ndarray):
+        integers = as_tensor(integers, name)
+    if isinstance(integers, Tensor):
+        return as_int64(integers, name)
+    if not isinstance(integers, Sequence):
+        raise TypeError(f"{name} must be an integer tensor or a list of integers, not {type(integers).__name__}")
+    for index, integer in enumerate(integers):
+        if isinstance(integer, bool) or not isinstance(integer, (int, np.integer)):
+            raise TypeError(f"{name}[{index}] must be an integer, not {type(integer).__name__}")
+        if not -(2**63) <= integer < 2**63:
+            raise ValueError(f"{name}[{index}] is {integer}: it does not fit 64 bits")
+    return torch.tensor([int(integer) for integer in integers], dtype=torch.int64)
+
+
+def _from_padded(
+    features: Tensor,
+    lengths: Lengths,
+    mask: Array | None,
+    names: tuple[str, str, str],
+    item: str,
+    empty: bool,
+    looking: bool,
+) -> Ragged:
+    name, lengths_name, mask_name = names
+    n, longest, _ = _check_features(features, name, 3, "(n, L, D)")
+    if looking and n and longest == 0 and not empty:
+        raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
+    if mask is not None:
+        if lengths is not None:
+            raise ValueError(f"{lengths_name} and {mask_name} exclude each other: pass one of them")
+        return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty))
+    if lengths is None:
+        return Ragged(features, None, None)
+    sizes = as_integers(lengths, lengths_name)
+    if sizes.dim() != 1 or sizes.size(0) != n:
+        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
+    if looking:
+        _check_lengths(sizes, longest, lengths_name, item, empty)
+    return Ragged(features, None, _within_reach(sizes, features))
+
+
+def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, empty: bool) -> Tensor:
+    """The mask (n, L) of padded features, contiguous, checked; features on the meta device may stand for others."""
+    mask = as_tensor(mask, mask_name)
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{mask_name} must be a bool tensor, not {type(mask).__name__}")
+    if mask.is_nested or mask.layout is not torch.strided:
+        raise _not_dense(mask, mask_name)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{mask_name} must be bool, True where {name} hold a row, not {mask.dtype}")
+    if mask.shape != features.shape[:2]:
+        raise ValueError(f"{mask_name} must have shape (n, L) = {tuple(features.shape[:2])}, got {tuple(mask.shape)}")
+    check_has_values(mask, mask_name)
+    if mask.device != features.device and not features.is_meta:
+        raise ValueError(f"{mask_name} is on {mask.device} but {name} are on {features.device}")
+    if not empty and checkable():
+        filled = mask.any(1)
+        if not filled.all():
+            index = int((~filled).nonzero()[0])
+            raise ValueError(f"{mask_name}[{index}] has no True: every {item} needs at least one row")
+    return mask.contiguous()
+
+
+def _from_packed(values: Any, cu_seqlens: Any, name: str, item: str, empty: bool, looking: bool) -> Ragged:
+    values_name, offsets_name = f"{name}[0]", f"{name}[1] (cu_seqlens)"
+    if not isinstance(values, Tensor):
+        values = as_tensor(values, values_name)
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{values_name} must be the tensor of packed rows, not {type(values).__name__}")
+    rows, _ = _check_features(values, values_name, 2, "(rows, D)")
+    offsets = cu_seqlens if isinstance(cu_seqlens, Tensor) else as_tensor(cu_seqlens, offsets_name)
+    offsets = as_int64(offsets, offsets_name)
+    if offsets.dim() != 1:
+        raise ValueError(f"{offsets_name} must have one dimension, got shape {tuple(offsets.shape)}")
+    if looking:
+        _check_offsets(offsets, rows, name, item, empty)
+    return Ragged(values, _within_reach(offsets, values), None)
+
+
+def _from_list(features: Sequence[Any], name: str, item: str, empty: bool) -> Ragged:
+    if not features:
+        raise ValueError(f"{name} is an empty list: D is unknown; pass a (0, L, D) tensor for an empty batch")
+    items: list[Tensor] = [
+        feature if isinstance(feature, Tensor) else as_tensor(feature, f"{name}[{index}]")
+        for index, feature in enumerate(features)
+    ]
+    first = items[0]
+    _check_item(first, first, f"{name}[0]", name)
+    dim, dtype, device = first.size(1), first.dtype, first.device
+    for index, feature in enumerate(items):
+        # Ahead of the check, which costs as much as scoring a short item.
+        alike = isinstance(feature, Tensor) and feature.dtype is dtype and feature.device == device
+        dense = alike and feature.layout is torch.strided and not feature.is_nested
+        if not dense or feature.dim() != 2 or feature.size(1) != dim:
+            _check_item(feature, first, f"{name}[{index}]", name)
+        if not empty and not feature.size(0):
+            raise ValueError(f"{name}[{index}] is empty: every {item} needs at least one row")
+    if len(items) == 1:
+        return Ragged(first.unsqueeze(0), None, None)
+    ends = accumulate((feature.size(0) for feature in items), initial=0)
+    side = Ragged(first[:0], torch.tensor(list(ends), dtype=torch.int64), None, items=items)
+    return side.joined() if torch.compiler.is_compiling() or transformed() or needs_gradient(items) else side
+
+
+def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
+    """Raises where an item of a list is no features, or none that go with those of the first."""
+    if not isinstance(feature, Tensor):
+        raise TypeError(f"{item_name} must be a (L, D) tensor, not {type(feature).__name__}")
+    _check_features(feature, item_name, 2, "(L, D)")
+    if feature.size(1) != first.size(1):
+        raise ValueError(f"{item_name} has D = {feature.size(1)} but {name}[0] has D = {first.size(1)}")
+    if feature.dtype != first.dtype:
+        raise TypeError(f"{item_name} is {feature.dtype} but {name}[0] is {first.dtype}")
+    if feature.device != first.device:
+        raise ValueError(f"{item_name} is on {feature.device} but {name}[0] is on {first.device}")
+
+
+def _within_reach(integers: Tensor, features: Tensor) -> Tensor:
+    """Where `Ragged` has lengths and offsets of these features."""
+    return integers if integers.is_cpu else integers.to(features.device)
+
+
+def is_offsets(candidate: object) -> bool:
+    """Whether the second of two features is the cu_seqlens of the first, and not another item."""
+    if isinstance(candidate, Tensor):
+        return candidate.dim() == 1 or not candidate.is_floating_point()
+    return isinstance(candidate, np.ndarray) and (candidate.ndim == 1 or candidate.dtype.kind != "f")
+
+
+def _check_features(features: Tensor, name: str, dims: int, shape: str) -> torch.Size:
+    """Their shape, where they are features."""
+    check_floating(features, name)
+    sizes = features.shape
+    if len(sizes) != dims:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(sizes)}")
+    if sizes[-1] == 0:
+        raise ValueError(f"{name} has D = 0 (shape {tuple(sizes)})")
+    return sizes
+
+
+def bounds(integers: Tensor) -> tuple[int, int]:
+    """Smallest and largest of at least one integer."""
+    if integers.numel() <= FEW:
+        values = integers.tolist() if integers.dim() == 1 else integers.flatten().tolist()
+        return min(values), max(values)
+    lowest, highest = integers.aminmax()
+    return int(lowest), int(highest)
+
+
+def _check_lengths(sizes: Tensor, longest: int, name: str, item: str, empty: bool) -> None:
+    if sizes.size(0) == 0:
+        return
+    lowest, highest = bounds(sizes)
+    least = 0 if empty else 1
+    if lowest < least or highest > longest:
+        index = int(((sizes < least) | (sizes > longest)).nonzero()[0])
+        size = int(sizes[index])
+        reason = f"every {item} needs at least one row" if size == 0 else f"it must lie in {least}..{longest}"
+        raise ValueError(f"{name}[{index}] is {size}: {reason}")
+
+
+def _check_offsets(offsets: Tensor, rows: int, name: str, item: str, empty: bool) -> None:
+    few = offsets.numel() <= FEW
+    ends = offsets.tolist() if few else offsets[:: offsets.size(0) - 1].tolist()
+    if not ends or ends[0] != 0:
+        raise ValueError(f"{name}[1] (cu_seqlens) must begin with 0")
+    if ends[-1] != rows:
+        raise ValueError(f"{name}[1] (cu_seqlens) ends at {ends[-1]} but {name}[0] has {rows} rows")
+    if not few or not all(map(lt, ends, ends[1:])):
+        _check_lengths(offsets.diff(), rows, f"diff of {name}[1] (cu_seqlens)", item, empty)
+
+
+def _not_dense(tensor: Tensor, name: str) -> TypeError:
+    kind = "nested" if tensor.is_nested else tensor.layout
+    return TypeError(f"{name} must be a dense tensor, not a {kind} one")

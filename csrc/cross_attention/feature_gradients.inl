@@ -1,0 +1,128 @@
+// From the similarities' gradients to those of the features: the last step of the backward pass of stacked cross
+// attention (kernels.md §2), one item and one slice of columns at a time, so that no two workers write to one place.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+constexpr int64_t kPartnerRows = 256;  // rows of partners that are packed together, but for the last one's
+constexpr int64_t kPartners = 64;
+
+// Successive partners of a group, packed once for all its items.
+struct PackedPartners {
+  int64_t first, count;     // of the jobs' partners
+  const float* panels;      // of one partner behind the other
+  int64_t rows[kPartners];  // of each
+};
+
+// slice += Σ ds · partner for one item of the group, in registers over all the partners: the slice is gone over once.
+struct PartnerSum {
+  const PackedPartners& partners;
+  const float* const* ds;  // of each partner
+  bool attends;            // ds is contexts × queries, and the item's rows are the queries
+  int64_t item_rows;
+  float* slice;
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+    clear_tile(sums);
+    const float* panels = partners.panels;
+    for (int64_t i = 0; i < partners.count; ++i) {
+      const int64_t depth = partners.rows[i];
+      const int64_t ld = gram_row(attends ? item_rows : depth);
+      const Left left = attends ? Left{ds[i] + m, 1, ld} : Left{ds[i] + m * ld, ld, 1};
+      add_to_tile<Floats, false>(sums, depth, left, panels + n * depth, kPanel, {nullptr, 0, 0});
+      panels += depth * kSlice;
+    }
+    Store{slice, kSlice, true}.take(m, n, sums);
+  }
+};
+
+// What an item's own rows get: from the Gram matrix where they are attended to, from the cosine's norm where they
+// attend.
+static void add_own_rows(const CrossAttentionGradients& from, const Side& own, const ItemPairs& jobs, int64_t job,
+                         bool attends, int64_t k0, int64_t columns, float* scratch, float* slice) {
+  const int64_t item = jobs.items[job], rows = own.length(item);
+  if (!attends) {
+    item_to_panels(own, item, k0, columns, scratch);
+    const Left gram{from.gram_grads + from.gram_offsets[jobs.slots[jobs.offsets[job]]], gram_row(rows), 1};
+    return multiply(rows, columns, AllOf{rows}, gram, {scratch, rows * kPanel, kPanel}, Store{slice, kSlice, true});
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    float coef = 0.0f;
+    for (int64_t p = jobs.offsets[job]; p < jobs.offsets[job + 1]; ++p) {
+      coef += from.query_coefs[from.query_offsets[jobs.slots[p]] + r];
+    }
+    add_scaled_row(own, item, r, k0, columns, coef, slice + r * kSlice);
+  }
+}
+
+static int64_t longest_item(const Operands& operands) {
+  return operands.contexts.longest > operands.queries.longest ? operands.contexts.longest : operands.queries.longest;
+}
+
+static float* take_panels(const Operands& call, Workspace& memory) {
+  return memory.floats((kPartnerRows + longest_item(call)) * kSlice);
+}
+
+static float* take_slices(const Operands& call, Workspace& memory) {
+  const int64_t longest = longest_item(call);
+  return memory.floats((longest > kGroupRows ? longest : kGroupRows) * kSlice);
+}
+
+// Adds the items of a group, columns [k0, k0 + kSlice): Σ over their pairs ds · partner, and what their own rows get.
+static void cross_attention_feature_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& from,
+                                              bool of_contexts, const ItemPairs& jobs, const JobGroup& group,
+                                              int64_t k0, Workspace& memory) {
+  const Side& own = of_contexts ? call.contexts : call.queries;
+  const Side& other = of_contexts ? call.queries : call.contexts;
+  const bool attends = !of_contexts;
+  const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
+  float* panels = take_panels(call, memory);
+  float* slices = take_slices(call, memory);
+  const int64_t* partners = jobs.partners + jobs.offsets[group.first];
+  const int64_t n_partners = jobs.offsets[group.first + 1] - jobs.offsets[group.first];
+  for (PackedPartners packed{0, 0, panels, {}}; packed.first < n_partners; packed.first += packed.count) {
+    packed.count = 0;
+    for (int64_t depth = 0, p = packed.first; p < n_partners && packed.count < kPartners && depth < kPartnerRows; ++p) {
+      item_to_panels(other, partners[p], k0, columns, panels + depth * kSlice);
+      packed.rows[packed.count++] = other.length(partners[p]);
+      depth += other.length(partners[p]);
+    }
+    float* slice = slices;
+    for (int64_t k = 0; k < group.count; ++k) {
+      const int64_t job = group.first + k, rows = own.length(jobs.items[job]);
+      for (int64_t i = 0; packed.first == 0 && i < rows * kSlice; ++i) slice[i] = 0.0f;
+      const float* ds[kPartners];
+      for (int64_t i = 0; i < packed.count; ++i) {
+        ds[i] = from.similarity_grads + from.similarity_offsets[jobs.slots[jobs.offsets[job] + packed.first + i]];
+      }
+      for_each_tile(rows, columns, PartnerSum{packed, ds, attends, rows, slice});
+      slice += rows * kSlice;
+    }
+  }
+  float* slice = slices;
+  for (int64_t k = 0; k < group.count; ++k) {
+    const int64_t job = group.first + k, item = jobs.items[job];
+    add_own_rows(from, own, jobs, job, attends, k0, columns, panels, slice);
+    add_slice(own, item, k0, columns, slice, group.sums[k]);
+    slice += own.length(item) * kSlice;
+  }
+}
+
+static void forward_memory(const CrossAttentionCall& call, Workspace& memory) {
+  take_attention_buffers(call.limits, memory);
+}
+
+static void backward_memory(const CrossAttentionCall& call, Workspace& memory) { take_backward_buffers(call, memory); }
+
+static void feature_memory(const CrossAttentionCall& call, Workspace& memory) {
+  take_panels(call, memory);
+  take_slices(call, memory);
+}
+
+constexpr CrossAttentionKernels cross_attention_kernels = {
+    cross_attention_forward, cross_attention_backward, cross_attention_feature_gradients,
+    forward_memory,          backward_memory,          feature_memory};
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,172 @@
+#include "dispatch.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+#include <atomic>
+#include <stdexcept>
+
+#include "amx_permission.h"
+
+namespace crossret {
+
+#define CROSSRET_DECLARE(isa)   \
+  namespace isa {               \
+  extern const Kernels kernels; \
+  }
+CROSSRET_DECLARE(base)
+CROSSRET_DECLARE(amx_emulated)
+#if defined(__x86_64__)
+CROSSRET_DECLARE(avx2)
+CROSSRET_DECLARE(avx512)
+#endif
+#if defined(CROSSRET_HAS_AVX512BF16)
+CROSSRET_DECLARE(avx512bf16)
+#endif
+#if defined(CROSSRET_HAS_AMX)
+CROSSRET_DECLARE(amx)
+#endif
+#if defined(__aarch64__)
+CROSSRET_DECLARE(neon)
+#endif
+#if defined(CROSSRET_HAS_NEON_BF16)
+CROSSRET_DECLARE(neon_bf16)
+#endif
+#undef CROSSRET_DECLARE
+
+namespace {
+
+#if defined(__x86_64__)
+// What not every compiler's __builtin_cpu_supports knows by name. Each uses registers of the sets that are asked for
+// first, by the builtin, which looks at what the operating system keeps of them too.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1u) != 0;
+}
+#endif
+
+#if defined(CROSSRET_HAS_AVX512BF16)
+bool has_avx512bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1u) != 0;
+}
+
+// Whether VDPBF16PS multiplies more a second than FMA does: twice as much on AMD's processors, half as much on Intel's,
+// which are the faster for widening bfloat16 to float32.
+bool bf16_dots_pay() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) != 0 && ebx == signature_AMD_ebx && ecx == signature_AMD_ecx &&
+         edx == signature_AMD_edx;
+}
+#endif
+
+#if defined(CROSSRET_HAS_NEON_BF16)
+bool has_neon_bf16() {
+  constexpr unsigned long bf16 = 1ul << 14;  // HWCAP2_BF16, which older headers lack
+  return (getauxval(AT_HWCAP2) & bf16) != 0;
+}
+#endif
+
+// What an instruction set is chosen for where none is selected; the third so fast that three products of bfloat16 beat
+// one of float32.
+enum class Serves { nothing, bfloat16, products_of_bfloat16, everything };
+
+struct InstructionSet {
+  const Kernels* kernels;
+  Serves serves;
+};
+
+// Of those that serve a dtype, the last is the fastest.
+const std::vector<InstructionSet>& available() {
+  static const std::vector<InstructionSet> found = [] {
+    std::vector<InstructionSet> list{{&base::kernels, Serves::everything}, {&amx_emulated::kernels, Serves::nothing}};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
+      list.push_back({&avx2::kernels, Serves::everything});
+      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        list.push_back({&avx512::kernels, Serves::everything});
+#if defined(CROSSRET_HAS_AVX512BF16)
+        if (has_avx512bf16()) {
+          list.push_back({&avx512bf16::kernels, bf16_dots_pay() ? Serves::bfloat16 : Serves::nothing});
+#if defined(CROSSRET_HAS_AMX)
+          if (amx_permitted()) list.push_back({&amx::kernels, Serves::products_of_bfloat16});
+#endif
+        }
+#endif
+      }
+    }
+#endif
+#if defined(__aarch64__)
+    list.push_back({&neon::kernels, Serves::everything});
+#endif
+#if defined(CROSSRET_HAS_NEON_BF16)
+    if (has_neon_bf16()) list.push_back({&neon_bf16::kernels, Serves::bfloat16});
+#endif
+    return list;
+  }();
+  return found;
+}
+
+bool serves(const InstructionSet& set, Dtype dtype, bool split) {
+  switch (set.serves) {
+    case Serves::nothing:
+      return false;
+    case Serves::bfloat16:
+      return dtype == Dtype::bfloat16;
+    case Serves::products_of_bfloat16:
+      return dtype == Dtype::bfloat16 || (dtype == Dtype::float32 && split);
+    default:
+      return true;
+  }
+}
+
+const Kernels& fastest(Dtype dtype, bool split) {
+  const Kernels* last = nullptr;
+  for (const InstructionSet& entry : available()) {
+    if (serves(entry, dtype, split)) last = entry.kernels;
+  }
+  return *last;
+}
+
+// What was selected: the kernels, or why there are none.
+struct Selection {
+  const Kernels* kernels;
+  std::string refusal;
+};
+
+Selection find(const std::string& wanted) {
+  std::string names;
+  for (const InstructionSet& entry : available()) {
+    if (entry.kernels->isa == wanted) return {entry.kernels, ""};
+    names += (names.empty() ? "" : ", ") + std::string(entry.kernels->isa);
+  }
+  return {nullptr, "CROSSRET_CPU_ISA is '" + wanted + "', but this processor has: " + names};
+}
+
+std::atomic<const Selection*> selected{nullptr};  // null: the fastest for each dtype
+
+}  // namespace
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const InstructionSet& entry : available()) names.emplace_back(entry.kernels->isa);
+  return names;
+}
+
+void select_isa(const std::string& name) {
+  // Never deleted: another thread may be reading the one before.
+  selected = name.empty() ? nullptr : new Selection(find(name));
+}
+
+const Kernels& kernels(Dtype dtype, bool split_float32) {
+  const Selection* const selection = selected;
+  if (selection == nullptr) return fastest(dtype, split_float32);
+  if (selection->kernels == nullptr) throw std::runtime_error(selection->refusal);
+  return *selection->kernels;
+}
+
+}  // namespace crossret

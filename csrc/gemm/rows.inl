@@ -1,0 +1,228 @@
+// Feature rows of any dtype, brought into the layouts that products read.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+static inline F load_features(const void* row, Dtype dtype, int64_t k, int64_t n) {
+  switch (dtype) {
+    case Dtype::bfloat16:
+      return V::load_bf16(static_cast<const uint16_t*>(row) + k, n);
+    case Dtype::float16:
+      return V::load_f16(static_cast<const uint16_t*>(row) + k, n);
+    default:
+      return V::load(static_cast<const float*>(row) + k, n);
+  }
+}
+
+// Calls write(k, x, n) for a row's features x = row[k … k + width), n of which are there, and returns the norm of what
+// it gives back. Four vectors at once: a sum waits for itself.
+template <Dtype dtype, class Write>
+static inline float norm_of_written(const void* row, int64_t dim, const Write& write) {
+  F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+  int64_t k = 0;
+  for (; k + 4 * V::width <= dim; k += 4 * V::width) {
+    for (int j = 0; j < 4; ++j) {
+      const int64_t at = k + j * V::width;
+      const F x = write(at, load_features(row, dtype, at, V::width), V::width);
+      sums[j] = V::fma(x, x, sums[j]);
+    }
+  }
+  for (; k < dim; k += V::width) {
+    const F x = write(k, load_features(row, dtype, k, dim - k), dim - k);
+    sums[0] = V::fma(x, x, sums[0]);
+  }
+  return __builtin_sqrtf(V::reduce_add(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3]))));
+}
+
+template <class Write>
+static inline float norm_of_written(const void* row, Dtype dtype, int64_t dim, const Write& write) {
+  switch (dtype) {
+    case Dtype::bfloat16:
+      return norm_of_written<Dtype::bfloat16>(row, dim, write);
+    case Dtype::float16:
+      return norm_of_written<Dtype::float16>(row, dim, write);
+    default:
+      return norm_of_written<Dtype::float32>(row, dim, write);
+  }
+}
+
+// A named function: GCC compiles what a lambda without captures converts to for the wrong processor.
+struct Unchanged {
+  F operator()(int64_t, F x, int64_t) const { return x; }
+};
+
+// ‖row‖₂
+static float row_norm(const void* row, Dtype dtype, int64_t dim) {
+  return norm_of_written(row, dtype, dim, Unchanged{});
+}
+
+// What the rows of an item are divided by to be normalised: their norm, infinity for zero rows, which so stay zero and
+// get no gradient.
+static void row_norms(const Side& side, int64_t item, float* norms) {
+  for (int64_t r = 0; r < side.length(item); ++r) {
+    const float norm = row_norm(side.row(item, r), side.dtype, side.dim);
+    norms[side.items[item].first + r] = norm != 0.0f ? norm : __builtin_inff();
+  }
+}
+
+static inline float row_scale(const Side& side, int64_t item, int64_t r) {
+  return side.norms ? 1.0f / side.norm(item, r) : 1.0f;
+}
+
+// Copies a row to float32 as it is.
+static void widen_row(const Side& side, int64_t item, int64_t r, float* out) {
+  const void* row = side.row(item, r);
+  if (side.dtype == Dtype::float32) {
+    __builtin_memcpy(out, row, side.dim * sizeof(float));
+    return;
+  }
+  const int64_t whole = side.dim / V::width * V::width;
+  for (int64_t k = 0; k < whole; k += V::width) V::store(out + k, load_features(row, side.dtype, k, V::width));
+  if (whole < side.dim)
+    V::store(out + whole, load_features(row, side.dtype, whole, side.dim - whole), side.dim - whole);
+}
+
+// Copies a row to float32, normalised where the side is, and returns the norm of the copy.
+static float copy_floats(const Side& side, int64_t item, int64_t r, float* out) {
+  const void* row = side.row(item, r);
+  if (side.norms == nullptr) {
+    return norm_of_written(row, side.dtype, side.dim, [out](int64_t k, F x, int64_t n) {
+      V::store(out + k, x, n);
+      return x;
+    });
+  }
+  // Divided, as PyTorch does: a product with 1 / ‖row‖ would not give parallel rows the same direction.
+  const float norm = side.norm(item, r);
+  return norm_of_written(row, side.dtype, side.dim, [out, norm](int64_t k, F x, int64_t n) {
+    const F unit = V::div(x, V::set(norm));
+    V::store(out + k, unit, n);
+    return unit;
+  });
+}
+
+// What a row of bfloat16 is multiplied by so that its norm lies in [1, 2): a power of two, which changes no digit, and
+// 0 where the row counts as zero. Products of rows as they are could leave the range of float32.
+static float unit_power(float norm) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &norm, sizeof bits);
+  if ((bits & 0x7F800000u) == 0x7F800000u) return norm == norm ? 0.0f : norm;
+  bits &= 0x7F800000u;
+  float power;
+  __builtin_memcpy(&power, &bits, sizeof power);
+  return 1.0f / power;
+}
+
+// Copies a row of bfloat16, multiplied by a power of two, and returns the norm of the copy.
+static float copy_pairs(const Side& side, int64_t item, int64_t r, float power, uint16_t* out) {
+  const F factor = V::set(power);
+  return norm_of_written(side.row(item, r), Dtype::bfloat16, side.dim, [out, factor](int64_t k, F x, int64_t n) {
+    const F scaled = V::mul(x, factor);
+    V::store_bf16(out + k, scaled, n);
+    return scaled;
+  });
+}
+
+// Copies a row of float32 as the bfloat16 halves of every number, one behind the other, and returns its norm. Of
+// x = high + low + rest, |low| ≤ 2⁻⁸ |x| and |rest| ≤ 2⁻¹⁷ |x|: three products of halves, all but low · low, lack
+// (2⁻¹⁶ + 2 · 2⁻¹⁷) |a b| = 2⁻¹⁵ |a b| of a · b at most.
+static float copy_halves(const Side& side, int64_t item, int64_t r, uint16_t* high, uint16_t* low) {
+  const float norm = side.norms ? side.norm(item, r) : 1.0f;
+  return norm_of_written(side.row(item, r), side.dtype, side.dim, [=](int64_t k, F x, int64_t n) {
+    const F unit = side.norms ? V::div(x, V::set(norm)) : x;
+    V::store_bf16(high + k, unit, n);
+    // Of infinity nothing is left, not infinity − infinity.
+    const F rest = V::sub(unit, V::load_bf16(high + k, n));
+    V::store_bf16(low + k, V::select(V::nonzero(V::sub(unit, unit)), V::zero(), rest), n);
+    return unit;
+  });
+}
+
+// How the rows of a side are laid out: in pairs of bfloat16 where they are multiplied as such. Normalised pairs are
+// brought to a norm in [1, 2) only, for bfloat16 does not hold the quotient: their products are multiplied by scales.
+static Layout layout_of(const Side& side, bool is_context, bool split) {
+#if defined(CROSSRET_AMX)
+  constexpr int64_t unit = Tiles::depth;  // and its tiles read sixteen rows, whether they are there or not
+  constexpr bool copied = true;
+#else
+  constexpr int64_t unit = 1;
+  constexpr bool copied = false;
+#endif
+  const int64_t half = round_up(side.dim, 2) / 2;
+  if (V::bf16_dots && side.dtype == Dtype::bfloat16) {
+    const int64_t depth = round_up(half, unit);
+    return {Elements::pairs, depth, pad_row(depth), side.norms != nullptr, copied};
+  }
+#if defined(CROSSRET_AMX)
+  if (split && side.dtype == Dtype::float32) {
+    const int64_t depth = round_up(3 * half, unit);
+    return {is_context ? Elements::split_context : Elements::split_query, depth, pad_row(depth), false, copied};
+  }
+#endif
+  (void)is_context, (void)split;
+  return {Elements::floats, side.dim, pad_row(side.dim), false, false};
+}
+
+// Copies a row into its layout, zeros behind it, and returns its norm; `scale` is what its products are multiplied by.
+static float copy_row(const Layout& layout, const Side& side, int64_t item, int64_t r, float* out, float* scale) {
+  if (layout.kind == Elements::floats) {
+    const float norm = copy_floats(side, item, r, out);
+    for (int64_t k = side.dim; k < layout.depth; ++k) out[k] = 0.0f;
+    return norm;
+  }
+  const int64_t half = round_up(side.dim, 2), end = 2 * layout.depth;  // elements of 16 bits
+  uint16_t* const bits = reinterpret_cast<uint16_t*>(out);
+  if (layout.kind == Elements::pairs) {
+    __builtin_memset(bits + side.dim, 0, 2 * (end - side.dim));
+    if (!layout.scaled) return copy_pairs(side, item, r, 1.0f, bits);
+    const float power = unit_power(side.norm(item, r));
+    *scale = power != 0.0f ? row_scale(side, item, r) / power : 0.0f;
+    return copy_pairs(side, item, r, power, bits) * *scale;
+  }
+  __builtin_memset(bits + 3 * half, 0, 2 * (end - 3 * half));
+  for (int part = 0; part < 3 && half != side.dim; ++part) bits[part * half + side.dim] = 0;
+  const bool is_context = layout.kind == Elements::split_context;
+  uint16_t* const low = bits + (is_context ? 2 : 1) * half;
+  const float norm = copy_halves(side, item, r, bits, low);
+  __builtin_memcpy(bits + (is_context ? 1 : 2) * half, bits, 2 * side.dim);
+  return norm;
+}
+
+constexpr int64_t kPanel = 2 * V::width;  // columns of a panel
+
+// Panels of the product's right-hand side: columns in groups of kPanel, each group k-major: [group][k][kPanel].
+static inline float* panel_column(float* panels, int64_t column, int64_t depth) {
+  return panels + column / kPanel * kPanel * depth + column % kPanel;
+}
+
+// Writes rows [0, n) of `rows` (stride ld) as the columns of panels `depth` deep: a transpose in registers. Columns up
+// to the next whole vector become zero.
+static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_t depth, float* panels) {
+  for (int64_t r = 0; r < n; r += V::width) {
+    float* out = panel_column(panels, r, depth);
+    const int64_t valid_rows = n - r < V::width ? n - r : V::width;
+    for (int64_t k = 0; k < depth; k += V::width) {
+      F square[V::width];
+      for (int i = 0; i < V::width; ++i) {
+        square[i] = i < valid_rows ? V::load(rows + (r + i) * ld + k, depth - k) : V::zero();
+      }
+      V::transpose(square);
+      const int64_t valid = depth - k < V::width ? depth - k : V::width;
+      for (int64_t i = 0; i < valid; ++i) V::store(out + (k + i) * kPanel, square[i]);
+    }
+  }
+}
+
+// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose.
+static void item_to_panels(const Side& side, int64_t item, int64_t k0, int64_t columns, float* panels) {
+  const int64_t n = side.length(item);
+  for (int64_t r = 0; r < n; ++r) {
+    const void* data = side.row(item, r);
+    const F factor = V::set(row_scale(side, item, r));
+    for (int64_t j = 0; j < columns; j += V::width) {
+      const F x = load_features(data, side.dtype, k0 + j, columns - j);
+      V::store(panel_column(panels, j, n) + r * kPanel, V::mul(x, factor));
+    }
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

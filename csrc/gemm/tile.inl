@@ -1,0 +1,274 @@
+// The GEMM core of every kernel: A (M × K) · B (K × N) in register tiles, each handed to an epilogue while it is still
+// in registers.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// What products multiply: 32-bit elements, each one float …
+struct Floats {
+  static F multiply_add(F a, F b, F sum) { return V::fma(a, b, sum); }
+};
+
+// … or two neighbouring bfloat16 of a row, multiplied and added up at once where the processor can.
+template <class Vec>
+struct Bfloat16Pairs {
+  static F multiply_add(F a, F b, F sum) { return Vec::dot_pairs(a, b, sum); }
+};
+
+// The left-hand side by strides, so that it may be read transposed.
+struct Left {
+  const float* data;
+  int64_t row;
+  int64_t k;
+};
+
+// What will be read after this product, fetched while it is taken: so many bytes for each row of the left-hand side and
+// for each panel of the right-hand one. Of several rows read side by side the processor foresees none.
+struct Ahead {
+  const char* data;
+  int64_t row_bytes;
+  int64_t panel_bytes;
+};
+
+// The right-hand side by panels of kPanel columns: panel p at data + p * panel, its row k at + k * k.
+struct Right {
+  const float* data;
+  int64_t panel;
+  int64_t k;
+};
+
+// Which k a tile of rows [m, m + rows) goes over: all; or as much as a triangular matrix has there.
+struct AllOf {
+  int64_t depth;
+  int64_t begin(int64_t) const { return 0; }
+  int64_t end(int64_t, int64_t) const { return depth; }
+};
+struct UpperTriangle {
+  int64_t depth;
+  int64_t begin(int64_t m) const { return m; }
+  int64_t end(int64_t, int64_t) const { return depth; }
+};
+struct LowerTriangle {
+  int64_t depth;
+  int64_t begin(int64_t) const { return 0; }
+  int64_t end(int64_t m, int64_t rows) const { return m + rows < depth ? m + rows : depth; }
+};
+
+template <int MR, int NV>
+static inline __attribute__((always_inline)) void clear_tile(F (&sums)[MR][NV]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) sums[i][j] = V::zero();
+  }
+}
+
+// Adds A · B to the sums of one register tile. Each cell is one chain of multiply-adds over k in order, whatever the
+// tile's shape: results do not depend on how rows and columns are cut into tiles.
+template <class Element, bool kAhead, int MR, int NV>
+static inline __attribute__((always_inline)) void add_to_tile(F (&sums)[MR][NV], int64_t depth, Left a, const float* b,
+                                                              int64_t b_k, Ahead ahead) {
+  // Four rows to a base pointer: twelve pointers would not fit the registers.
+  const float* a0 = a.data;
+  const float* a4 = MR > 4 ? a.data + 4 * a.row : a0;
+  const float* a8 = MR > 8 ? a.data + 8 * a.row : a0;
+  const int64_t two = 2 * a.row, three = 3 * a.row;
+  const char* next = ahead.data;
+  const int64_t next_step = kAhead ? ahead.row_bytes * MR / depth : 0;
+  for (int64_t k = 0; k < depth; ++k) {
+    if constexpr (kAhead) {
+      __builtin_prefetch(next, 0, 3);
+      next += next_step;
+    }
+    F columns[NV];
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) columns[j] = V::load(b + j * V::width);
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const float* base = i < 4 ? a0 : i < 8 ? a4 : a8;
+      const int64_t offset = i % 4 == 0 ? 0 : i % 4 == 1 ? a.row : i % 4 == 2 ? two : three;
+      const F value = V::set(base[offset]);
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) sums[i][j] = Element::multiply_add(value, columns[j], sums[i][j]);
+    }
+    a0 += a.k;
+    a4 += a.k;
+    a8 += a.k;
+    b += b_k;
+  }
+}
+
+// Calls work.tile<MR, NV>(m, n) for so many rows, up to MR.
+template <int MR, int NV, class Work>
+static inline void tile_of(int64_t rows, int64_t m, int64_t n, const Work& work) {
+  if constexpr (MR > 0) {
+    if (rows == MR) {
+      work.template tile<MR, NV>(m, n);
+    } else {
+      tile_of<MR - 1, NV>(rows, m, n, work);
+    }
+  }
+}
+
+// Rows in as few tiles as hold them, all of nearly one height: thirteen are 7 + 6, for a tile of one row would wait for
+// its own sums.
+template <int NV, class Work>
+static void panel(int64_t rows, int64_t n, const Work& work) {
+  int64_t m = 0;
+  for (int64_t tiles = (rows + V::tile_rows - 1) / V::tile_rows; tiles > 0; --tiles) {
+    const int64_t height = (rows - m + tiles - 1) / tiles;
+    tile_of<V::tile_rows, NV>(height, m, n, work);
+    m += height;
+  }
+}
+
+// Calls work.tile<MR, NV>(m, n) for register tiles that cover rows × columns, panel by panel. Columns are rounded up to
+// whole vectors; the last panel is half as wide where that suffices.
+template <class Work>
+static void for_each_tile(int64_t rows, int64_t columns, const Work& work) {
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    if (columns - n > V::width) {
+      panel<2>(rows, n, work);
+    } else {
+      panel<1>(rows, n, work);
+    }
+  }
+}
+
+template <class Element, bool kAhead, class Extent, class Epilogue>
+struct TileProduct {
+  Extent extent;
+  Left a;
+  Right b;
+  Ahead ahead;
+  const Epilogue& epilogue;
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    const int64_t begin = extent.begin(m), depth = extent.end(m, MR) - begin;
+    F sums[MR][NV];
+    clear_tile(sums);
+    add_to_tile<Element, kAhead>(
+        sums, depth, {a.data + m * a.row + begin * a.k, a.row, a.k}, b.data + n / kPanel * b.panel + begin * b.k, b.k,
+        {ahead.data + m * ahead.row_bytes + n / kPanel * ahead.panel_bytes, ahead.row_bytes, 0});
+    epilogue.take(m, n, sums);
+  }
+};
+
+// Hands A · B tile by tile to epilogue.take(m, n, F (&)[MR][NV]). N is rounded up to whole vectors, so B must reach
+// that far.
+template <class Element = Floats, class Extent, class Epilogue>
+static void multiply(int64_t rows, int64_t columns, Extent extent, Left a, Right b, const Epilogue& epilogue) {
+  for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {nullptr, 0, 0}, epilogue});
+}
+
+// Epilogue: C, with row stride ld, becomes or gains the product. C too must reach up to whole vectors.
+struct Store {
+  float* c;
+  int64_t ld;
+  bool accumulate;
+
+  template <int MR, int NV>
+  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) {
+        float* out = c + (m + i) * ld + n + j * V::width;
+        V::store(out, accumulate ? V::add(V::load(out), sums[i][j]) : sums[i][j]);
+      }
+    }
+  }
+};
+
+#if defined(CROSSRET_AMX)
+// The same through tiles of sixteen rows and columns that multiply pairs of bfloat16: two by two of them at a time, for
+// an operand that is loaded for one product alone takes as long as the product. Rows of A are read up to a multiple of
+// sixteen; depth is whole tiles.
+template <class Epilogue>
+struct FromMemory {
+  const float* c;
+  int64_t first_row, first_column;
+  const Epilogue& epilogue;
+
+  template <int MR, int NV>
+  void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+    for (int i = 0; i < MR; ++i) {
+      for (int j = 0; j < NV; ++j) sums[i][j] = V::load(c + (m + i) * kPanel + n + j * V::width);
+    }
+    epilogue.take(first_row + m, first_column + n, sums);
+  }
+};
+
+template <bool two_rows, bool two_columns>
+static void multiply_four(int64_t depth, const float* a, int64_t lda, const float* b, float* c) {
+  constexpr int64_t side = Tiles::rows, row_bytes = kPanel * sizeof(float);
+  Tiles::zero<0>();
+  if constexpr (two_columns) Tiles::zero<1>();
+  if constexpr (two_rows) Tiles::zero<2>();
+  if constexpr (two_rows && two_columns) Tiles::zero<3>();
+  for (int64_t k = 0; k < depth; k += Tiles::depth) {
+    Tiles::load<4>(a + k, lda * 4);
+    Tiles::load<6>(b + k * kPanel, row_bytes);
+    Tiles::multiply<0, 4, 6>();
+    if constexpr (two_columns) {
+      Tiles::load<7>(b + k * kPanel + Tiles::columns, row_bytes);
+      Tiles::multiply<1, 4, 7>();
+    }
+    if constexpr (two_rows) {
+      Tiles::load<5>(a + side * lda + k, lda * 4);
+      Tiles::multiply<2, 5, 6>();
+      if constexpr (two_columns) Tiles::multiply<3, 5, 7>();
+    }
+  }
+  Tiles::store<0>(c, row_bytes);
+  if constexpr (two_columns) Tiles::store<1>(c + Tiles::columns, row_bytes);
+  if constexpr (two_rows) Tiles::store<2>(c + side * kPanel, row_bytes);
+  if constexpr (two_rows && two_columns) Tiles::store<3>(c + side * kPanel + Tiles::columns, row_bytes);
+}
+
+template <class Epilogue>
+static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left a, Right b, const Epilogue& epilogue) {
+  constexpr int64_t high = 2 * Tiles::rows;
+  static_assert(kPanel == 2 * Tiles::columns, "a panel is two tiles wide");
+  alignas(64) float c[high * kPanel];
+  Tiles::configure();
+  for (int64_t n = 0; n < columns; n += kPanel) {
+    const float* panel = b.data + n / kPanel * b.panel;
+    const int64_t width = columns - n < kPanel ? columns - n : kPanel;
+    for (int64_t m = 0; m < rows; m += high) {
+      const int64_t height = rows - m < high ? rows - m : high;
+      const auto product = height > Tiles::rows
+                               ? (width > Tiles::columns ? multiply_four<true, true> : multiply_four<true, false>)
+                               : (width > Tiles::columns ? multiply_four<false, true> : multiply_four<false, false>);
+      product(depth, a.data + m * a.row, a.row, panel, c);
+      for_each_tile(height, width, FromMemory<Epilogue>{c, m, n, epilogue});
+    }
+  }
+  Tiles::release();
+}
+#endif
+
+// Copied rows against packed panels, of either kind of element. Where `ahead` has data, it is fetched meanwhile.
+template <class Epilogue>
+static void multiply_rows(const Layout& layout, int64_t k, int64_t depth, int64_t rows, int64_t columns,
+                          const float* data, int64_t ld, const float* panels, Ahead ahead, const Epilogue& epilogue) {
+  const Left a{data + k, ld, 1};
+  const Right b{panels + k * kPanel, layout.depth * kPanel, kPanel};
+#if defined(CROSSRET_AMX)
+  if (layout.pairs()) return multiply_by_tiles(rows, columns, depth, a, b, epilogue);
+#else
+  if constexpr (V::bf16_dots) {
+    using Pairs = Bfloat16Pairs<V>;
+    if (layout.pairs() && ahead.data) {
+      return for_each_tile(rows, columns, TileProduct<Pairs, true, AllOf, Epilogue>{{depth}, a, b, ahead, epilogue});
+    }
+    if (layout.pairs()) return multiply<Pairs>(rows, columns, AllOf{depth}, a, b, epilogue);
+  }
+#endif
+  if (ahead.data == nullptr) return multiply(rows, columns, AllOf{depth}, a, b, epilogue);
+  for_each_tile(rows, columns, TileProduct<Floats, true, AllOf, Epilogue>{{depth}, a, b, ahead, epilogue});
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

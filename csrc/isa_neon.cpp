@@ -1,0 +1,13 @@
+// The CPU kernels for aarch64, whose vector unit every processor has.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include <cstdint>
+
+#include "dispatch.h"
+
+#define CROSSRET_ISA neon
+#include "simd/neon.h"
+
+#include "kernels.inl"
+#endif

@@ -1,0 +1,45 @@
+// The gradient of one side's features: summed in float32, rounded once to the features' dtype, in bounded memory.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "pairs/plan.h"
+#include "pairs/side.h"
+
+namespace crossret {
+
+// Turns the summed gradient of one row into what is returned; the two are one place where that is float32.
+using FinishGradient = void (*)(const Side&, int64_t item, int64_t row, const float* sum, void* out);
+
+// float32 gradients are summed where they are returned. Those of narrower features, and of masked items, whose rows lie
+// apart, are summed in a buffer that holds
+// some of the items at a time: begin(items), add to rows(item), finish().
+class SideGradient {
+ public:
+  // `out`, (rows of the side × dim) zeros of the features' dtype, is null where no gradient is wanted.
+  SideGradient(const Side& side, void* out, FinishGradient finish);
+
+  bool wanted() const { return out_ != nullptr; }
+  bool begun() const { return wanted() && items_.begin < items_.end; }
+  // Floats of buffer that all items take together.
+  int64_t floats() const;
+  // Ranges of items, together all of them, whose buffers hold at most `floats` floats, or a single item.
+  std::vector<Range> ranges(int64_t floats) const;
+
+  void begin(Range items);
+  // Where the gradient of the item's rows is summed, for an item of the begun range.
+  float* rows(int64_t item) const;
+  void finish();
+
+ private:
+  bool buffered() const { return wanted() && (side_.dtype != Dtype::float32 || side_.masked); }
+
+  const Side& side_;
+  void* const out_;
+  const FinishGradient finish_;
+  Range items_{0, 0};
+  std::unique_ptr<float[]> buffer_;
+  std::vector<int64_t> offsets_;  // rows of the buffer ahead of each item's
+};
+
+}  // namespace crossret

@@ -1,0 +1,291 @@
+#include "pairs/walk.h"
+
+#include <algorithm>
+
+#include "pairs/parallel.h"
+
+namespace crossret {
+
+namespace {
+
+constexpr int64_t kHeldBytes = 8 << 20;    // of either side, packed
+constexpr int64_t kPartial = 1 << 20;      // partial results that all threads together hold, …
+constexpr int64_t kFewBlocks = 4;          // for which a context group is prepared where it is used, if there …
+constexpr int64_t kManyGroups = 64;        // … are so many that threads need not share one
+constexpr int64_t kTaskPartial = 1 << 15;  // … and those of one task's own
+
+// The successive pieces, from `begin` on, that take at most kHeldBytes and are no more than `most`, or of one item.
+template <class Pieces, class Place>
+Range held(const Pieces& pieces, int64_t begin, int64_t most, const Place& place) {
+  Workspace count;
+  Range range{begin, begin};
+  for (int64_t k = begin; k < static_cast<int64_t>(pieces.size()); ++k) {
+    auto piece = pieces[k];
+    place(piece, count);
+    if (piece.skip == 0 && k > begin) {
+      range.end = k;
+      if (count.bytes() > kHeldBytes || k - begin >= most) return range;
+    }
+  }
+  range.end = static_cast<int64_t>(pieces.size());
+  return range;
+}
+
+template <class Pieces, class Place>
+void place_all(Pieces& pieces, Range range, Memory& memory, const Place& place) {
+  Workspace count;
+  for (int64_t k = range.begin; k < range.end; ++k) {
+    auto piece = pieces[k];
+    place(piece, count);
+  }
+  Workspace held(memory.bytes(count.bytes() + 1));
+  for (int64_t k = range.begin; k < range.end; ++k) place(pieces[k], held);
+}
+
+// What one task's own partial results take. A small rectangle that has more columns than kTaskPartial in one section
+// has one item of them, and no more parts of one context item than its work allows.
+int64_t task_partial(const Operands& operands) { return 2 * std::max(kTaskPartial, operands.queries.longest); }
+
+// Bytes that a task's workspace takes: for a block and a group of its own and whatever a step takes besides.
+int64_t task_bytes(const Operands& operands, const Steps& steps) {
+  const Limits& limits = operands.limits;
+  Workspace count;
+  count.floats(limits.columns * operands.query_layout.depth);
+  for (int k = 0; k < 2; ++k) count.floats(limits.columns);
+  count.floats(round_up(limits.rows, kPad) * operands.context_layout.ld);
+  count.floats(limits.rows);
+  count.floats(operands.most_factor_floats());
+  for (int k = 0; steps.finish && k < 2; ++k) count.floats(task_partial(operands));
+  return count.bytes() + steps.bytes;
+}
+
+// A rectangle's pieces and how its tasks get at them.
+class Walk {
+ public:
+  Walk(const Operands& operands, const Rectangle& pairs, const Steps& steps)
+      : operands_(operands),
+        pairs_(pairs),
+        steps_(steps),
+        groups_(cut_groups(operands, pairs, steps.whole_items)),
+        blocks_(cut_blocks(operands, pairs, steps.whole_items)) {}
+
+  void by_all_threads(WalkMemory& memory) {
+    const auto place_block = [&](QueryBlock& block, Workspace& at) { place(operands_, block, at); };
+    const auto place_group = [&](ContextGroup& group, Workspace& at) { place(operands_, pairs_, group, at); };
+    // What one task alone uses it packs itself, and has it at hand.
+    const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
+    const bool packs_ahead = n_groups > 1;
+    const bool in_turn = steps_.in_turn || (n_blocks <= kFewBlocks && n_groups >= kManyGroups);
+    const bool prepares_ahead = n_blocks > (in_turn ? kFewBlocks : 1);
+    bool all_held = false;  // whether memory still has every group, as a section before prepared it
+    for (Range blocks{0, 0}; blocks.end < n_blocks;) {
+      blocks = held(blocks_, blocks.end, n_blocks, place_block);
+      if (packs_ahead) place_all(blocks_, blocks, memory.blocks, place_block);
+      const int64_t columns = number_columns(blocks);
+      const int64_t most_groups = steps_.finish ? std::max<int64_t>(kPartial / columns, 1) : n_groups;
+      for (Range groups{0, 0}, before{0, 0}; groups.end < n_groups; before = groups) {
+        groups = held(groups_, groups.end, most_groups, place_group);
+        const bool all_groups = groups.end - groups.begin == n_groups;
+        const bool packs = packs_ahead && before.end == 0;
+        const bool prepares = prepares_ahead && !(all_groups && all_held);
+        all_held = all_groups;
+        if (prepares) place_all(groups_, groups, memory.groups, place_group);
+        int64_t rows = 0;
+        for (int64_t k = groups.begin; k < groups.end; ++k) {
+          groups_[k].place = k - groups.begin;
+          rows += groups_[k].rows;
+        }
+        prepare(packs ? blocks : Range{0, 0}, prepares ? groups : Range{0, 0}, columns, rows, memory.workspaces);
+        Workspace count;
+        take_partial(groups, columns, count);
+        Workspace results(memory.partial.bytes(count.bytes() + 1));
+        const Partial partial = take_partial(groups, columns, results);
+        const double work = product_work(operands_, static_cast<double>(rows), static_cast<double>(columns));
+        take(blocks, groups, work, packs_ahead, prepares_ahead, in_turn, partial, memory.workspaces);
+        finish(blocks, groups, work, partial, memory.workspaces);
+      }
+    }
+  }
+
+  // Everything in one task's workspace: a block and a group at a time.
+  void by_one(Workspace memory) {
+    const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
+    if (n_groups == 1) prepare_one(groups_[0], memory);
+    for (Range blocks{0, 0}; blocks.end < n_blocks;) {
+      blocks = steps_.finish ? few_columns(blocks.end) : Range{0, n_blocks};
+      const int64_t columns = number_columns(blocks);
+      const int64_t most = steps_.finish ? std::max<int64_t>(kTaskPartial / columns, 1) : n_groups;
+      for (Range groups{0, 0}; groups.end < n_groups;) {
+        groups = held(groups_, groups.end, most, [](const ContextGroup&, Workspace&) {});
+        Workspace packed = memory;
+        const Partial partial = take_partial(groups, columns, packed);
+        for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+          Workspace rest = packed;
+          pack_one(blocks_[b], rest);
+          for (int64_t k = groups.begin; k < groups.end; ++k) {
+            Workspace own = rest;
+            groups_[k].place = k - groups.begin;
+            if (n_groups > 1) prepare_one(groups_[k], own);
+            steps_.run(pairs_, groups_[k], blocks_[b], partial, own);
+          }
+        }
+        for (int64_t k = groups.begin; steps_.finish && k < groups.end; ++k) {
+          finish_item(k, groups, blocks, partial, packed);
+        }
+      }
+    }
+  }
+
+ private:
+  // Numbers the columns of blocks that are held together; returns how many they are.
+  int64_t number_columns(Range blocks) {
+    int64_t columns = 0;
+    for (int64_t k = blocks.begin; k < blocks.end; ++k) {
+      blocks_[k].column = columns;
+      columns += blocks_[k].columns;
+    }
+    return columns;
+  }
+
+  // Blocks from `begin` on whose partial results a task has memory for.
+  Range few_columns(int64_t begin) const {
+    int64_t columns = 0, end = begin;
+    for (int64_t k = begin; k < static_cast<int64_t>(blocks_.size()); ++k) {
+      if (blocks_[k].skip == 0 && k > begin && columns + blocks_[k].columns > kTaskPartial) break;
+      columns += blocks_[k].columns;
+      end = k + 1;
+    }
+    return {begin, end};
+  }
+
+  Partial take_partial(Range groups, int64_t columns, Workspace& memory) const {
+    if (!steps_.finish) return {nullptr, nullptr, 0};
+    const int64_t size = (groups.end - groups.begin) * columns;
+    float* const values = memory.floats(size);
+    return {values, steps_.numbers ? memory.floats(size) : nullptr, columns};
+  }
+
+  void pack_one(QueryBlock& block, Workspace& memory) {
+    place(operands_, block, memory);
+    Workspace rest = memory;
+    steps_.pack(pairs_, block, rest);
+  }
+
+  void prepare_one(ContextGroup& group, Workspace& memory) {
+    place(operands_, pairs_, group, memory);
+    Workspace rest = memory;
+    steps_.prepare(pairs_, group, rest);
+  }
+
+  void prepare(Range blocks, Range groups, int64_t columns, int64_t rows, Memory& workspaces) {
+    const int64_t n_blocks = blocks.end - blocks.begin, n_groups = groups.end - groups.begin;
+    const int64_t longest = operands_.factors ? operands_.contexts.longest : 0;
+    const double work = static_cast<double>(operands_.contexts.dim) *
+                        static_cast<double>((n_blocks ? 4 * columns : 0) + (n_groups ? (4 + longest) * rows : 0));
+    parallel(n_blocks + n_groups, work, task_bytes(operands_, steps_), workspaces,
+             [&](int64_t task, Workspace& memory) {
+               if (task < n_blocks) {
+                 steps_.pack(pairs_, blocks_[blocks.begin + task], memory);
+               } else {
+                 steps_.prepare(pairs_, groups_[groups.begin + task - n_blocks], memory);
+               }
+             });
+  }
+
+  void take(Range blocks, Range groups, double work, bool packed, bool prepared, bool in_turn, const Partial& partial,
+            Memory& workspaces) {
+    const int64_t n_groups = groups.end - groups.begin, n_blocks = blocks.end - blocks.begin;
+    const int64_t tasks = in_turn ? n_groups : n_groups * n_blocks;
+    // Task by task the block stays the same: its panels are in a thread's second cache already.
+    parallel(tasks, work, task_bytes(operands_, steps_), workspaces, [&](int64_t task, Workspace& memory) {
+      ContextGroup group = groups_[groups.begin + task % n_groups];
+      group.once = !prepared;
+      if (group.once) prepare_one(group, memory);
+      const int64_t first = blocks.begin + (in_turn ? 0 : task / n_groups);
+      const int64_t last = in_turn ? blocks.end : first + 1;
+      for (int64_t k = first; k < last; ++k) {
+        QueryBlock block = blocks_[k];
+        Workspace rest = memory;
+        block.once = !packed;
+        if (block.once) pack_one(block, rest);
+        steps_.run(pairs_, group, block, partial, rest);
+      }
+    });
+  }
+
+  void finish(Range blocks, Range groups, double work, const Partial& partial, Memory& workspaces) {
+    if (!steps_.finish) return;
+    parallel(groups.end - groups.begin, work, task_bytes(operands_, steps_), workspaces,
+             [&](int64_t k, Workspace& memory) { finish_item(groups.begin + k, groups, blocks, partial, memory); });
+  }
+
+  // Finishes the item that begins in group k, if one does.
+  void finish_item(int64_t k, Range groups, Range blocks, const Partial& partial, const Workspace& memory) {
+    if (groups_[k].skip > 0) return;
+    int64_t end = k + 1;
+    while (end < groups.end && groups_[end].skip > 0) ++end;
+    for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+      Workspace rest = memory;
+      if (blocks_[b].skip == 0) steps_.finish(pairs_, &groups_[k], end - k, blocks_[b], partial, rest);
+    }
+  }
+
+  const Operands& operands_;
+  const Rectangle& pairs_;
+  const Steps& steps_;
+  std::vector<ContextGroup> groups_;
+  std::vector<QueryBlock> blocks_;
+};
+
+}  // namespace
+
+void walk(const Operands& operands, const Rectangle& pairs, const Steps& steps, WalkMemory& memory) {
+  Walk(operands, pairs, steps).by_all_threads(memory);
+}
+
+void walk_each(const Operands& operands, const std::vector<Rectangle>& rectangles, const Steps& steps,
+               WalkMemory& memory) {
+  constexpr double large = 1 << 26;  // multiply-adds: some milliseconds
+  std::vector<const Rectangle*> small;
+  double work = 0;
+  for (const Rectangle& pairs : rectangles) {
+    double rows = 0;
+    for (int64_t i = 0; i < pairs.n_contexts; ++i)
+      rows += static_cast<double>(operands.contexts.length(pairs.contexts[i]));
+    const double own = product_work(operands, rows, static_cast<double>(pairs.columns));
+    if (own > large && !steps.in_turn) {
+      walk(operands, pairs, steps, memory);
+    } else {
+      small.push_back(&pairs);
+      work += own;
+    }
+  }
+  parallel(static_cast<int64_t>(small.size()), work, task_bytes(operands, steps), memory.workspaces,
+           [&](int64_t k, Workspace& workspace) { Walk(operands, *small[k], steps).by_one(workspace); });
+}
+
+void walk_batch(const Operands& operands, const PairList* pairs, int64_t context_stride, int64_t query_stride,
+                Owner owner, const Steps& steps) {
+  if (operands.contexts.rows == 0 || operands.queries.rows == 0) return;
+  WalkMemory memory;
+  if (pairs == nullptr) {
+    Plan plan = plan_all(operands, {0, operands.contexts.count}, {0, operands.queries.count});
+    for (Rectangle& all : plan.rectangles) {
+      all.context_stride = context_stride;
+      all.query_stride = query_stride;
+      walk(operands, all, steps, memory);
+    }
+    return;
+  }
+  for (int64_t first = 0; first < pairs->count; first += kPlannedPairs) {
+    Pairs part;
+    for (int64_t k = first; k < std::min(first + kPlannedPairs, pairs->count); ++k) {
+      const int64_t context = pairs->context(k), query = pairs->query(k);
+      if (operands.contexts.length(context) > 0 && operands.queries.length(query) > 0) part.add(context, query, k);
+    }
+    const Plan plan = plan_pairs(operands, part, owner, false);
+    walk_each(operands, plan.rectangles, steps, memory);
+  }
+}
+
+}  // namespace crossret

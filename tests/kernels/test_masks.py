@@ -1,0 +1,359 @@
+"""Masks: rows anywhere score as the same rows packed, on every backend, and what lies in the holes is never read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossret_kernels import (
+    UnsupportedByBackend,
+    attention_pool,
+    gated_attention_scores,
+    heterogeneous_scores,
+    maxsim_scores,
+    maxsim_topk,
+    scan_scores,
+    scan_topk,
+)
+from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
+from tests.kernels.holes import Holes
+from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, maxsim_options, scan_options
+from tests.kernels.tolerance import score_weights, well_posed
+
+DTYPES = {"cpu": torch.float32, "torch": torch.float64, "reference": torch.float64}
+PAIRS = torch.tensor([[2, 1], [0, 0], [2, 3], [1, 1], [2, 1]])
+LENGTHS = (torch.tensor([5, 1, 4]), torch.tensor([6, 3, 1, 2]))
+DIM = 8
+
+backends = pytest.mark.parametrize("backend", DTYPES)
+functions = pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+
+
+def both_sides(dtype: torch.dtype = torch.float32) -> tuple[Holes, Holes]:
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(len(lengths), int(lengths.max()), DIM, generator=generator) for lengths in LENGTHS]
+    images, captions = (Holes.of(*side, seed) for seed, side in enumerate(zip(sides, LENGTHS, strict=True)))
+    return Holes(images.values.to(dtype), images.mask), Holes(captions.values.to(dtype), captions.mask)
+
+
+def check_scores(function: Callable[..., Tensor], batch: Features, dtype: torch.dtype, **options: Any) -> None:
+    """Scores and gradients of masked features against those of the packed rows."""
+    batch = batch.to(dtype)
+    sides = [
+        Holes.of(values, lengths, seed)
+        for seed, (values, lengths) in enumerate(zip((batch.regions, batch.words), batch.lengths, strict=True))
+    ]
+    masked = [side.values.clone().requires_grad_() for side in sides]
+    packed = [(side.packed[0].requires_grad_(), side.packed[1]) for side in sides]
+    ours = function(*masked, region_mask=sides[0].mask, word_mask=sides[1].mask, pairs=batch.pairs, **options)
+    theirs = function(*packed, pairs=batch.pairs, **options)
+    rounding = {"rtol": 1e-7, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 0.0, "atol": 0.0}
+    torch.testing.assert_close(ours, theirs, **rounding)
+    for scores in (ours, theirs):
+        (scores * score_weights(scores.shape).to(scores)).sum().backward()
+    for side, leaf, (rows, _) in zip(sides, masked, packed, strict=True):
+        assert leaf.grad is not None and rows.grad is not None
+        assert leaf.grad[~side.mask].count_nonzero() == 0
+        torch.testing.assert_close(leaf.grad[side.mask], rows.grad, **rounding)
+
+
+@backends
+@examples(40)
+@given(batch=features(IN_HALF_RANGE), options=scan_options())
+def test_scan_scores_of_masked_rows_are_those_of_packed_ones(
+    backend: str, batch: Features, options: dict[str, Any]
+) -> None:
+    if backend == "cpu" or well_posed(batch, options):
+        check_scores(scan_scores, batch, DTYPES[backend], backend=backend, **options)
+
+
+@backends
+@examples(40)
+@given(batch=features(IN_HALF_RANGE), options=maxsim_options())
+def test_maxsim_scores_of_masked_rows_are_those_of_packed_ones(
+    backend: str, batch: Features, options: dict[str, Any]
+) -> None:
+    assume(backend == "cpu" or batch.kind != "duplicates")  # of equal maxima rounding chooses who gets the gradient
+    check_scores(maxsim_scores, batch, DTYPES[backend], backend=backend, **options)
+
+
+@functions
+@backends
+@pytest.mark.parametrize("masked", [0, 1])
+def test_a_mask_beside_any_other_layout(function: Callable[..., Tensor], backend: str, masked: int) -> None:
+    sides = both_sides(DTYPES[backend])
+    expected = function(*(side.packed for side in sides), backend=backend)
+    name = ("region_mask", "word_mask")[masked]
+    rows, offsets = sides[1 - masked].packed
+    items = list(rows.split(offsets.diff().tolist()))
+    for other in ((rows, offsets), items):
+        arguments = [other, other]
+        arguments[masked] = sides[masked].values
+        scores = function(*arguments, **{name: sides[masked].mask}, backend=backend)
+        torch.testing.assert_close(scores, expected)
+
+
+@backends
+def test_a_mask_of_strides_and_one_that_is_all_true(backend: str) -> None:
+    images, captions = both_sides(DTYPES[backend])
+    expected = scan_scores(images.packed, captions.packed, backend=backend)
+    strided = captions.mask.T.contiguous().T
+    scores = scan_scores(images.packed, captions.values, word_mask=strided, backend=backend)
+    torch.testing.assert_close(scores, expected)
+    whole = torch.randn(2, 3, DIM, dtype=DTYPES[backend])
+    all_true = torch.ones(2, 3, dtype=torch.bool)
+    scores = scan_scores(whole, whole, region_mask=all_true, word_mask=all_true, backend=backend)
+    torch.testing.assert_close(scores, scan_scores(whole, whole, backend=backend))
+
+
+# --- what is returned beside scores is in terms of the padded places
+
+
+def rectangles(images: Holes, captions: Holes, direction: str) -> Tensor:
+    """(P, Q, C), where queries and contexts of the pairs have rows."""
+    queries, contexts = (captions.mask[PAIRS[:, 1]], images.mask[PAIRS[:, 0]])[:: 1 if direction == "t2i" else -1]
+    return queries[:, :, None] & contexts[:, None, :]
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("function", [scan_scores, heterogeneous_scores])
+def test_attention_has_the_masks_places(function: Callable[..., Any], backend: str, direction: str) -> None:
+    images, captions = both_sides(torch.float64)
+    options: dict[str, Any] = {"direction": direction, "pairs": PAIRS, "return_attention": True, "backend": backend}
+    if function is heterogeneous_scores:
+        options["layers"] = make_layers(1, DIM, torch.float64)
+    ours = function(images.values, captions.values, region_mask=images.mask, word_mask=captions.mask, **options)
+    theirs = function(images.packed, captions.packed, **options)
+    where = rectangles(images, captions, direction)
+    queries = where.any(2)
+    assert ours[1].shape == where.shape
+    assert ours[1][~where].count_nonzero() == 0 and ours[2][~queries].count_nonzero() == 0
+    torch.testing.assert_close(ours[0], theirs[0])
+    for pair in range(len(PAIRS)):
+        q, c = int(queries[pair].sum()), int(where[pair].any(0).sum())
+        torch.testing.assert_close(ours[1][pair][where[pair]].view(q, c), theirs[1][pair, :q, :c])
+        torch.testing.assert_close(ours[2][pair][queries[pair]], theirs[2][pair, :q])
+
+
+@backends
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
+def test_argmax_names_the_masks_places(backend: str, direction: str, pairs: Tensor | None) -> None:
+    images, captions = both_sides(DTYPES[backend])
+    masks = {"region_mask": images.mask, "word_mask": captions.mask}
+    options: dict[str, Any] = {"direction": direction, "pairs": pairs, "return_argmax": True, "backend": backend}
+    scores, argmax = maxsim_scores(images.values, captions.values, **masks, **options)
+    torch.testing.assert_close(scores, maxsim_scores(images.packed, captions.packed, **options)[0])
+    where = torch.cartesian_prod(torch.arange(3), torch.arange(4)) if pairs is None else pairs
+    for (i, c), row in zip(where.tolist(), argmax.flatten(0, -2), strict=True):
+        similarities = images.values[i] @ captions.values[c].T
+        similarities = similarities if direction == "t2i" else similarities.T
+        contexts, queries = (images.mask[i], captions.mask[c])[:: 1 if direction == "t2i" else -1]
+        best = similarities.masked_fill(~contexts[:, None], -torch.inf)[:, queries].argmax(0)
+        assert row[queries].tolist() == best.tolist()
+        assert (row[~queries] == -1).all()
+
+
+# --- the other operations
+
+
+GENERATOR = torch.Generator().manual_seed(3)
+CONTEXTS = [torch.randn(n, 2, DIM, generator=GENERATOR) for n in (3, 4)]
+PARAMETERS = gated_parameters(DIM, DIM, 5, 6, 7, GENERATOR)
+LAYERS = make_layers(2, DIM)
+
+
+def gated(sides: tuple[Any, Any], dtype: torch.dtype, contexts: Any = CONTEXTS, **options: Any) -> Any:
+    contexts = [context.to(dtype) for context in contexts]
+    return gated_attention_scores(
+        *sides, region_contexts=contexts[0], word_contexts=contexts[1], parameters=PARAMETERS.to(dtype), **options
+    )
+
+
+def heterogeneous(sides: tuple[Any, Any], dtype: torch.dtype, depth: int = 2, **options: Any) -> Any:
+    return heterogeneous_scores(*sides, layers=[layer.to(dtype) for layer in LAYERS[:depth]], **options)
+
+
+OTHERS = {
+    "gated": (gated, {}),
+    "heterogeneous": (heterogeneous, {}),
+    "heterogeneous, global": (heterogeneous, {"matching": "global"}),
+    "heterogeneous, global without layers": (heterogeneous, {"matching": "global", "depth": 0}),
+    "heterogeneous without layers": (heterogeneous, {"depth": 0, "direction": "i2t"}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
+def test_other_scores_of_masked_rows_are_those_of_packed_ones(name: str, backend: str, pairs: Tensor | None) -> None:
+    function, options = OTHERS[name]
+    sides = both_sides(torch.float64)
+    masks = {"region_mask": sides[0].mask, "word_mask": sides[1].mask}
+    leaves = [side.values.clone().requires_grad_() for side in sides]
+    packed = [(side.packed[0].requires_grad_(), side.packed[1]) for side in sides]
+    ours = function(tuple(leaves), torch.float64, pairs=pairs, backend=backend, **masks, **options)
+    theirs = function(tuple(packed), torch.float64, pairs=pairs, backend=backend, **options)
+    torch.testing.assert_close(ours, theirs)
+    for scores in (ours, theirs):
+        scores.square().sum().backward()
+    for side, leaf, (rows, _) in zip(sides, leaves, packed, strict=True):
+        assert leaf.grad is not None and rows.grad is not None
+        assert leaf.grad[~side.mask].count_nonzero() == 0
+        torch.testing.assert_close(leaf.grad[side.mask], rows.grad)
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_gated_weights_have_the_masks_places(backend: str) -> None:
+    images, captions = both_sides(torch.float64)
+    options: dict[str, Any] = {"pairs": PAIRS, "return_attention": True, "backend": backend}
+    masks = {"region_mask": images.mask, "word_mask": captions.mask}
+    ours = gated((images.values, captions.values), torch.float64, **masks, **options)
+    theirs = gated((images.packed, captions.packed), torch.float64, **options)
+    masks_of_pairs = images.mask[PAIRS[:, 0]], captions.mask[PAIRS[:, 1]]
+    for weights, packed, mask in zip(ours[1:], theirs[1:], masks_of_pairs, strict=True):
+        assert weights.shape == mask.shape and weights[~mask].count_nonzero() == 0
+        for row, other, valid in zip(weights, packed, mask, strict=True):
+            torch.testing.assert_close(row[valid], other[: int(valid.sum())])
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_pooled_rows_of_a_mask_are_those_of_packed_ones(backend: str) -> None:
+    side, _ = both_sides(torch.float64)
+    logits = Holes(torch.where(side.mask[:, :, None], torch.randn(*side.mask.shape, 2).double(), torch.nan), side.mask)
+    leaves = [x.values.clone().requires_grad_() for x in (side, logits)]
+    rows = [x.packed[0].requires_grad_() for x in (side, logits)]
+    pooled, weights = attention_pool(*leaves, mask=side.mask, return_weights=True, backend=backend)
+    expected = attention_pool((rows[0], side.packed[1]), rows[1], backend=backend)
+    torch.testing.assert_close(pooled, expected)
+    assert weights.shape == (3, 2, side.mask.size(1))
+    assert weights.mT[~side.mask].count_nonzero() == 0
+    for result in (pooled, expected):
+        result.square().sum().backward()
+    for leaf, row in zip(leaves, rows, strict=True):
+        assert leaf.grad is not None and row.grad is not None
+        assert leaf.grad[~side.mask].count_nonzero() == 0
+        torch.testing.assert_close(leaf.grad[side.mask], row.grad)
+
+
+@pytest.mark.parametrize("best", [scan_topk, maxsim_topk])
+@pytest.mark.parametrize("query", ["caption", "image"])
+@pytest.mark.parametrize("array", [False, True], ids=["tensors", "arrays"])
+def test_topk_of_masked_rows(best: Callable[..., Any], query: str, array: bool) -> None:
+    images, captions = both_sides()
+    expected = best(images.packed, captions.packed, k=2, query=query)
+    arguments = [images.values, captions.values, images.mask, captions.mask]
+    regions, words, region_mask, word_mask = (x.numpy() for x in arguments) if array else arguments
+    found = best(regions, words, k=2, query=query, region_mask=region_mask, word_mask=word_mask)
+    torch.testing.assert_close(found, expected)
+
+
+# --- torch.compile, and mistakes
+
+
+@functions
+@pytest.mark.parametrize(
+    ("backend", "compiler", "pairs"),
+    [("cpu", "aot_eager", None), ("torch", "eager", None), ("torch", "eager", PAIRS)],
+    ids=["cpu", "torch", "torch, pairs"],
+)
+def test_whole_graphs_take_masks(
+    function: Callable[..., Tensor], backend: str, compiler: str, pairs: Tensor | None
+) -> None:
+    torch.compiler.reset()
+
+    def scores(regions: Tensor, words: Tensor, region_mask: Tensor, word_mask: Tensor) -> Tensor:
+        return function(
+            regions, words, region_mask=region_mask, word_mask=word_mask, pairs=pairs, empty_score=-1.0, backend=backend
+        )
+
+    images, captions = both_sides()
+    region_mask = images.mask.clone()
+    region_mask[1] = False
+    results = []
+    for call in (scores, torch.compile(scores, fullgraph=True, backend=compiler)):
+        leaves = [images.values.clone().requires_grad_(), captions.values.clone().requires_grad_()]
+        made = call(*leaves, region_mask, captions.mask)
+        results.append((made, *torch.autograd.grad(made.sum(), leaves)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["gated", "heterogeneous", "heterogeneous, global"])
+def test_whole_graphs_of_other_scores_take_masks(name: str) -> None:
+    torch.compiler.reset()
+    function, options = OTHERS[name]
+
+    def scores(regions: Tensor, words: Tensor, region_mask: Tensor, word_mask: Tensor) -> Tensor:
+        masks = {"region_mask": region_mask, "word_mask": word_mask}
+        made: Tensor = function((regions, words), torch.float32, **masks, **options)
+        return made
+
+    images, captions = both_sides()
+    arguments = (images.values, captions.values, images.mask, captions.mask)
+    compiled = torch.compile(scores, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(*arguments), scores(*arguments))
+
+
+MASK = torch.ones(3, 5, dtype=torch.bool)
+HOLE = torch.tensor([[True] * 5, [False] * 5, [True] * 5])
+REGIONS, WORDS = torch.randn(3, 5, DIM), torch.randn(4, 6, DIM)
+MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "shape": (REGIONS, {"region_mask": MASK[:, 1:]}, ValueError, "region_mask must have shape (n, L) = (3, 5), got"),
+    "dimensions": (REGIONS, {"region_mask": MASK[0]}, ValueError, "region_mask must have shape (n, L) = (3, 5), got"),
+    "dtype": (REGIONS, {"region_mask": MASK.int()}, TypeError, "region_mask must be bool, True where regions hold a"),
+    "numbers": (REGIONS, {"region_mask": np.ones((3, 5))}, TypeError, "region_mask must be bool"),
+    "list": (REGIONS, {"region_mask": MASK.tolist()}, TypeError, "region_mask must be a bool tensor, not list"),
+    "sparse": (REGIONS, {"region_mask": MASK.to_sparse()}, TypeError, "region_mask must be a dense tensor"),
+    "device": (REGIONS, {"region_mask": MASK.to("meta")}, ValueError, "region_mask is on the meta device"),
+    "empty": (REGIONS, {"region_mask": HOLE}, ValueError, "region_mask[1] has no True: every image needs at least one"),
+    "lengths too": (REGIONS, {"region_mask": MASK, "region_lengths": [5, 5, 5]}, ValueError,
+                    "region_lengths and region_mask exclude each other"),
+    "listed": (list(REGIONS), {"region_mask": MASK}, ValueError, "region_mask goes with padded regions only"),
+    "packed": ((REGIONS[0], torch.tensor([0, 5])), {"region_mask": MASK}, ValueError,
+               "region_mask goes with padded regions only"),
+    "words": (REGIONS, {"word_mask": MASK}, ValueError, "word_mask must have shape (n, L) = (4, 6), got (3, 5)"),
+}  # fmt: skip
+
+
+@functions
+@pytest.mark.parametrize(("regions", "options", "error", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named(
+    function: Callable[..., Tensor], regions: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        function(regions, WORDS, **options)
+
+
+@functions
+def test_triton_refuses_what_its_kernels_do_not_take(function: Callable[..., Tensor]) -> None:
+    regions, words = (side.to("cpu") for side in (REGIONS, WORDS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crossret_kernels.backends.unsupported_reason", lambda *_: None)
+        for options in ({"region_mask": MASK}, {"empty_score": 0.0}):
+            with pytest.raises(UnsupportedByBackend, match="its kernels take neither masks nor empty_score"):
+                function(regions, words, backend="triton", **options)
+
+
+@given(st.data())
+@examples(5)
+def test_random_masks_of_whole_batches(data: st.DataObject) -> None:
+    """Against NumPy's own selection of rows."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    mask = torch.rand(3, 5, generator=generator) < 0.5
+    mask[:, data.draw(st.integers(0, 4))] = True
+    regions = REGIONS.double().masked_fill(~mask[:, :, None], torch.inf)
+    scores = maxsim_scores(regions, WORDS.double(), region_mask=mask)
+    for i, row in enumerate(scores):
+        best = (REGIONS[i][mask[i]].double() @ WORDS.double().mT).amax(1).sum(1)
+        torch.testing.assert_close(row, best)
