@@ -259,7 +259,7 @@ def test_tiles_are_as_small_as_fills_them_well(monkeypatch: pytest.MonkeyPatch) 
 
     def slots(regions: list[int], words: list[int], whole: bool = False) -> tuple[int, int]:
         sides = [
-            as_ragged([torch.zeros(n, 4).half() for n in lengths], None, None, ("", "", ""), "")
+            as_ragged([torch.zeros(n, 4).half() for n in lengths], None, None, ("", "", ""), "").joined()
             for lengths in (regions, words)
         ]
         tile = long_tiling.long_tiling(*sides, whole, 640, 256)
