@@ -2,6 +2,7 @@
 #include "simd/math.inl"
 #include "gemm/rows.inl"
 #include "gemm/tile.inl"
+#include "gemm/dots.inl"
 #include "gemm/factor.inl"
 #include "pairs/prepare.inl"
 #include "pairs/feature_gradients.inl"

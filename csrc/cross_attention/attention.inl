@@ -11,6 +11,7 @@ struct AttentionTile {
   const float* similarities;
   float* weights;  // n, what attention weighs; then p, the unnormalised attention
   int64_t ld;
+  float* last_features;  // of all contexts, those behind the last whole vector of features
 };
 
 // Per query of the block. Each holds whole vectors.
@@ -18,12 +19,14 @@ struct Queries {
   float* product;    // Σ p s = q·a
   float* total;      // Σ p
   float* square;     // ‖a‖²
+  float* squares;    // the same, a vector of partial sums each
   float* relevance;  // cos(q, a)
 };
 
 static Queries take_queries(int64_t n, Workspace& memory) {
   const int64_t size = pad_columns(n);
-  return {memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size)};
+  return {memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size * V::width),
+          memory.floats(size)};
 }
 
 // 1 / (norm + eps), what similarities of that norm are multiplied by; zero where the norm is.
@@ -215,6 +218,44 @@ struct Squares {
   }
 };
 
+// Epilogue: the partial sums of every row gain the squares of its products.
+struct RowSquares {
+  float* squares;
+
+  template <int MR, int NV>
+  __attribute__((always_inline)) void take(int64_t m, int64_t, F (&sums)[MR][NV]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      float* const at = squares + (m + i) * V::width;
+      F square = V::load(at);
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) square = V::fma(sums[i][j], sums[i][j], square);
+      V::store(at, square);
+    }
+  }
+};
+
+// ‖Σ p c‖² of the block's n queries from the contexts themselves, features along the columns of the product: of few
+// queries none is rounded up to a panel.
+static void attended_squares(const Factor& factor, int64_t n, const AttentionTile& tile, Queries& queries) {
+  const int64_t contexts = factor.n, whole = factor.rows / V::width * V::width, left = factor.rows - whole;
+  for (int64_t q = 0; q < round_up(n, V::width); ++q) V::store(queries.squares + q * V::width, V::zero());
+  const RowSquares squares{queries.squares};
+  const Left weights{tile.weights, 1, tile.ld};
+  multiply(n, whole, AllOf{contexts}, weights, {factor.data, kPanel, factor.ld}, squares);
+  if (left > 0) {
+    for (int64_t c = 0; c < contexts; ++c) {
+      V::store(tile.last_features + c * V::width, V::load(factor.data + c * factor.ld + whole, left));
+    }
+    multiply(n, left, AllOf{contexts}, weights, {tile.last_features, kPanel, V::width}, squares);
+  }
+  for (int64_t q = 0; q < n; q += V::width) {
+    F sums[V::width];
+    for (int i = 0; i < V::width; ++i) sums[i] = V::load(queries.squares + (q + i) * V::width);
+    V::store(queries.square + q, sum_rows(sums));
+  }
+}
+
 // The attention of all queries of the block over one context item: fills the weights and the queries, and `attended`,
 // row stride tile.ld, with what their norms are made of, where that is wanted.
 static void attend(const CrossAttentionOptions& options, const Side& query_side, const Rectangle& pairs,
@@ -230,8 +271,10 @@ static void attend(const CrossAttentionOptions& options, const Side& query_side,
   const Right weights{tile.weights, kPanel, tile.ld};
   if (factor.triangular) {
     multiply(factor.rows, block.columns, UpperTriangle{rows}, factor.left(), weights, squares);
-  } else {
+  } else if (attended != nullptr) {
     multiply(factor.rows, block.columns, AllOf{rows}, factor.left(), weights, squares);
+  } else {
+    attended_squares(factor, block.columns, tile, queries);
   }
   for (j = 0; j < block.columns; j += V::width) finish_relevance(queries, j, block.norms);
 }

@@ -11,6 +11,7 @@ int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 
 void lay_out(CrossAttentionCall& call) {
   call.factors = true;
+  call.dots = call.context_layout.kind == Elements::floats && call.query_layout.kind == Elements::floats;
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
 }
 

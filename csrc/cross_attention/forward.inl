@@ -4,6 +4,7 @@ namespace CROSSRET_ISA {
 
 struct AttentionBuffers {
   float* similarities;  // of all contexts of a group
+  const float** rows;   // where those and the queries begin
   AttentionTile tile;   // of one item
   Queries queries;
 };
@@ -11,8 +12,10 @@ struct AttentionBuffers {
 static AttentionBuffers take_attention_buffers(const Limits& limits, Workspace& memory) {
   AttentionBuffers buffers{};
   buffers.similarities = memory.floats(limits.rows * limits.columns);
+  buffers.rows = reinterpret_cast<const float**>(memory.floats(2 * (limits.rows + limits.columns)));
   buffers.tile.weights = memory.floats(limits.rows * limits.columns);
   buffers.tile.ld = limits.columns;
+  buffers.tile.last_features = memory.floats(limits.rows * V::width);
   buffers.queries = take_queries(limits.columns, memory);
   return buffers;
 }
@@ -23,12 +26,12 @@ template <class Visit>
 static void for_each_context(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                              const QueryBlock& block, AttentionBuffers& buffers, const Visit& visit) {
   const int64_t ld = buffers.tile.ld;
-  similarities_of(operands, pairs, group, block, buffers.similarities, ld);
+  similarities_of(operands, pairs, group, block, buffers.similarities, ld, buffers.rows);
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = operands.contexts.length(pairs.contexts[i]);
     buffers.tile.similarities = buffers.similarities + row * ld;
-    visit(i, factor_of(operands, pairs, group, n, row, factors));
+    visit(i, factor_of(operands, pairs, group, i, row, factors));
     row += n;
     factors += operands.factor_floats(n, pairs.columns);
   }

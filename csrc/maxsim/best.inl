@@ -63,7 +63,7 @@ static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectan
   for (int64_t q = 0; numbers != nullptr && q < block.columns; ++q) numbers[q] = 0.0f;
   // Rows come from memory: those of the next tile are fetched meanwhile, or, where rows are copied, of the next group.
   Ahead ahead{reinterpret_cast<const char*>(contexts.data) + V::tile_rows * contexts.ld * 4, contexts.ld * 4, 0};
-  if (!call.in_place(pairs, group)) ahead = contexts_after(call, pairs, group);
+  if (!call.in_place(pairs, group, group.first)) ahead = contexts_after(call, pairs, group);
   // Against few queries, whose panels stay in the first cache, a few rows at a time, which then stay there too.
   constexpr int64_t first_cache = 6 * 1024, few = 48;  // whole tiles of every instruction set
   const bool in_strips = block.columns > kPanel && block.columns * layout.depth <= first_cache;

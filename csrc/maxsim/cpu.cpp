@@ -14,7 +14,7 @@ void lay_out(MaxSimCall& call) {
   constexpr int64_t panel_floats = 144 * 1024;  // somewhat over half of a second-level cache
   constexpr int64_t part_floats = 64 * 1024;    // rows that stay there too while every panel passes over them, …
   constexpr int64_t copied_floats = 24 * 1024;  // … copied ones besides what they were copied from
-  call.factors = false;
+  call.factors = call.dots = false;             // scores have their bits whatever the batch
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
   Limits& limits = call.limits;
   const int64_t fitting = panel_floats / call.query_layout.depth / kPad * kPad;

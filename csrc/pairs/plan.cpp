@@ -77,6 +77,18 @@ void append_packed(const Side& side, Range range, int64_t columns, std::vector<i
   }
 }
 
+// Whether one side of the rectangle is so short that packing the other would take as long as their product.
+bool takes_dots(const Operands& operands, const Rectangle& pairs) {
+  constexpr int64_t few_rows = 48;
+  constexpr int64_t least_depth = 256;  // or the sums at the end of every dot product cost more than packing
+  if (!operands.dots || operands.contexts.dim < least_depth) return false;
+  if (pairs.columns <= few_rows) return true;
+  int64_t rows = 0;
+  for (int64_t i = 0; i < pairs.n_contexts && rows <= few_rows; ++i)
+    rows += operands.contexts.length(pairs.contexts[i]);
+  return rows <= few_rows;
+}
+
 }  // namespace
 
 double product_work(const Operands& operands, double contexts, double queries) {
@@ -142,6 +154,7 @@ Plan plan_all(const Operands& operands, Range contexts, Range queries) {
   pairs.queries = plan.indices.data() + n_contexts;
   pairs.n_queries = n_queries;
   for (int64_t j = 0; j < n_queries; ++j) pairs.columns += operands.queries.length(pairs.queries[j]);
+  pairs.dots = takes_dots(operands, pairs);
   if (n_contexts > 0 && n_queries > 0) plan.rectangles.push_back(pairs);
   return plan;
 }
@@ -167,9 +180,10 @@ Plan plan_pairs(const Operands& operands, const Pairs& pairs, Owner owner, bool 
       if (by_context) columns += operands.queries.length(other[end]);
     }
     const int64_t n = end - begin;
-    plan.rectangles.push_back(by_context
-                                  ? Rectangle{own + begin, 1, other + begin, n, slots + begin, 0, 0, 0, columns}
-                                  : Rectangle{other + begin, n, own + begin, 1, slots + begin, 0, 0, 0, columns});
+    plan.rectangles.push_back(
+        by_context ? Rectangle{own + begin, 1, other + begin, n, slots + begin, 0, 0, 0, columns, false}
+                   : Rectangle{other + begin, n, own + begin, 1, slots + begin, 0, 0, 0, columns, false});
+    plan.rectangles.back().dots = takes_dots(operands, plan.rectangles.back());
   }
   return plan;
 }
@@ -239,16 +253,20 @@ std::vector<ContextGroup> cut_groups(const Operands& operands, const Rectangle& 
   return groups;
 }
 
-void place(const Operands& operands, QueryBlock& block, Workspace& memory) {
+void place(const Operands& operands, const Rectangle& pairs, QueryBlock& block, Workspace& memory) {
   const int64_t columns = pad_columns(block.columns);
-  block.panels = memory.floats(columns * operands.query_layout.depth);
+  block.panels = memory.floats(columns * (pairs.dots ? operands.query_layout.ld : operands.query_layout.depth));
   block.norms = memory.floats(columns);
   block.scales = memory.floats(columns);
 }
 
 void place(const Operands& operands, const Rectangle& pairs, ContextGroup& group, Workspace& memory) {
   constexpr int64_t beyond = 16;  // rows that tiles read behind the last
-  if (!operands.in_place(pairs, group)) {
+  bool in_place = true;
+  for (int64_t i = group.first; i < group.first + group.count; ++i) {
+    in_place = in_place && operands.in_place(pairs, group, i);
+  }
+  if (!in_place) {
     const int64_t rows = operands.context_layout.copied ? round_up(group.rows, 2 * beyond) : group.rows;
     group.data = memory.floats(rows * operands.context_layout.ld);
     group.scales = memory.floats(group.rows);

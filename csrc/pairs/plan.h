@@ -79,7 +79,7 @@ std::vector<QueryBlock> cut_blocks(const Operands& operands, const Rectangle& pa
 std::vector<ContextGroup> cut_groups(const Operands& operands, const Rectangle& pairs, bool whole_items);
 
 // Memory for what is packed of a block, and copied and made of a group.
-void place(const Operands& operands, QueryBlock& block, Workspace& memory);
+void place(const Operands& operands, const Rectangle& pairs, QueryBlock& block, Workspace& memory);
 void place(const Operands& operands, const Rectangle& pairs, ContextGroup& group, Workspace& memory);
 
 }  // namespace crossret

@@ -5,49 +5,78 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-static void pack_queries(const Operands& operands, const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
-  const Side& side = operands.queries;
-  const Layout& layout = operands.query_layout;
-  float* const strip = memory.floats(V::width * layout.ld);
-  int64_t item = block.first, row = block.skip;
-  for (int64_t column = 0; column < block.columns; column += V::width) {
-    const int64_t n = block.columns - column < V::width ? block.columns - column : V::width;
-    for (int64_t i = 0; i < n; ++i, ++row) {
-      for (; row >= side.length(pairs.queries[item]); ++item) row -= side.length(pairs.queries[item]);
-      float scale = 1.0f;
-      block.norms[column + i] = copy_row(layout, side, pairs.queries[item], row, strip + i * layout.ld, &scale);
-      block.scales[column + i] = scale;
-    }
-    transpose_to_panels(strip, layout.ld, n, layout.depth, panel_column(block.panels, column, layout.depth));
+// Calls visit(i, item, row) for n successive rows of the items listed, from row `skip` of the first of them on.
+template <class Visit>
+static inline void for_each_row(const Side& side, const int64_t* items, int64_t skip, int64_t n, const Visit& visit) {
+  int64_t row = skip;
+  for (int64_t i = 0; i < n; ++i, ++row) {
+    for (; row >= side.length(*items); ++items) row -= side.length(*items);
+    visit(i, *items, row);
   }
 }
 
-// The rows of contexts where they are read.
+static void pack_queries(const Operands& operands, const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
+  const Side& side = operands.queries;
+  const Layout& layout = operands.query_layout;
+  const int64_t* const items = pairs.queries + block.first;
+  if (pairs.dots) {
+    return for_each_row(side, items, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t row) {
+      float* const copy = block.panels + i * layout.ld;
+      block.norms[i] = Operands::as_given(side, layout, side.items[item])
+                           ? row_norm(side.row(item, row), side.dtype, side.dim)
+                           : copy_row(layout, side, item, row, copy, block.scales + i);
+    });
+  }
+  float* const strip = memory.floats(V::width * layout.ld);
+  for_each_row(side, items, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t row) {
+    const int64_t of_strip = i % V::width;
+    block.scales[i] = 1.0f;
+    block.norms[i] = copy_row(layout, side, item, row, strip + of_strip * layout.ld, block.scales + i);
+    if (of_strip + 1 == V::width || i + 1 == block.columns) {
+      float* const panel = panel_column(block.panels, i - of_strip, layout.depth);
+      transpose_to_panels(strip, layout.ld, of_strip + 1, layout.depth, panel);
+    }
+  });
+}
+
+// Rows of contexts where they are read.
 struct ContextRows {
   const float* data;
   int64_t ld;
 };
 
-static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
-  if (!operands.in_place(pairs, group)) return {group.data, operands.context_layout.ld};
-  const Item& item = operands.contexts.items[pairs.contexts[group.first]];
+// Those of item i of the group, the first of which is so far into the group.
+static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t i,
+                           int64_t row) {
+  const int64_t ld = operands.context_layout.ld;
+  if (!operands.in_place(pairs, group, i)) return {group.data + row * ld, ld};
+  const Item& item = operands.contexts.items[pairs.contexts[i]];
   return {reinterpret_cast<const float*>(item.rows + group.skip * item.row_bytes), item.row_bytes / 4};
 }
 
+// All rows of a group, but for dot products.
+static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
+  return rows_of(operands, pairs, group, group.first, 0);
+}
+
 static void copy_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
-  if (operands.in_place(pairs, group)) return;
   const Side& side = operands.contexts;
   const Layout& layout = operands.context_layout;
   const bool plain = side.norms == nullptr && layout.kind == Elements::floats;
-  int64_t item = group.first, row = group.skip;
-  for (int64_t i = 0; i < group.rows; ++i, ++row) {
-    for (; row >= side.length(pairs.contexts[item]); ++item) row -= side.length(pairs.contexts[item]);
-    float* const out = group.data + i * layout.ld;
-    if (plain) {
-      widen_row(side, pairs.contexts[item], row, out);
-    } else {
-      copy_row(layout, side, pairs.contexts[item], row, out, group.scales + i);
+  int64_t copied = 0;
+  for (int64_t i = group.first; copied < group.rows; ++i) {
+    const int64_t left = side.length(pairs.contexts[i]) - (i == group.first ? group.skip : 0);
+    const int64_t n = left < group.rows - copied ? left : group.rows - copied;
+    for (int64_t r = 0; r < n && !operands.in_place(pairs, group, i); ++r) {
+      const int64_t item = pairs.contexts[i], row = side.length(item) - left + r;
+      float* const out = group.data + (copied + r) * layout.ld;
+      if (plain) {
+        widen_row(side, item, row, out);
+      } else {
+        copy_row(layout, side, item, row, out, group.scales + copied + r);
+      }
     }
+    copied += n;
   }
 }
 
@@ -68,13 +97,10 @@ static Ahead contexts_after(const Operands& operands, const Rectangle& pairs, co
   return rows_after(operands.contexts, pairs.contexts, pairs.n_contexts, last, end);
 }
 
-// As many rows of queries for a panel as it has columns.
-static Ahead queries_after(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                           const QueryBlock& block) {
+static Ahead queries_after(const Operands& operands, const Rectangle& pairs, const QueryBlock& block) {
   const int64_t last = block.first + block.count - 1;
   const int64_t end = block.count == 1 ? block.skip + block.columns : operands.queries.length(pairs.queries[last]);
-  const Ahead next = rows_after(operands.queries, pairs.queries, pairs.n_queries, last, end);
-  return {next.data, kPanel * next.row_bytes / group.rows, kPanel * next.row_bytes};
+  return rows_after(operands.queries, pairs.queries, pairs.n_queries, last, end);
 }
 
 // What ‖Σ p c‖ of one item is made by: U p, U triangular, or Cᵀ p.
@@ -89,16 +115,17 @@ struct Factor {
   Left transposed() const { return triangular ? Left{data, 1, ld} : Left{data, ld, 1}; }
 };
 
-// The factor of an item of the group; `row` and `factors` are those of the items ahead of it.
-static Factor factor_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t n,
+// The factor of item i of the group; `row` and `factors` are those of the items ahead of it.
+static Factor factor_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t i,
                         int64_t row, int64_t factors) {
+  const int64_t n = operands.contexts.length(pairs.contexts[i]);
   const bool triangular = operands.triangular(n, pairs.columns);
   const int64_t rows = triangular ? n : operands.contexts.dim;
   if (triangular || operands.context_layout.kind != Elements::floats) {
     return {triangular, n, rows, group.factors + factors, operands.factor_row(n, triangular)};
   }
-  const ContextRows contexts = rows_of(operands, pairs, group);
-  return {false, n, rows, contexts.data + row * contexts.ld, contexts.ld};
+  const ContextRows contexts = rows_of(operands, pairs, group, i, row);
+  return {false, n, rows, contexts.data, contexts.ld};
 }
 
 // Copies the contexts of whole items and makes their factors.
@@ -110,13 +137,11 @@ static void prepare_contexts(const Operands& operands, const Rectangle& pairs, c
   const bool floats = layout.kind == Elements::floats;
   float* const scratch = memory.floats(factor_scratch(operands.most_triangular()));
   float* const copied = floats ? nullptr : memory.floats(operands.limits.rows * pad_row(side.dim));
-  const ContextRows contexts = rows_of(operands, pairs, group);
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = side.length(pairs.contexts[i]);
     const bool triangular = operands.triangular(n, pairs.columns);
-    const float* rows = contexts.data + row * contexts.ld;
-    int64_t ld = contexts.ld;
+    auto [rows, ld] = rows_of(operands, pairs, group, i, row);
     if (!floats) {
       float* const out = triangular ? copied : group.factors + factors;
       ld = pad_row(side.dim);
@@ -148,16 +173,52 @@ struct StoreScaled {
   }
 };
 
+// The same as dot products of rows, wherever each lies; `at` has room for so many pointers. Columns up to the next
+// whole vector become zero.
+static void dot_similarities(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
+                             const QueryBlock& block, float* similarities, int64_t ld, const float** at) {
+  const float** const columns = at + group.rows;
+  int64_t row = 0;
+  for (int64_t i = group.first; i < group.first + group.count; ++i) {
+    const ContextRows contexts = rows_of(operands, pairs, group, i, row);
+    for (int64_t r = 0; r < operands.contexts.length(pairs.contexts[i]); ++r)
+      at[row++] = contexts.data + r * contexts.ld;
+  }
+  const Side& side = operands.queries;
+  const Layout& layout = operands.query_layout;
+  for_each_row(side, pairs.queries + block.first, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t r) {
+    const bool given = Operands::as_given(side, layout, side.items[item]);
+    columns[i] = given ? static_cast<const float*>(side.row(item, r)) : block.panels + i * layout.ld;
+  });
+  Next next{nullptr, 0};
+  if (block.once) {
+    const Ahead after = queries_after(operands, pairs, block);
+    next = {after.data, after.row_bytes * block.columns};
+  }
+  if (group.once) {
+    const Ahead after = contexts_after(operands, pairs, group);
+    next = {after.data, after.row_bytes * group.rows};
+  }
+  multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, next, similarities, ld);
+  for (int64_t r = 0; r < group.rows; ++r) {
+    for (int64_t j = block.columns; j < round_up(block.columns, V::width); ++j) similarities[r * ld + j] = 0.0f;
+  }
+}
+
 // The similarities of a group's contexts with all queries of a block, row stride ld. Cut into slices of k so that a
 // panel's slice stays in the second cache while every row passes over it. Shorter slices would fit the first cache, and
 // lose more by going over the similarities again.
 static void similarities_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                            const QueryBlock& block, float* similarities, int64_t ld) {
+                            const QueryBlock& block, float* similarities, int64_t ld, const float** at) {
   constexpr int64_t slice = 1024;
+  if (pairs.dots) return dot_similarities(operands, pairs, group, block, similarities, ld, at);
   const Layout& layout = operands.context_layout;
   const ContextRows contexts = rows_of(operands, pairs, group);
   Ahead ahead{nullptr, 0, 0};
-  if (block.once) ahead = queries_after(operands, pairs, group, block);
+  if (block.once) {  // as many rows of queries for a panel as it has columns
+    const Ahead after = queries_after(operands, pairs, block);
+    ahead = {after.data, kPanel * after.row_bytes / group.rows, kPanel * after.row_bytes};
+  }
   if (group.once) ahead = contexts_after(operands, pairs, group);
   for (int64_t k = 0; k < layout.depth; k += slice) {
     const int64_t part = layout.depth - k < slice ? layout.depth - k : slice;

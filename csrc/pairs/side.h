@@ -85,14 +85,15 @@ struct Rectangle {
   const int64_t* slots;
   int64_t context_stride, query_stride, first_slot;
   int64_t columns;  // rows of all its queries
+  bool dots;        // whether products are dot products of rows: one side is too short to pay for packing the other
 
   int64_t slot(int64_t i, int64_t j) const {
     return slots ? slots[i * n_queries + j] : contexts[i] * context_stride + queries[j] * query_stride - first_slot;
   }
 };
 
-// Successive queries of a rectangle, packed tight as the right-hand side of products. Cross attention has whole items
-// in a block; Sum-Max may begin and end within one.
+// Successive queries of a rectangle, packed tight as the right-hand side of products, or for dot products copied row by
+// row, unless they are read in place. Cross attention has whole items in a block; Sum-Max may begin and end within one.
 struct QueryBlock {
   int64_t first, count;  // of the rectangle's queries
   int64_t skip;          // rows of the first that belong to the block before
@@ -157,6 +158,7 @@ struct Operands {
   Layout context_layout, query_layout;
   Limits limits;
   bool factors;  // whether ‖attended‖ is wanted of the contexts
+  bool dots;     // whether products may be dot products: whether they are then shows in a score's last bits
 
   // How ‖Σ p c‖ of an item of n contexts is made, for so many queries (kernels.md §1): by a triangular factor U of
   // their Gram matrix, UᵀU = C Cᵀ, or, where that costs more than it saves, by the contexts themselves, ‖Cᵀp‖.
@@ -166,15 +168,19 @@ struct Operands {
     return static_cast<double>(columns) * rows * (dim - rows / 2) > made;
   }
   int64_t factor_row(int64_t n, bool by_triangle) const { return by_triangle ? gram_row(n) : pad_row(contexts.dim); }
-  // Whether a group's rows may be read where the caller has them: aligned elements and nothing else, and not so far
-  // apart that the rows of a tile fall into the same few sets of the first cache.
-  bool in_place(const Rectangle& pairs, const ContextGroup& group) const {
-    constexpr int64_t set_bytes = 4096;
-    if (group.count != 1 || context_layout.copied || contexts.norms != nullptr) return false;
-    const Item& item = contexts.items[pairs.contexts[group.first]];
-    const bool whole = context_layout.pairs() ? contexts.dim % 2 == 0 : contexts.dtype == Dtype::float32;
-    return whole && item.places == nullptr && item.row_bytes % 4 == 0 && item.row_bytes % set_bytes != 0 &&
+  // Whether the rows of an item may be read where the caller has them: aligned elements and nothing else.
+  static bool as_given(const Side& side, const Layout& layout, const Item& item) {
+    const bool whole = layout.pairs() ? side.dim % 2 == 0 : side.dtype == Dtype::float32;
+    return whole && !layout.copied && side.norms == nullptr && item.row_bytes % 4 == 0 &&
            reinterpret_cast<uintptr_t>(item.rows) % 4 == 0;
+  }
+  // Whether those of a group's item are: all of the group by one stride, and not so far apart that the rows of a tile
+  // fall into the same few sets of the first cache. Dot products read fewer rows at a time, wherever each is.
+  bool in_place(const Rectangle& pairs, const ContextGroup& group, int64_t i) const {
+    constexpr int64_t set_bytes = 4096;
+    const Item& item = contexts.items[pairs.contexts[i]];
+    return item.places == nullptr && as_given(contexts, context_layout, item) &&
+           (pairs.dots || (group.count == 1 && item.row_bytes % set_bytes != 0));
   }
 
   // Contexts of an item whose factor may be triangular, at most; and floats that the factors of a group take, at most.

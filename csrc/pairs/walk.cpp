@@ -50,7 +50,7 @@ int64_t task_partial(const Operands& operands) { return 2 * std::max(kTaskPartia
 int64_t task_bytes(const Operands& operands, const Steps& steps) {
   const Limits& limits = operands.limits;
   Workspace count;
-  count.floats(limits.columns * operands.query_layout.depth);
+  count.floats(limits.columns * operands.query_layout.ld);
   for (int k = 0; k < 2; ++k) count.floats(limits.columns);
   count.floats(round_up(limits.rows, kPad) * operands.context_layout.ld);
   count.floats(limits.rows);
@@ -70,7 +70,7 @@ class Walk {
         blocks_(cut_blocks(operands, pairs, steps.whole_items)) {}
 
   void by_all_threads(WalkMemory& memory) {
-    const auto place_block = [&](QueryBlock& block, Workspace& at) { place(operands_, block, at); };
+    const auto place_block = [&](QueryBlock& block, Workspace& at) { place(operands_, pairs_, block, at); };
     const auto place_group = [&](ContextGroup& group, Workspace& at) { place(operands_, pairs_, group, at); };
     // What one task alone uses it packs itself, and has it at hand.
     const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
@@ -166,7 +166,7 @@ class Walk {
   }
 
   void pack_one(QueryBlock& block, Workspace& memory) {
-    place(operands_, block, memory);
+    place(operands_, pairs_, block, memory);
     Workspace rest = memory;
     steps_.pack(pairs_, block, rest);
   }

@@ -1,0 +1,122 @@
+// Products of rows with rows, read where they lie: dot products, a tile of rows of either side at a time. Nothing is
+// packed and no width is rounded up to a panel's, which pays where one side is too short to share what packing the
+// other would cost; sums end up across a vector's lanes, which costs where features are few.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// What dot products are summed in.
+struct SinglePrecision {
+  using Sum = F;
+  using Loaded = F;
+  using Total = float;
+  static constexpr int lanes = V::width;
+  static Sum zero() { return V::zero(); }
+  static Loaded load(const float* p, int64_t n) { return V::load(p, n); }
+  static Sum multiply_add(Loaded a, Loaded b, Sum sum) { return V::fma(a, b, sum); }
+  static void totals(Sum* sums, Total* out) { V::store(out, sum_rows(sums)); }  // of `lanes` sums
+};
+
+struct DoublePrecision {
+  struct Loaded {
+    V::Double low, high;
+  };
+  using Sum = V::Double;
+  using Total = double;
+  static constexpr int lanes = 1;
+  static Sum zero() { return V::zero_double(); }
+  static Loaded load(const float* p, int64_t n) {
+    const F x = V::load(p, n);
+    return {V::low(x), V::high(x)};
+  }
+  static Sum multiply_add(const Loaded& a, const Loaded& b, Sum sum) {
+    return V::fma(a.low, b.low, V::fma(a.high, b.high, sum));
+  }
+  static void totals(Sum* sums, Total* out) { *out = V::reduce_add(*sums); }
+};
+
+// A tile: its sums, a row of either side and a vector fill the registers.
+constexpr int kDotRows = 4;
+constexpr int kDotColumns = V::tile_rows > 6 ? 4 : 3;
+
+// Fetched while products are taken, evenly: what will be read after them.
+struct Next {
+  const char* data;
+  int64_t bytes;
+};
+
+template <class Precision, int A, int B>
+static inline __attribute__((always_inline)) void add_dots(const float* const (&a)[A], const float* const (&b)[B],
+                                                           int64_t k, int64_t n,
+                                                           typename Precision::Sum (&sums)[A * B]) {
+  typename Precision::Loaded right[B];
+#pragma GCC unroll 4
+  for (int y = 0; y < B; ++y) right[y] = Precision::load(b[y] + k, n);
+#pragma GCC unroll 4
+  for (int x = 0; x < A; ++x) {
+    const auto left = Precision::load(a[x] + k, n);
+#pragma GCC unroll 4
+    for (int y = 0; y < B; ++y) sums[x * B + y] = Precision::multiply_add(left, right[y], sums[x * B + y]);
+  }
+}
+
+template <class Precision, int A, int B, class Out>
+static __attribute__((noinline)) void dot_tile(const float* const* rows, const float* const* columns, int64_t depth,
+                                               Next next, Out* out, int64_t ld) {
+  constexpr int lanes = Precision::lanes, padded = (A * B + lanes - 1) / lanes * lanes;
+  const float *a[A], *b[B];
+  for (int x = 0; x < A; ++x) a[x] = rows[x];
+  for (int y = 0; y < B; ++y) b[y] = columns[y];
+  typename Precision::Sum sums[A * B];
+#pragma GCC unroll 16
+  for (int i = 0; i < A * B; ++i) sums[i] = Precision::zero();
+  const int64_t whole = depth / V::width * V::width, step = next.bytes * V::width / depth;
+  const char* fetched = next.data;
+  for (int64_t k = 0; k < whole; k += V::width, fetched += step) {
+    __builtin_prefetch(fetched, 0, 2);
+    add_dots<Precision, A, B>(a, b, k, V::width, sums);
+  }
+  if (whole < depth) add_dots<Precision, A, B>(a, b, whole, depth - whole, sums);
+  typename Precision::Sum spread[padded];
+  for (int i = 0; i < padded; ++i) spread[i] = i < A * B ? sums[i] : Precision::zero();
+  alignas(64) typename Precision::Total totals[padded];
+  for (int i = 0; i < padded; i += lanes) Precision::totals(spread + i, totals + i);
+  for (int x = 0; x < A; ++x) {
+    for (int y = 0; y < B; ++y) out[x * ld + y] = totals[x * B + y];
+  }
+}
+
+template <class Precision, int A, int B, class Out>
+static void dot_tile_of(int64_t n_rows, int64_t n_columns, const float* const* rows, const float* const* columns,
+                        int64_t depth, Next next, Out* out, int64_t ld) {
+  if constexpr (A == 0 || B == 0) {
+    return;
+  } else if (n_rows < A) {
+    dot_tile_of<Precision, A - 1, B>(n_rows, n_columns, rows, columns, depth, next, out, ld);
+  } else if (n_columns < B) {
+    dot_tile_of<Precision, A, B - 1>(n_rows, n_columns, rows, columns, depth, next, out, ld);
+  } else {
+    dot_tile<Precision, A, B>(rows, columns, depth, next, out, ld);
+  }
+}
+
+// out (row stride ld) = rows · columns. Either side is cut into tiles of nearly one size.
+template <class Precision, class Out>
+static void multiply_dots(const float* const* rows, int64_t n_rows, const float* const* columns, int64_t n_columns,
+                          int64_t depth, Next next, Out* out, int64_t ld) {
+  const int64_t down = (n_rows + kDotRows - 1) / kDotRows, across = (n_columns + kDotColumns - 1) / kDotColumns;
+  const int64_t share = next.bytes / (down * across);
+  for (int64_t tile = 0, m = 0; tile < down; ++tile) {
+    const int64_t height = (n_rows - m + down - tile - 1) / (down - tile);
+    for (int64_t beside = 0, n = 0; beside < across; ++beside) {
+      const int64_t width = (n_columns - n + across - beside - 1) / (across - beside);
+      dot_tile_of<Precision, kDotRows, kDotColumns>(height, width, rows + m, columns + n, depth, {next.data, share},
+                                                    out + m * ld + n, ld);
+      next.data += share;
+      n += width;
+    }
+    m += height;
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret
