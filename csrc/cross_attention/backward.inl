@@ -26,7 +26,7 @@ static AttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& 
   const Limits& limits = call.limits;
   const int64_t tile = limits.rows * limits.columns;
   AttentionBackwardBuffers buffers{};
-  buffers.forward = take_attention_buffers(limits, memory);
+  buffers.forward = take_attention_buffers(call, memory);
   for (float** grads : {&buffers.grads.relevance, &buffers.grads.product, &buffers.grads.twice_square,
                         &buffers.grads.own, &buffers.row}) {
     *grads = memory.floats(limits.columns);

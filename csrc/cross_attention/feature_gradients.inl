@@ -109,9 +109,7 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   }
 }
 
-static void forward_memory(const CrossAttentionCall& call, Workspace& memory) {
-  take_attention_buffers(call.limits, memory);
-}
+static void forward_memory(const CrossAttentionCall& call, Workspace& memory) { take_attention_buffers(call, memory); }
 
 static void backward_memory(const CrossAttentionCall& call, Workspace& memory) { take_backward_buffers(call, memory); }
 

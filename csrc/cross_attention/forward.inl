@@ -4,15 +4,16 @@ namespace CROSSRET_ISA {
 
 struct AttentionBuffers {
   float* similarities;  // of all contexts of a group
-  const float** rows;   // where those and the queries begin
-  AttentionTile tile;   // of one item
+  DotBuffers dots;
+  AttentionTile tile;  // of one item
   Queries queries;
 };
 
-static AttentionBuffers take_attention_buffers(const Limits& limits, Workspace& memory) {
+static AttentionBuffers take_attention_buffers(const Operands& operands, Workspace& memory) {
+  const Limits& limits = operands.limits;
   AttentionBuffers buffers{};
   buffers.similarities = memory.floats(limits.rows * limits.columns);
-  buffers.rows = reinterpret_cast<const float**>(memory.floats(2 * (limits.rows + limits.columns)));
+  if (operands.dots) buffers.dots = take_dot_buffers(operands, memory);
   buffers.tile.weights = memory.floats(limits.rows * limits.columns);
   buffers.tile.ld = limits.columns;
   buffers.tile.last_features = memory.floats(limits.rows * V::width);
@@ -26,7 +27,7 @@ template <class Visit>
 static void for_each_context(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                              const QueryBlock& block, AttentionBuffers& buffers, const Visit& visit) {
   const int64_t ld = buffers.tile.ld;
-  similarities_of(operands, pairs, group, block, buffers.similarities, ld, buffers.rows);
+  similarities_of(operands, pairs, group, block, buffers.similarities, ld, buffers.dots);
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = operands.contexts.length(pairs.contexts[i]);
@@ -39,7 +40,7 @@ static void for_each_context(const Operands& operands, const Rectangle& pairs, c
 
 static void cross_attention_forward(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
                                     const QueryBlock& block, Workspace& memory) {
-  AttentionBuffers buffers = take_attention_buffers(call.limits, memory);
+  AttentionBuffers buffers = take_attention_buffers(call, memory);
   const CrossAttentionOptions& options = call.options;
   for_each_context(call, pairs, group, block, buffers, [&](int64_t item, const Factor& factor) {
     attend(options, call.queries, pairs, factor, block, buffers.tile, buffers.queries, nullptr);

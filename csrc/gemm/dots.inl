@@ -38,7 +38,14 @@ struct DoublePrecision {
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = V::tile_rows > 6 ? 4 : 3;
 
-// Fetched while products are taken, evenly: what will be read after them.
+// The side that comes from memory: it is passed over once, the other again and again, and meanwhile its next tile is
+// fetched; after the last one what lies at `after`.
+struct Stream {
+  bool rows;  // or columns
+  const char* after;
+};
+
+// Fetched while a tile is made, evenly.
 struct Next {
   const char* data;
   int64_t bytes;
@@ -99,22 +106,30 @@ static void dot_tile_of(int64_t n_rows, int64_t n_columns, const float* const* r
   }
 }
 
-// out (row stride ld) = rows · columns. Either side is cut into tiles of nearly one size.
+// A side in tiles of nearly one size.
+struct DotTiles {
+  int64_t rows, count;
+  int64_t begin(int64_t tile) const { return rows * tile / count; }
+};
+
+// out (row stride ld) = rows · columns.
 template <class Precision, class Out>
 static void multiply_dots(const float* const* rows, int64_t n_rows, const float* const* columns, int64_t n_columns,
-                          int64_t depth, Next next, Out* out, int64_t ld) {
-  const int64_t down = (n_rows + kDotRows - 1) / kDotRows, across = (n_columns + kDotColumns - 1) / kDotColumns;
-  const int64_t share = next.bytes / (down * across);
-  for (int64_t tile = 0, m = 0; tile < down; ++tile) {
-    const int64_t height = (n_rows - m + down - tile - 1) / (down - tile);
-    for (int64_t beside = 0, n = 0; beside < across; ++beside) {
-      const int64_t width = (n_columns - n + across - beside - 1) / (across - beside);
-      dot_tile_of<Precision, kDotRows, kDotColumns>(height, width, rows + m, columns + n, depth, {next.data, share},
-                                                    out + m * ld + n, ld);
-      next.data += share;
-      n += width;
+                          int64_t depth, Stream stream, Out* out, int64_t ld) {
+  const DotTiles down{n_rows, (n_rows + kDotRows - 1) / kDotRows};
+  const DotTiles across{n_columns, (n_columns + kDotColumns - 1) / kDotColumns};
+  const DotTiles &outer = stream.rows ? down : across, &inner = stream.rows ? across : down;
+  for (int64_t o = 0; o < outer.count; ++o) {
+    const int64_t end = outer.begin(o + 1);
+    const float* const* const streamed = stream.rows ? rows : columns;
+    Next next{end < outer.rows ? reinterpret_cast<const char*>(streamed[end]) : stream.after, 0};
+    next.bytes = (end - outer.begin(o)) * depth * static_cast<int64_t>(sizeof(float)) / inner.count;
+    for (int64_t i = 0; i < inner.count; ++i, next.data += next.bytes) {
+      const int64_t x = stream.rows ? o : i, y = stream.rows ? i : o;
+      const int64_t m = down.begin(x), n = across.begin(y);
+      dot_tile_of<Precision, kDotRows, kDotColumns>(down.begin(x + 1) - m, across.begin(y + 1) - n, rows + m,
+                                                    columns + n, depth, next, out + m * ld + n, ld);
     }
-    m += height;
   }
 }
 

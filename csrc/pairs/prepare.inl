@@ -15,17 +15,27 @@ static inline void for_each_row(const Side& side, const int64_t* items, int64_t 
   }
 }
 
+// The norms of a block's rows that are read where the caller has them.
+static void norms_as_given(const Operands& operands, const Rectangle& pairs, const QueryBlock& block) {
+  const Side& side = operands.queries;
+  const auto norm = [&](int64_t i, int64_t item, int64_t row) {
+    if (!Operands::as_given(side, operands.query_layout, side.items[item])) return;
+    block.norms[i] = row_norm(side.row(item, row), side.dtype, side.dim);
+  };
+  for_each_row(side, pairs.queries + block.first, block.skip, block.columns, norm);
+}
+
 static void pack_queries(const Operands& operands, const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
   const Side& side = operands.queries;
   const Layout& layout = operands.query_layout;
   const int64_t* const items = pairs.queries + block.first;
   if (pairs.dots) {
-    return for_each_row(side, items, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t row) {
-      float* const copy = block.panels + i * layout.ld;
-      block.norms[i] = Operands::as_given(side, layout, side.items[item])
-                           ? row_norm(side.row(item, row), side.dtype, side.dim)
-                           : copy_row(layout, side, item, row, copy, block.scales + i);
+    for_each_row(side, items, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t row) {
+      if (Operands::as_given(side, layout, side.items[item])) return;
+      block.norms[i] = copy_row(layout, side, item, row, block.panels + i * layout.ld, block.scales + i);
     });
+    if (!block.once) norms_as_given(operands, pairs, block);
+    return;
   }
   float* const strip = memory.floats(V::width * layout.ld);
   for_each_row(side, items, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t row) {
@@ -128,30 +138,44 @@ static Factor factor_of(const Operands& operands, const Rectangle& pairs, const 
   return {false, n, rows, contexts.data, contexts.ld};
 }
 
-// Copies the contexts of whole items and makes their factors.
-static void prepare_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                             Workspace& memory) {
-  copy_contexts(operands, pairs, group);
+// What making factors takes: rows as floats, where the layout has others, and a factor's scratch.
+struct FactorBuffers {
+  float* copied;
+  float* scratch;
+};
+
+static FactorBuffers take_factor_buffers(const Operands& operands, Workspace& memory) {
+  return {memory.floats(operands.limits.rows * pad_row(operands.contexts.dim)),
+          memory.floats(factor_scratch(operands.most_triangular()))};
+}
+
+// The factors of a group's items.
+static void make_factors(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
+                         const FactorBuffers& buffers) {
   const Side& side = operands.contexts;
-  const Layout& layout = operands.context_layout;
-  const bool floats = layout.kind == Elements::floats;
-  float* const scratch = memory.floats(factor_scratch(operands.most_triangular()));
-  float* const copied = floats ? nullptr : memory.floats(operands.limits.rows * pad_row(side.dim));
+  const bool floats = operands.context_layout.kind == Elements::floats;
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = side.length(pairs.contexts[i]);
     const bool triangular = operands.triangular(n, pairs.columns);
     auto [rows, ld] = rows_of(operands, pairs, group, i, row);
     if (!floats) {
-      float* const out = triangular ? copied : group.factors + factors;
+      float* const out = triangular ? buffers.copied : group.factors + factors;
       ld = pad_row(side.dim);
       for (int64_t r = 0; r < n; ++r) copy_floats(side, pairs.contexts[i], r, out + r * ld);
       rows = out;
     }
-    if (triangular) factor_rows(rows, ld, n, side.dim, group.factors + factors, scratch);
+    if (triangular) factor_rows(rows, ld, n, side.dim, group.factors + factors, buffers.scratch);
     row += n;
     factors += operands.factor_floats(n, pairs.columns);
   }
+}
+
+// Copies the contexts of whole items and makes their factors, unless dot products do.
+static void prepare_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
+                             Workspace& memory) {
+  copy_contexts(operands, pairs, group);
+  if (!pairs.dots || !group.once) make_factors(operands, pairs, group, take_factor_buffers(operands, memory));
 }
 
 // Epilogue: the similarities, stored; multiplied by the scales of rows and columns at last, where there are such.
@@ -173,11 +197,21 @@ struct StoreScaled {
   }
 };
 
-// The same as dot products of rows, wherever each lies; `at` has room for so many pointers. Columns up to the next
-// whole vector become zero.
+// What similarities by dot products take.
+struct DotBuffers {
+  const float** rows;  // where contexts and queries begin
+  FactorBuffers factors;
+};
+
+static DotBuffers take_dot_buffers(const Operands& operands, Workspace& memory) {
+  const int64_t rows = operands.limits.rows + operands.limits.columns;
+  return {reinterpret_cast<const float**>(memory.floats(2 * rows)), take_factor_buffers(operands, memory)};
+}
+
+// The same as dot products of rows, wherever each lies. Columns up to the next whole vector become zero.
 static void dot_similarities(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                             const QueryBlock& block, float* similarities, int64_t ld, const float** at) {
-  const float** const columns = at + group.rows;
+                             const QueryBlock& block, float* similarities, int64_t ld, const DotBuffers& buffers) {
+  const float **const at = buffers.rows, **const columns = at + group.rows;
   int64_t row = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const ContextRows contexts = rows_of(operands, pairs, group, i, row);
@@ -190,16 +224,13 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
     const bool given = Operands::as_given(side, layout, side.items[item]);
     columns[i] = given ? static_cast<const float*>(side.row(item, r)) : block.panels + i * layout.ld;
   });
-  Next next{nullptr, 0};
-  if (block.once) {
-    const Ahead after = queries_after(operands, pairs, block);
-    next = {after.data, after.row_bytes * block.columns};
-  }
-  if (group.once) {
-    const Ahead after = contexts_after(operands, pairs, group);
-    next = {after.data, after.row_bytes * group.rows};
-  }
-  multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, next, similarities, ld);
+  Stream stream{group.once, nullptr};
+  if (block.once) stream.after = queries_after(operands, pairs, block).data;
+  if (group.once) stream.after = contexts_after(operands, pairs, group).data;
+  multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, stream, similarities, ld);
+  // Not before: of what comes from memory the product fetches ahead.
+  if (block.once) norms_as_given(operands, pairs, block);
+  if (group.once) make_factors(operands, pairs, group, buffers.factors);
   for (int64_t r = 0; r < group.rows; ++r) {
     for (int64_t j = block.columns; j < round_up(block.columns, V::width); ++j) similarities[r * ld + j] = 0.0f;
   }
@@ -209,9 +240,9 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
 // panel's slice stays in the second cache while every row passes over it. Shorter slices would fit the first cache, and
 // lose more by going over the similarities again.
 static void similarities_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                            const QueryBlock& block, float* similarities, int64_t ld, const float** at) {
+                            const QueryBlock& block, float* similarities, int64_t ld, const DotBuffers& dots) {
   constexpr int64_t slice = 1024;
-  if (pairs.dots) return dot_similarities(operands, pairs, group, block, similarities, ld, at);
+  if (pairs.dots) return dot_similarities(operands, pairs, group, block, similarities, ld, dots);
   const Layout& layout = operands.context_layout;
   const ContextRows contexts = rows_of(operands, pairs, group);
   Ahead ahead{nullptr, 0, 0};
@@ -238,8 +269,7 @@ static void similarities_of(const Operands& operands, const Rectangle& pairs, co
 // Workspace of either step, counted by a run without memory.
 static void prepare_memory(const Operands& operands, Workspace& memory) {
   memory.floats(V::width * operands.query_layout.ld);
-  memory.floats(factor_scratch(operands.most_triangular()));
-  memory.floats(operands.limits.rows * pad_row(operands.contexts.dim));
+  take_factor_buffers(operands, memory);
 }
 
 }  // namespace CROSSRET_ISA
