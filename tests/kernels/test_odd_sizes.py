@@ -17,7 +17,7 @@ OPTIONS = {scan_scores: {"raw_feature_norm": "clipped_l2norm", "pooling": "lse"}
 
 @pytest.mark.parametrize(
     ("n_regions", "n_words", "dim"),
-    [(1, 1, 96), (1, 80, 300), (100, 1, 2048), (100, 80, 301), (1, 7, 2048), (37, 13, 2)],
+    [(1, 1, 96), (1, 80, 300), (100, 1, 2048), (100, 80, 301), (1, 7, 2048), (40, 40, 1100), (37, 13, 2)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
