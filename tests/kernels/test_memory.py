@@ -10,34 +10,24 @@ import numpy as np
 import pytest
 
 from tests.kernels.limited_memory import CASES
+from tests.kernels.peak_memory import HALF, assert_peaks_rise_by_at_most
 from tests.kernels.subprocesses import run_python
 
 MALLOC_DEBUG = "libc_malloc_debug.so.0"
 CHECKED = {"LD_PRELOAD": MALLOC_DEBUG, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "1"}
+PLACEMENTS_OF_EITHER = ("strided", "padding")  # with normalised features and others
 PERTURBED = 0xFE  # the complement of MALLOC_PERTURB_: floats of it are −1.7e38
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["end"],
-        ["start", "--normalize"],
-        ["strided"],
-        ["strided", "--normalize"],
-        ["padding"],
-        ["padding", "--normalize"],
-    ],
-    ids=" ".join,
-)
-def test_nothing_outside_the_inputs_is_read(arguments: list[str]) -> None:
-    process = run_python("-m", "tests.kernels.guarded_memory", *arguments)
-    assert process.returncode == 0, process.stderr
-    assert int(process.stdout) > 0
-
-
-@pytest.mark.parametrize("placement", ["overrun", "underrun"])
-def test_the_guard_pages_guard(placement: str) -> None:
-    assert run_python("-m", "tests.kernels.guarded_memory", placement).returncode == -signal.SIGSEGV
+def test_nothing_outside_the_inputs_is_read() -> None:
+    """By kernels; a byte that is read there on purpose shows that the guard pages guard."""
+    kernels = ["end", "start normalize", *PLACEMENTS_OF_EITHER, *(f"{name} normalize" for name in PLACEMENTS_OF_EITHER)]
+    process = run_python("-m", "tests.kernels.guarded_memory", *kernels, "overrun", "underrun")
+    assert process.returncode == 0, process.stdout + process.stderr
+    ends = dict(line.rsplit(maxsplit=1) for line in process.stdout.splitlines())
+    assert ends.pop("overrun") == ends.pop("underrun") == str(-signal.SIGSEGV)
+    assert list(ends) == kernels
+    assert all(int(agreed) > 0 for agreed in ends.values())
 
 
 @pytest.fixture
@@ -76,58 +66,44 @@ def test_guarded_blocks_full_of_garbage_change_nothing(tmp_path: Path, plain_res
 
 @pytest.mark.usefixtures("checked_allocator")
 def test_the_checked_allocator_checks() -> None:
-    assert run_python("-m", "tests.kernels.fresh_memory", "overflow", **CHECKED).returncode == -signal.SIGABRT
-    process = run_python("-m", "tests.kernels.fresh_memory", "perturbed", **CHECKED)
+    process = run_python("-m", "tests.kernels.fresh_memory", "overflow", **CHECKED)
     assert process.stdout.strip() == f"{PERTURBED:02x}" * 40
+    assert process.returncode == -signal.SIGABRT
 
 
-@pytest.mark.parametrize(
-    "case", ["scores", "threads", "slice", "pairs", "gram", "dense", "sparse", "expanded", "bfloat16", "float16"]
-)
-def test_the_workspace_is_bounded_whatever_the_batch(case: str) -> None:
-    assert peak_rise(case) <= 64
+def test_the_workspace_is_bounded_whatever_the_batch() -> None:
+    cases = ["scores", "threads", "slice", "pairs", "gram", "dense", "sparse", "expanded", *HALF]
+    assert_peaks_rise_by_at_most(64, *cases)
 
 
-@pytest.mark.parametrize("case", ["candidates", "int32 pairs", "argmax"])
-def test_pairs_are_listed_in_slices_where_no_gradient_keeps_them(case: str) -> None:
-    assert peak_rise(case) <= 24
+def test_pairs_are_listed_in_slices_where_no_gradient_keeps_them() -> None:
+    assert_peaks_rise_by_at_most(24, "candidates", "int32 pairs", "argmax")
 
 
-@pytest.mark.parametrize("case", ["attention packed", "attention padded"])
-def test_attention_pads_the_listed_items_alone(case: str) -> None:
-    assert peak_rise(case) <= 32
+def test_attention_pads_the_listed_items_alone() -> None:
+    assert_peaks_rise_by_at_most(32, "attention packed", "attention padded")
 
 
-@pytest.mark.parametrize("case", ["gated forward", "gated backward", "gated pairs"])
-def test_the_workspace_of_gated_attention_is_bounded(case: str) -> None:
+def test_the_workspace_of_gated_attention_is_bounded() -> None:
     """Where all pairs' hidden states would take 1.6 GiB."""
-    assert peak_rise(case) <= 192
+    assert_peaks_rise_by_at_most(192, "gated forward", "gated backward", "gated pairs")
 
 
-@pytest.mark.parametrize("case", ["heterogeneous", "heterogeneous long"])
-def test_the_workspace_of_heterogeneous_attention_is_bounded(case: str) -> None:
+def test_the_workspace_of_heterogeneous_attention_is_bounded() -> None:
     """Where a layer makes a dozen tensors of all pairs' features, 40 MiB each, or of long items' logits, 132 MiB."""
-    assert peak_rise(case) <= 256
+    assert_peaks_rise_by_at_most(256, "heterogeneous", "heterogeneous long")
 
 
 def test_the_workspace_of_attention_pooling_is_bounded() -> None:
     # Chunks that are freed go back to the system at once, or what is measured is in which of them glibc puts the next:
     # 32 MiB in most runs and 128 in some.
-    assert peak_rise("pool", MALLOC_MMAP_THRESHOLD_="65536", MALLOC_ARENA_MAX="1") <= 48
+    assert_peaks_rise_by_at_most(48, "pool", MALLOC_MMAP_THRESHOLD_="65536", MALLOC_ARENA_MAX="1")
 
 
-def peak_rise(case: str, **environment: str) -> float:
-    process = run_python("-m", "tests.kernels.peak_memory", case, **environment)
+def test_nothing_beyond_the_bound_is_even_mapped() -> None:
+    process = run_python("-m", "tests.kernels.limited_memory", "cpu", *CASES, MALLOC_ARENA_MAX="1")
     assert process.returncode == 0, process.stderr
-    return float(process.stdout)
-
-
-@pytest.mark.parametrize("kind", ["forward", "backward float32", "backward half"])
-def test_nothing_beyond_the_bound_is_even_mapped(kind: str) -> None:
-    cases = [case for case in CASES if case.startswith(kind)]
-    process = run_python("-m", "tests.kernels.limited_memory", "cpu", *cases, MALLOC_ARENA_MAX="1")
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.splitlines() == cases
+    assert process.stdout.splitlines() == list(CASES)
 
 
 @pytest.mark.parametrize("case", ["forward t2i", "backward half maxsim"])

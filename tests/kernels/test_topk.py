@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, item_blocks, maxsim_scores, maxsim_topk, scan_scores, scan_topk, topk
+from tests.kernels.peak_memory import assert_peaks_rise_by_at_most
 from tests.kernels.strategies import examples
-from tests.kernels.subprocesses import run_python
 
 NAMES = {"scan": (scan_scores, scan_topk), "maxsim": (maxsim_scores, maxsim_topk)}
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -316,8 +316,5 @@ def test_a_mask_over_a_mapped_corpus_is_refused(tmp_path: Path) -> None:
         scan_topk(np.ma.masked_greater(corpus, 0), WORDS, k=1)
 
 
-@pytest.mark.parametrize("case", ["topk corpus", "topk queries", "topk map"])
-def test_memory_does_not_grow_with_the_corpus(case: str, tmp_path: Path) -> None:
-    process = run_python("-m", "tests.kernels.peak_memory", case, str(tmp_path / "corpus"))
-    assert process.returncode == 0, process.stderr
-    assert float(process.stdout) <= 200
+def test_memory_does_not_grow_with_the_corpus() -> None:
+    assert_peaks_rise_by_at_most(200, "topk corpus", "topk queries", "topk map")
