@@ -14,6 +14,7 @@ DIRECTIONS = ("t2i", "i2t")
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 POOLINGS = ("lse", "avg", "sum", "max")
 FULL_EXAMPLES = 100  # of the profiles that run all
+FEW_ITEMS = (3, 4)  # which take several tiles of Triton's interpreter, and not many: it takes seconds over each
 
 
 def examples(count: int, **others: Any) -> settings:
@@ -78,9 +79,12 @@ IN_HALF_RANGE = tuple(kind for kind in DEGENERACIES if kind != "below the cosine
 
 
 @st.composite
-def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES) -> Features:
-    """Batches around the vector widths and tile heights of every kernel, in every degenerate form."""
-    n_images, n_captions = draw(st.integers(1, 5)), draw(st.integers(1, 7))
+def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES, most: tuple[int, int] = (5, 7)) -> Features:
+    """Batches around the vector widths and tile heights of every kernel, in every degenerate form.
+
+    Of at most so many images and captions.
+    """
+    n_images, n_captions = (draw(st.integers(1, count)) for count in most)
     longest_image = draw(st.sampled_from((1, 2, 5, 6, 7, 12, 13, 17, 36)))
     longest_caption = draw(st.sampled_from((1, 2, 4, 9, 15, 16, 17, 33)))
     dim = draw(st.sampled_from((1, 2, 3, 8, 16, 17, 31, 64, 100, 257)))
