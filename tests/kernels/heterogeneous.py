@@ -88,12 +88,12 @@ def cut(batch: Features) -> Features:
     """A corner of a batch: the layers of every pair are many times the work of its cosines."""
     return replace(
         batch,
-        regions=batch.regions[:3, :17, :64],
+        regions=batch.regions[:2, :17, :64],
         words=batch.words[:3, :9, :64],
-        region_lengths=batch.region_lengths[:3].clamp(max=17),
+        region_lengths=batch.region_lengths[:2].clamp(max=17),
         word_lengths=batch.word_lengths[:3].clamp(max=9),
         pairs=None if batch.pairs is None else batch.pairs[:6] % torch.tensor(
-            [min(3, len(batch.regions)), min(3, len(batch.words))]
+            [min(2, len(batch.regions)), min(3, len(batch.words))]
         ),
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from torch import Tensor
 import crossret_kernels
 from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_scores
 from crossret_kernels.backends import select_backend
+from crossret_kernels.info import describe
 from tests.kernels.subprocesses import run_python
 from tests.kernels.tolerance import cpu_isa
 
@@ -192,17 +193,11 @@ def test_an_unknown_instruction_set_names_what_there_is(function: Callable[..., 
         scores.sum().backward() if backward else function(REGIONS, WORDS)
 
 
-def info(directory: Path | None = None, **environment: str) -> list[str]:
-    located = {} if directory is None else {"directory": directory}
-    process = run_python("-m", "crossret_kernels.info", **located, **environment)
-    assert process.returncode == 0, process.stderr
-    assert process.stderr == ""
-    return process.stdout.splitlines()
-
-
 def test_info_says_what_runs_and_why() -> None:
     isas = torch.ops.crossret.cpu_isas()
-    lines = info()
+    process = run_python("-m", "crossret_kernels.info")
+    assert (process.returncode, process.stderr) == (0, "")
+    lines = process.stdout.splitlines()
     assert lines[0] == f"crossret_kernels in {Path(crossret_kernels.__file__).parent}"
     assert lines[1].startswith(f"torch {torch.__version__}, numpy ")
     assert lines[2] == f"native CPU kernels: {isas}; running {FASTEST} (CROSSRET_CPU_ISA)"
@@ -214,13 +209,17 @@ def test_info_says_what_runs_and_why() -> None:
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
-def test_info_shows_what_the_variables_do() -> None:
-    lines = info(CROSSRET_BACKEND="cuda", CROSSRET_CPU_ISA="base")
+def test_info_shows_what_the_variables_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = run_python("-m", "crossret_kernels.info", CROSSRET_BACKEND="cuda", CROSSRET_CPU_ISA="base")
+    assert (process.returncode, process.stderr) == (0, "")
+    lines = process.stdout.splitlines()
     assert any(line.endswith("; running base (CROSSRET_CPU_ISA)") for line in lines)
     refusal = "backend 'cuda' cannot serve this call: these kernels are not built in this version"
     assert f"cpu torch.float32: no call is served: {refusal}" in lines
     assert lines[-1] == "CROSSRET_BACKEND: cuda"
-    lines = info(CROSSRET_BACKEND="gpu", CROSSRET_CPU_ISA="avx1024")
+    monkeypatch.setenv("CROSSRET_BACKEND", "gpu")
+    with cpu_isa("avx1024"):
+        lines = describe().splitlines()
     assert "no call is served: CROSSRET_CPU_ISA is 'avx1024', but this processor has: base" in lines[2]
     assert any("no call is served: CROSSRET_BACKEND must be one of " in line for line in lines)
 
@@ -285,9 +284,13 @@ def test_without_the_native_library_whole_graphs_compile(function: Callable[...,
 
 
 SCORES_WITHOUT_NATIVE = """
-import json, torch
+import json, torch, warnings
 from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
 from crossret_kernels.info import describe
+with warnings.catch_warnings():  # the description tells all of it and warns of nothing
+    warnings.simplefilter("error")
+    description = describe()
+backends._warn_of_slow_scores.cache_clear()
 regions, words = torch.ones(2, 3, 4).requires_grad_(), torch.ones(3, 4, 4)
 refusals = []
 for function in (scan_scores, maxsim_scores):
@@ -299,7 +302,7 @@ for function in (scan_scores, maxsim_scores):
         function(regions, words, backend="cpu")
     except UnsupportedByBackend as error:
         refusals.append(str(error))
-print(json.dumps([refusals, describe()]))
+print(json.dumps([refusals, description]))
 """
 
 
@@ -317,7 +320,6 @@ def test_without_the_native_library(tmp_path: Path, library: bytes | None, reaso
     process = run_python("-c", SCORES_WITHOUT_NATIVE, directory=tmp_path)
     assert process.returncode == 0, process.stderr
     assert process.stderr.count("RuntimeWarning") == 1
-    assert info(tmp_path)[0] == f"crossret_kernels in {package}"  # which tells all of it and warns of nothing
     refusals, description = json.loads(process.stdout)
     assert len(refusals) == len(FUNCTIONS)
     for refusal in refusals:

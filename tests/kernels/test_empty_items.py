@@ -122,9 +122,14 @@ def test_attention_of_empty_pairs_is_zero(backend: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("backend", ["torch", "reference"])
-@layouts
-@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
+@pytest.mark.parametrize(
+    ("backend", "layout", "pairs"),  # every two
+    [
+        (backend, layout, (None, PAIRS)[(i + j) % 2])
+        for i, backend in enumerate(("torch", "reference"))
+        for j, layout in enumerate(("padded", "masked", "packed", "list"))
+    ],
+)
 def test_other_scores(name: str, backend: str, layout: str, pairs: Tensor | None) -> None:
     function, options = OTHERS[name]
     contexts = [torch.randn(n, 2, DIM, generator=torch.Generator().manual_seed(n)).double() for n in (5, 3)]

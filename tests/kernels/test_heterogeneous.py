@@ -57,7 +57,7 @@ def check(call: Call, dtype: torch.dtype) -> None:
         assert error <= bound, f"{name} are off by {error:.3g}, more than {bound:.3g}"
 
 
-@examples(15)
+@examples(10)
 @given(call=calls())
 def test_float32(call: Call) -> None:
     assume(well_posed(call))
@@ -65,7 +65,7 @@ def test_float32(call: Call) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@examples(8)
+@examples(6)
 @given(call=calls(degeneracies=IN_HALF_RANGE))
 def test_half_precision_features(dtype: torch.dtype, call: Call) -> None:
     assume(well_posed(call))

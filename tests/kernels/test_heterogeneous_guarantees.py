@@ -39,7 +39,7 @@ def gradients_of(call: Callable[[list[Tensor]], Tensor], inputs: list[Tensor]) -
     ("count", "pairs", "matching"),
     [
         pytest.param(2, None, "local", id="two layers, all pairs"),
-        pytest.param(2, torch.cartesian_prod(torch.arange(4), torch.arange(5)).flip(0), "local", id="pairs"),
+        pytest.param(2, torch.cartesian_prod(torch.arange(3), torch.arange(4)).flip(0), "local", id="pairs"),
         pytest.param(1, None, "global", id="one layer, global"),
     ],
 )
@@ -47,8 +47,8 @@ def test_chunks_and_groups_do_not_show(
     count: int, pairs: Tensor | None, matching: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(3)
-    sides = [torch.randn(n, length, 8, generator=generator) for n, length in ((4, 7), (5, 10))]
-    lengths = [torch.randint(1, n + 1, (c,), generator=generator) for n, c in ((7, 4), (10, 5))]
+    sides = [torch.randn(n, length, 8, generator=generator) for n, length in ((3, 7), (4, 10))]
+    lengths = [torch.randint(1, n + 1, (c,), generator=generator) for n, c in ((7, 3), (10, 4))]
     layers = make_layers(count, 8)
     parameters = [parameter for layer in layers for parameter in layer]
 
@@ -58,7 +58,7 @@ def test_chunks_and_groups_do_not_show(
         return heterogeneous_scores(*inputs[:2], *lengths, layers=own, pairs=pairs, matching=matching, backend="torch")
 
     whole = gradients_of(call, [*sides, *parameters])
-    assert whole[0].shape == ((4, 5) if pairs is None else (20,))
+    assert whole[0].shape == ((3, 4) if pairs is None else (12,))
     for chunk, shared in ((21000, 12000), (1, 1)):  # of two to four items or pairs, and of one
         monkeypatch.setattr(pairs_module, "CHUNK_BYTES", chunk)
         monkeypatch.setattr(chunked, "SHARED_BYTES", shared)
@@ -198,8 +198,7 @@ def test_features_are_let_go_of_with_the_graph() -> None:
 # --- transforms
 
 
-@directions
-@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
+@pytest.mark.parametrize(("pairs", "direction"), [(None, "t2i"), (PAIRS, "i2t")], ids=["all", "pairs"])
 def test_gradcheck(pairs: Tensor | None, direction: str) -> None:
     """First and second derivatives in features and parameters."""
     (regions, words), (layer,) = make_sides(4, torch.float64), make_layers(1, 4, torch.float64)

@@ -18,7 +18,7 @@ from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, e
 UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero region", "zero word"))
 
 
-@examples(100)
+@examples(60)
 @given(batch=features(UNTIED), options=maxsim_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     expected = Expectation.of(maxsim_scores, batch, torch.float32, **options)
