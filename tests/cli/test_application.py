@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -101,9 +102,12 @@ def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: 
     assert "image ? sentence" in done.stdout
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["presets"], ["search", "{tmp}", "--words", "{tmp}/features.npy"]]
+    ("arguments", "unbuffered"),
+    [
+        *itertools.product([["--version"], ["presets"]], ["", "1"]),
+        (["search", "{tmp}", "--words", "{tmp}/features.npy"], ""),  # which loads torch, and takes seconds over it
+    ],
 )
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
     np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
