@@ -53,14 +53,14 @@ def batch_of(
     return Features(sides[0], sides[1], lengths[0], lengths[1], more.get("pairs"))
 
 
-@examples(40)
+@examples(25)
 @given(batch=features(most=FEW_ITEMS), options=scan_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     assume(well_posed(batch, options))
     Expectation.of(scan_scores, batch, torch.float32, **options).check("triton")
 
 
-@examples(20)
+@examples(12)
 @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options())
 def test_float16(batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(torch.float16).to(torch.float64)
@@ -205,10 +205,18 @@ def test_empty_slots_take_no_attended_vectors(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the arithmetic that is asked for
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
-@pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@DIRECTIONS
+@pytest.mark.parametrize(
+    ("direction", "dtype", "listed", "value"),  # every two
+    [
+        ("t2i", torch.float32, False, torch.nan),
+        ("i2t", torch.float16, True, torch.nan),
+        ("t2i", torch.float16, False, torch.inf),
+        ("i2t", torch.float32, True, torch.inf),
+        ("t2i", torch.float32, True, 1e30),
+        ("i2t", torch.float16, False, 1e30),
+    ],
+    ids=str,
+)
 def test_padding_is_never_read(direction: str, dtype: torch.dtype, listed: bool, value: float) -> None:
     """Nor has it a gradient, whatever it holds."""
     pairs = torch.tensor([[0, 2], [3, 0], [1, 3]]) if listed else None
