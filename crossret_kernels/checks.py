@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,15 +17,24 @@ FLOAT32_TINY = torch.finfo(torch.float32).tiny
 Options = TypeVar("Options")
 
 
+class Coded:
+    """Options that carry themselves as operations in csrc take them."""
+
+    codes: tuple[Any, ...]  # names as their places among all; no field of theirs
+
+    def carry(self, *codes: Any) -> None:
+        object.__setattr__(self, "codes", codes)  # they are frozen
+
+
 def checked(kind: Callable[..., Options], *values: Any) -> Options:
     """`kind` of these values: immutable options, whose checks cost as much as a small score and so run once."""
     if torch.compiler.is_compiling():  # which does not know caches
         return kind(*values)
     try:
-        return cast("Options", _kept(kind, *values))
+        options: Options = _kept(kind, *values)
     except TypeError:  # a value that is no key, or that the checks refuse: they tell
-        pass
-    return kind(*values)
+        options = kind(*values)
+    return options
 
 
 @lru_cache(typed=True)  # 1 is no flag, and equals True

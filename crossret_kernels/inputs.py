@@ -86,11 +86,11 @@ def _as_ragged(
     looking: bool,
 ) -> Ragged:
     """The same; `looking` is what `checkable` says, asked once a call."""
-    name = names[0]
-    if not isinstance(features, Tensor) and isinstance(features, np.ndarray):
-        features = as_tensor(features, name)
     if isinstance(features, Tensor):
         return _from_padded(features, lengths, mask, names, item, empty, looking)
+    name = names[0]
+    if isinstance(features, np.ndarray):
+        return _from_padded(as_tensor(features, name), lengths, mask, names, item, empty, looking)
     if lengths is not None or mask is not None:
         given = names[1] if lengths is not None else names[2]
         raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
@@ -175,7 +175,7 @@ def check_integers(integers: Tensor, name: str) -> None:
 
 def check_floating(tensor: Tensor, name: str) -> None:
     """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
-    if tensor.is_nested or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
         raise _not_dense(tensor, name)
     if tensor.dtype not in FEATURE_DTYPES:
         raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
@@ -31,6 +32,10 @@ SIDES = (*_side("regions", "region"), *_side("words", "word"), Operand("pairs"))
 UNMASKED_SIDES = tuple(operand for operand in SIDES if not operand.name.endswith("_mask"))
 # As `Ragged.listed` does: several items without offsets, lengths or mask, or one tensor with them.
 LISTED_SIDES = tuple(operand._replace(kind="Tensor[]") if operand.differentiable else operand for operand in SIDES)
+
+# What operations in csrc go on with, ahead of their own options; modes are places among the names that Python has for
+# them, as torch's stable ABI leaks every string it hands over.
+NATIVE_OPTIONS = "float? empty_score, bool split_float32, int direction, bool normalize"
 
 
 def define_scores(
@@ -202,18 +207,21 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: Seque
     autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
     refuses.
     """
-    of = itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: [arguments[differentiable[0]]]
+    features = itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: (arguments[differentiable[0]],)
+    below = partial(torch._C._dispatch_call_boxed, operation._handle)
 
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return operation(*arguments)
         if transformed():
             return function.apply(*arguments)
-        if not needs_gradient(of(arguments)):
-            with torch._C._AutoDispatchBelowAutograd():
-                return operation(*arguments)
-        autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
-        return operation(*arguments) if autocast else function.apply(*arguments)
+        if needs_gradient(features(arguments)):
+            autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
+            return operation(*arguments) if autocast else function.apply(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            # `operation` asks subclasses and modes too, and takes as long as a small score for it.
+            overridden = torch._C._has_torch_function(features(arguments))
+            return operation(*arguments) if overridden else below(*arguments)
 
     return call
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -39,6 +40,21 @@ const int64_t* integers(const Tensor& tensor, const char* name) {
 
 const char* data_of(const Tensor& tensor) { return static_cast<const char*>(tensor.data_ptr()); }
 
+// torch looks up the operation by its name, which takes as long as scoring a short item.
+Tensor in_order(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
+
+// A contiguous tensor on the CPU, not filled; likewise without a look-up.
+template <size_t dims>
+Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype) {
+  std::array<int64_t, dims> strides;
+  int64_t stride = 1;
+  for (size_t dim = dims; dim-- > 0; stride *= std::max<int64_t>(sizes[dim], 1)) strides[dim] = stride;
+  AtenTensorHandle made = nullptr;
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, aoti_torch_device_type_cpu(), 0, &made));
+  return Tensor(made);
+}
+
 }  // namespace
 
 CheckedSide::CheckedSide(SideTensors tensors, bool allows_empty, const char* name)
@@ -46,16 +62,19 @@ CheckedSide::CheckedSide(SideTensors tensors, bool allows_empty, const char* nam
   STD_TORCH_CHECK(!tensors_.values.empty(), name, " are an empty list");
   const bool listed = tensors_.values.size() > 1;
   const int64_t dims = listed || tensors_.offsets ? 2 : 3;
-  const Tensor& first = tensors_.values[0];
-  side_.dtype = feature_dtype(first, name);
+  side_.dtype = feature_dtype(tensors_.values[0], name);
   for (Tensor& values : tensors_.values) {
     STD_TORCH_CHECK(values.is_cpu() && values.dim() == dims && values.size(dims - 1) > 0, name,
                     " must be a (n, L, D) tensor on the CPU, (rows, D) with offsets, or a list of (L, D)");
-    STD_TORCH_CHECK(values.size(dims - 1) == first.size(dims - 1) && values.scalar_type() == first.scalar_type(), name,
-                    " of a list must have one D and one dtype");
-    if (values.stride(dims - 1) != 1 && values.size(dims - 1) > 1) values = torch::stable::contiguous(values);
+    const int64_t dim = values.size(dims - 1);
+    if (&values == tensors_.values.data()) {
+      side_.dim = dim;
+    } else {
+      STD_TORCH_CHECK(dim == side_.dim && feature_dtype(values, name) == side_.dtype, name,
+                      " of a list must have one D and one dtype");
+    }
+    if (dim > 1 && values.stride(dims - 1) != 1) values = torch::stable::contiguous(values);
   }
-  side_.dim = first.size(dims - 1);
   const int given = tensors_.offsets.has_value() + tensors_.lengths.has_value() + tensors_.mask.has_value();
   STD_TORCH_CHECK(given <= (listed ? 0 : 1), name,
                   tensors_.offsets ? " take offsets of n + 1 items and neither lengths nor a mask"
@@ -101,29 +120,34 @@ void CheckedSide::read_list() {
 
 void CheckedSide::read_offsets() {
   const Tensor& values = tensors_.values[0];
-  const Tensor offsets = torch::stable::contiguous(*tensors_.offsets);
+  const Tensor offsets = in_order(*tensors_.offsets);
   const int64_t* begins = integers(offsets, name_);
-  STD_TORCH_CHECK(offsets.size(0) > 0, name_, " take offsets of n + 1 items");
+  const int64_t count = offsets.size(0) - 1, rows = values.size(0);
+  STD_TORCH_CHECK(count >= 0, name_, " take offsets of n + 1 items");
+  const char* const data = data_of(values);
   const int64_t row_bytes = values.stride(0) * side_.element_bytes();
-  items_.reserve(offsets.size(0) - 1);
-  for (int64_t item = 0; item + 1 < offsets.size(0); ++item) {
+  items_.reserve(count);
+  for (int64_t item = 0; item < count; ++item) {
     const int64_t start = begins[item], end = begins[item + 1];
-    STD_TORCH_CHECK(start >= 0 && (start < end || (allows_empty_ && start == end)) && end <= values.size(0), name_,
-                    ": item ", item, " has rows ", start, " to ", end, ", which are none or reach past the features");
-    add(data_of(values) + start * row_bytes, row_bytes, end - start, start);
+    STD_TORCH_CHECK(start >= 0 && (start < end || (allows_empty_ && start == end)) && end <= rows, name_, ": item ",
+                    item, " has rows ", start, " to ", end, ", which are none or reach past the features");
+    add(data + start * row_bytes, row_bytes, end - start, start);
   }
   width_ = side_.longest;
 }
 
 void CheckedSide::read_mask() {
   const Tensor& values = tensors_.values[0];
-  const Tensor mask = torch::stable::contiguous(*tensors_.mask);
+  const Tensor mask = in_order(*tensors_.mask);
   const int64_t count = values.size(0);
   width_ = values.size(1);
   STD_TORCH_CHECK(mask.is_cpu() && mask.dim() == 2 && mask.scalar_type() == ScalarType::Bool && mask.size(0) == count &&
                       mask.size(1) == width_,
                   name_, ": the mask must be a (n, L) bool tensor on the CPU");
   const bool* valid = mask.const_data_ptr<bool>();
+  const char* const data = data_of(values);
+  const int64_t item_bytes = values.stride(0) * side_.element_bytes();
+  const int64_t row_bytes = values.stride(1) * side_.element_bytes();
   places_.reserve(count * width_);  // items point into it
   items_.reserve(count);
   for (int64_t item = 0; item < count; ++item) {
@@ -132,8 +156,7 @@ void CheckedSide::read_mask() {
       if (valid[item * width_ + row]) places_.push_back(static_cast<int32_t>(row));
     }
     const int64_t length = places_.data() + places_.size() - places;
-    add(data_of(values) + item * values.stride(0) * side_.element_bytes(), values.stride(1) * side_.element_bytes(),
-        length, item * width_);
+    add(data + item * item_bytes, row_bytes, length, item * width_);
     // Without holes it is an item like any other.
     if (length > 0 && places[length - 1] != length - 1) {
       items_.back().places = places;
@@ -147,9 +170,10 @@ void CheckedSide::read_lengths() {
   const int64_t count = values.size(0);
   width_ = values.size(1);
   std::optional<Tensor> lengths;
-  if (tensors_.lengths) lengths = torch::stable::contiguous(*tensors_.lengths);
+  if (tensors_.lengths) lengths = in_order(*tensors_.lengths);
   const int64_t* sizes = lengths ? integers(*lengths, name_) : nullptr;
   STD_TORCH_CHECK(!lengths || lengths->size(0) == count, name_, ": one length for each item");
+  const char* const data = data_of(values);
   const int64_t item_bytes = values.stride(0) * side_.element_bytes();
   const int64_t row_bytes = values.stride(1) * side_.element_bytes();
   items_.reserve(count);
@@ -157,7 +181,7 @@ void CheckedSide::read_lengths() {
     const int64_t length = sizes ? sizes[item] : width_;
     STD_TORCH_CHECK((length > 0 || (allows_empty_ && length == 0)) && length <= width_, name_, ": item ", item,
                     " has length ", length, ", which is empty or reaches past the features");
-    add(data_of(values) + item * item_bytes, row_bytes, length, item * width_);
+    add(data + item * item_bytes, row_bytes, length, item * width_);
   }
 }
 
@@ -170,12 +194,12 @@ void CheckedSide::add(const char* rows, int64_t row_bytes, int64_t length, int64
 }
 
 CheckedBatch::CheckedBatch(BatchArguments arguments)
-    : words_attend_(arguments.words_attend),
+    : words_attend_(arguments.direction == 0),
       split_float32_(arguments.split_float32),
       empty_score_(arguments.empty_score),
-      like_(arguments.regions.values.at(0)),
       regions_(std::move(arguments.regions), arguments.empty_score.has_value(), "regions"),
       words_(std::move(arguments.words), arguments.empty_score.has_value(), "words") {
+  STD_TORCH_CHECK(arguments.direction == 0 || arguments.direction == 1, "unknown direction ", arguments.direction);
   const Side &images = regions_.side(), &captions = words_.side();
   STD_TORCH_CHECK(images.dim == captions.dim, "regions have D = ", images.dim, " but words have D = ", captions.dim);
   STD_TORCH_CHECK(images.dtype == captions.dtype, "regions and words must have one dtype");
@@ -184,7 +208,7 @@ CheckedBatch::CheckedBatch(BatchArguments arguments)
     const Tensor& pairs = *arguments.pairs;
     STD_TORCH_CHECK(pairs.is_cpu() && pairs.dim() == 2 && pairs.size(1) == 2 && pairs.scalar_type() == ScalarType::Long,
                     "pairs must be a (P, 2) int64 tensor on the CPU");
-    rows_ = torch::stable::contiguous(pairs);
+    rows_ = in_order(pairs);
     const int64_t* rows = rows_->const_data_ptr<int64_t>();
     pairs_ = PairList{rows, rows_->size(0), words_attend_ ? 0 : 1};
     for (int64_t k = 0; k < pairs_->count; ++k) {
@@ -206,9 +230,9 @@ void CheckedBatch::lay_out(Operands& operands) const {
 }
 
 Tensor CheckedBatch::new_scores() const {
+  const int32_t dtype = aoti_torch_dtype_float32();
   const Tensor scores =
-      pairs_ ? torch::stable::new_empty(like_, {pairs_->count}, ScalarType::Float)
-             : torch::stable::new_empty(like_, {regions_.side().count, words_.side().count}, ScalarType::Float);
+      pairs_ ? empty<1>({pairs_->count}, dtype) : empty<2>({regions_.side().count, words_.side().count}, dtype);
   if (regions_.has_empty() || words_.has_empty()) {
     std::fill_n(scores.mutable_data_ptr<float>(), count(), static_cast<float>(*empty_score_));
   }
@@ -219,9 +243,9 @@ Tensor CheckedBatch::new_indices(std::optional<int64_t> wanted) const {
   const int64_t least = queries().width(), width = wanted.value_or(queries().side().longest);
   STD_TORCH_CHECK(width >= (queries().side().masked ? least : queries().side().longest), "width is ", width,
                   " but an item has ", least, " queries");
-  const Tensor indices =
-      pairs_ ? torch::stable::new_empty(like_, {pairs_->count, width}, ScalarType::Long)
-             : torch::stable::new_empty(like_, {regions_.side().count, words_.side().count, width}, ScalarType::Long);
+  const int32_t dtype = aoti_torch_dtype_int64();
+  const Tensor indices = pairs_ ? empty<2>({pairs_->count, width}, dtype)
+                                : empty<3>({regions_.side().count, words_.side().count, width}, dtype);
   if (regions_.has_empty() || words_.has_empty()) {
     std::fill_n(indices.mutable_data_ptr<int64_t>(), count() * width, int64_t{-1});
   }

@@ -61,10 +61,10 @@ class CheckedSide {
 struct BatchArguments {
   SideTensors regions, words;
   std::optional<torch::stable::Tensor> pairs;
-  bool words_attend;  // direction t2i: regions are the contexts; else words are
-  bool normalize;
   std::optional<double> empty_score;
   bool split_float32;
+  int64_t direction;  // 0, t2i: regions are the contexts and words attend; 1, i2t: the other way round
+  bool normalize;
 };
 
 // A batch whose kernels are chosen, seen as contexts and queries.
@@ -98,7 +98,6 @@ class CheckedBatch {
 
   const bool words_attend_, split_float32_;
   const std::optional<double> empty_score_;
-  torch::stable::Tensor like_;
   CheckedSide regions_, words_;
   const Kernels* kernels_;
   std::optional<torch::stable::Tensor> rows_;

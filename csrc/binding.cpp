@@ -5,7 +5,7 @@
 
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -17,194 +17,162 @@ namespace crossret {
 namespace {
 
 using torch::stable::Tensor;
-using Optional = std::optional<Tensor>;
-using Tensors = std::vector<Tensor>;
 
-// Whether words attend to regions.
-bool parse_direction(const std::string& name) {
-  STD_TORCH_CHECK(name == "t2i" || name == "i2t", "unknown direction ", name);
-  return name == "t2i";
-}
+// The arguments of a call, taken in the order in which the operation's schema names them.
+class Arguments {
+ public:
+  Arguments(StableIValue* stack, uint64_t count) : next_(stack), end_(stack + count) {}
 
-Pooling parse_pooling(const std::string& name) {
-  if (name == "lse") return Pooling::lse;
-  if (name == "avg") return Pooling::avg;
-  if (name == "sum") return Pooling::sum;
-  STD_TORCH_CHECK(name == "max", "unknown pooling ", name);
-  return Pooling::max;
-}
-
-// raw_feature_norm as a clip and what remains of it.
-bool parse_norm(const std::string& name, Norm& norm) {
-  if (name == "softmax") {
-    norm = Norm::softmax;
-  } else if (name == "l2norm" || name == "clipped_l2norm") {
-    norm = Norm::l2;
-  } else if (name == "l1norm" || name == "clipped_l1norm") {
-    norm = Norm::l1;
-  } else {
-    STD_TORCH_CHECK(name == "clipped" || name == "no_norm", "unknown raw_feature_norm ", name);
-    norm = Norm::none;
+  template <class T>
+  T take() {
+    STD_TORCH_CHECK(next_ != end_, "the schema has too few arguments");
+    return torch::stable::detail::to<T>(*next_++);
   }
-  return name.compare(0, 7, "clipped") == 0;
+
+  void finish() const { STD_TORCH_CHECK(next_ == end_, "the schema has too many arguments"); }
+
+ private:
+  StableIValue* next_;
+  StableIValue* const end_;
+};
+
+// An option by its place among those that Python has for it.
+template <class Option, size_t n>
+Option chosen(const char* name, const Option (&options)[n], int64_t code) {
+  STD_TORCH_CHECK(code >= 0 && code < static_cast<int64_t>(n), "unknown ", name, " ", code);
+  return options[code];
 }
 
-CrossAttentionCall cross_attention_call(const CheckedBatch& batch, const std::string& raw_feature_norm,
-                                        double clip_slope, double lambda_softmax, const std::string& pooling,
-                                        double lambda_lse) {
-  CrossAttentionCall call{};
-  batch.lay_out(call);
-  CrossAttentionOptions& options = call.options;
-  const bool clips = parse_norm(raw_feature_norm, options.norm);
-  options.clip_slope = clips ? static_cast<float>(clip_slope) : 1.0f;
-  options.lambda_softmax = static_cast<float>(lambda_softmax);
-  options.pooling = parse_pooling(pooling);
-  options.lambda_lse = static_cast<float>(lambda_lse);
-  return call;
+Pooling pooling_of(int64_t code) {
+  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
+  return chosen("pooling", options, code);
 }
 
-MaxSimCall maxsim_call(const CheckedBatch& batch, const std::string& pooling) {
-  MaxSimCall call{};
-  batch.lay_out(call);
-  call.pooling = parse_pooling(pooling);
-  return call;
+SideTensors take_side(Arguments& arguments, bool listed) {
+  SideTensors side;
+  if (listed) {
+    side.values = arguments.take<std::vector<Tensor>>();
+  } else {
+    side.values.push_back(arguments.take<Tensor>());
+  }
+  for (std::optional<Tensor>* part : {&side.offsets, &side.lengths, &side.mask}) {
+    *part = arguments.take<std::optional<Tensor>>();
+  }
+  return side;
 }
 
-// The gradients of regions and words: run(gradient of the contexts, of the queries) adds them up.
-template <class Run>
-std::tuple<Tensor, Tensor> gradients_of(const CheckedBatch& batch, bool regions_need_grad, bool words_need_grad,
-                                        const Run& run) {
+// What every operation begins with.
+BatchArguments take_batch(Arguments& arguments, bool listed = false) {
+  BatchArguments batch;
+  batch.regions = take_side(arguments, listed);
+  batch.words = take_side(arguments, listed);
+  batch.pairs = arguments.take<std::optional<Tensor>>();
+  batch.empty_score = arguments.take<std::optional<double>>();
+  batch.split_float32 = arguments.take<bool>();
+  batch.direction = arguments.take<int64_t>();
+  batch.normalize = arguments.take<bool>();
+  return batch;
+}
+
+// What the operations of one kind go on with, and the kernels behind them.
+struct CrossAttention {
+  int64_t norm;
+  double clip_slope, lambda_softmax;
+  int64_t pooling;
+  double lambda_lse;
+
+  static CrossAttention take(Arguments& arguments) {
+    return {arguments.take<int64_t>(), arguments.take<double>(), arguments.take<double>(), arguments.take<int64_t>(),
+            arguments.take<double>()};
+  }
+
+  CrossAttentionCall call(const CheckedBatch& batch) const {
+    constexpr struct {
+      Norm norm;
+      bool clips;
+    } modes[] = {{Norm::softmax, false}, {Norm::l2, false},  {Norm::l2, true},   {Norm::l1, false},
+                 {Norm::l1, true},       {Norm::none, true}, {Norm::none, false}};
+    CrossAttentionCall call{};
+    batch.lay_out(call);
+    const auto mode = chosen("raw_feature_norm", modes, norm);
+    call.options = {mode.norm, mode.clips ? static_cast<float>(clip_slope) : 1.0f, static_cast<float>(lambda_softmax),
+                    pooling_of(pooling), static_cast<float>(lambda_lse)};
+    return call;
+  }
+
+  static constexpr auto score = &score_cross_attention;
+  static constexpr auto differentiate = &differentiate_cross_attention;
+};
+
+struct MaxSim {
+  int64_t pooling;
+
+  static MaxSim take(Arguments& arguments) { return {arguments.take<int64_t>()}; }
+
+  MaxSimCall call(const CheckedBatch& batch) const {
+    MaxSimCall call{};
+    batch.lay_out(call);
+    call.pooling = pooling_of(pooling);
+    return call;
+  }
+
+  static constexpr auto score = &score_maxsim;
+  static constexpr auto differentiate = &differentiate_maxsim;
+};
+
+template <class Operation, bool listed>
+void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  BatchArguments given = take_batch(arguments, listed);
+  const Operation operation = Operation::take(arguments);
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  auto call = operation.call(batch);
+  const Tensor scores = batch.new_scores();
+  call.scores = scores.mutable_data_ptr<float>();
+  Operation::score(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
+  stack[0] = torch::stable::detail::from(scores);
+}
+
+// The gradients of regions and words.
+template <class Operation>
+void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  const Tensor grad_scores = arguments.take<Tensor>();
+  BatchArguments given = take_batch(arguments);
+  const Operation operation = Operation::take(arguments);
+  const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  const auto call = operation.call(batch);
+  const ScoreGradients grads = batch.gradients(grad_scores);
   const Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
   const Tensor of_words = batch.words().new_gradient(words_need_grad);
   SideGradient regions(batch.regions().side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
                        batch.kernels().finish_gradient);
   SideGradient words(batch.words().side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
                      batch.kernels().finish_gradient);
-  if (batch.words_attend()) {
-    run(regions, words);
-  } else {
-    run(words, regions);
-  }
-  return {of_regions, of_words};
-}
-
-Tensor scan_scores_listed(Tensors regions, Optional region_offsets, Optional region_lengths, Optional region_mask,
-                          Tensors words, Optional word_offsets, Optional word_lengths, Optional word_mask,
-                          Optional pairs, std::string direction, std::string raw_feature_norm, double clip_slope,
-                          double lambda_softmax, std::string pooling, double lambda_lse, bool normalize,
-                          std::optional<double> empty_score, bool split_float32) {
-  const CheckedBatch batch({{regions, region_offsets, region_lengths, region_mask},
-                            {words, word_offsets, word_lengths, word_mask},
-                            pairs,
-                            parse_direction(direction),
-                            normalize,
-                            empty_score,
-                            split_float32});
-  CrossAttentionCall call =
-      cross_attention_call(batch, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse);
-  const Tensor scores = batch.new_scores();
-  call.scores = scores.mutable_data_ptr<float>();
-  score_cross_attention(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
-  return scores;
-}
-
-Tensor scan_scores(Tensor regions, Optional region_offsets, Optional region_lengths, Optional region_mask, Tensor words,
-                   Optional word_offsets, Optional word_lengths, Optional word_mask, Optional pairs,
-                   std::string direction, std::string raw_feature_norm, double clip_slope, double lambda_softmax,
-                   std::string pooling, double lambda_lse, bool normalize, std::optional<double> empty_score,
-                   bool split_float32) {
-  return scan_scores_listed({regions}, region_offsets, region_lengths, region_mask, {words}, word_offsets, word_lengths,
-                            word_mask, pairs, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling,
-                            lambda_lse, normalize, empty_score, split_float32);
-}
-
-std::tuple<Tensor, Tensor> scan_scores_backward(Tensor grad_scores, Tensor regions, Optional region_offsets,
-                                                Optional region_lengths, Optional region_mask, Tensor words,
-                                                Optional word_offsets, Optional word_lengths, Optional word_mask,
-                                                Optional pairs, std::string direction, std::string raw_feature_norm,
-                                                double clip_slope, double lambda_softmax, std::string pooling,
-                                                double lambda_lse, bool normalize, std::optional<double> empty_score,
-                                                bool split_float32, bool regions_need_grad, bool words_need_grad) {
-  const CheckedBatch batch({{{regions}, region_offsets, region_lengths, region_mask},
-                            {{words}, word_offsets, word_lengths, word_mask},
-                            pairs,
-                            parse_direction(direction),
-                            normalize,
-                            empty_score,
-                            split_float32});
-  const CrossAttentionCall call =
-      cross_attention_call(batch, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse);
-  const ScoreGradients grads = batch.gradients(grad_scores);
-  return gradients_of(batch, regions_need_grad, words_need_grad, [&](SideGradient& contexts, SideGradient& queries) {
-    differentiate_cross_attention(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
-  });
-}
-
-Tensor maxsim_scores_listed(Tensors regions, Optional region_offsets, Optional region_lengths, Optional region_mask,
-                            Tensors words, Optional word_offsets, Optional word_lengths, Optional word_mask,
-                            Optional pairs, std::string direction, std::string pooling, bool normalize,
-                            std::optional<double> empty_score, bool split_float32) {
-  const CheckedBatch batch({{regions, region_offsets, region_lengths, region_mask},
-                            {words, word_offsets, word_lengths, word_mask},
-                            pairs,
-                            parse_direction(direction),
-                            normalize,
-                            empty_score,
-                            split_float32});
-  MaxSimCall call = maxsim_call(batch, pooling);
-  const Tensor scores = batch.new_scores();
-  call.scores = scores.mutable_data_ptr<float>();
-  score_maxsim(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
-  return scores;
-}
-
-Tensor maxsim_scores(Tensor regions, Optional region_offsets, Optional region_lengths, Optional region_mask,
-                     Tensor words, Optional word_offsets, Optional word_lengths, Optional word_mask, Optional pairs,
-                     std::string direction, std::string pooling, bool normalize, std::optional<double> empty_score,
-                     bool split_float32) {
-  return maxsim_scores_listed({regions}, region_offsets, region_lengths, region_mask, {words}, word_offsets,
-                              word_lengths, word_mask, pairs, direction, pooling, normalize, empty_score,
-                              split_float32);
+  SideGradient &contexts = batch.words_attend() ? regions : words, &queries = batch.words_attend() ? words : regions;
+  Operation::differentiate(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
+  stack[0] = torch::stable::detail::from(of_regions);
+  stack[1] = torch::stable::detail::from(of_words);
 }
 
 // Rows of `width` queries, or of as many as the longest item has where that is not given.
-Tensor maxsim_argmax(Tensor regions, Optional region_offsets, Optional region_lengths, Optional region_mask,
-                     Tensor words, Optional word_offsets, Optional word_lengths, Optional word_mask, Optional pairs,
-                     std::string direction, bool normalize, std::optional<double> empty_score, bool split_float32,
-                     std::optional<int64_t> width) {
-  const CheckedBatch batch({{{regions}, region_offsets, region_lengths, region_mask},
-                            {{words}, word_offsets, word_lengths, word_mask},
-                            pairs,
-                            parse_direction(direction),
-                            normalize,
-                            empty_score,
-                            split_float32});
-  MaxSimCall call = maxsim_call(batch, "sum");
+void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  BatchArguments given = take_batch(arguments);
+  const auto width = arguments.take<std::optional<int64_t>>();
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  MaxSimCall call{};
+  batch.lay_out(call);
+  call.pooling = Pooling::sum;
   const Tensor indices = batch.new_indices(width);
   call.argmax = indices.mutable_data_ptr<int64_t>();
   call.argmax_row = indices.size(indices.dim() - 1);
   score_maxsim(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
-  return indices;
-}
-
-std::tuple<Tensor, Tensor> maxsim_scores_backward(Tensor grad_scores, Tensor regions, Optional region_offsets,
-                                                  Optional region_lengths, Optional region_mask, Tensor words,
-                                                  Optional word_offsets, Optional word_lengths, Optional word_mask,
-                                                  Optional pairs, std::string direction, std::string pooling,
-                                                  bool normalize, std::optional<double> empty_score, bool split_float32,
-                                                  bool regions_need_grad, bool words_need_grad) {
-  const CheckedBatch batch({{{regions}, region_offsets, region_lengths, region_mask},
-                            {{words}, word_offsets, word_lengths, word_mask},
-                            pairs,
-                            parse_direction(direction),
-                            normalize,
-                            empty_score,
-                            split_float32});
-  const MaxSimCall call = maxsim_call(batch, pooling);
-  const ScoreGradients grads = batch.gradients(grad_scores);
-  return gradients_of(batch, regions_need_grad, words_need_grad, [&](SideGradient& contexts, SideGradient& queries) {
-    differentiate_maxsim(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
-  });
+  stack[0] = torch::stable::detail::from(indices);
 }
 
 std::string cpu_isas() {
@@ -227,13 +195,13 @@ void select_cpu_isa(std::string name) { select_isa(name); }
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
-  library.impl("scan_scores", TORCH_BOX(&scan_scores));
-  library.impl("scan_scores_listed", TORCH_BOX(&scan_scores_listed));
-  library.impl("scan_scores_backward", TORCH_BOX(&scan_scores_backward));
-  library.impl("maxsim_scores", TORCH_BOX(&maxsim_scores));
-  library.impl("maxsim_scores_listed", TORCH_BOX(&maxsim_scores_listed));
-  library.impl("maxsim_argmax", TORCH_BOX(&maxsim_argmax));
-  library.impl("maxsim_scores_backward", TORCH_BOX(&maxsim_scores_backward));
+  library.impl("scan_scores", &scores<CrossAttention, false>);
+  library.impl("scan_scores_listed", &scores<CrossAttention, true>);
+  library.impl("scan_scores_backward", &gradients<CrossAttention>);
+  library.impl("maxsim_scores", &scores<MaxSim, false>);
+  library.impl("maxsim_scores_listed", &scores<MaxSim, true>);
+  library.impl("maxsim_scores_backward", &gradients<MaxSim>);
+  library.impl("maxsim_argmax", &maxsim_argmax);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {

@@ -12,14 +12,23 @@ from crossret_kernels.cross_attention.chunked import scan_attention_chunked, sca
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.registration import UNMASKED_SIDES, define_listed, define_scores, split_float32, unmasked
+from crossret_kernels.registration import (
+    NATIVE_OPTIONS,
+    UNMASKED_SIDES,
+    define_listed,
+    define_scores,
+    split_float32,
+    unmasked,
+)
 from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals, shape_scores
 
 _OPTIONS = (
     "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
     "bool normalize"
 )
-_CPU_OPTIONS = f"{_OPTIONS}, float? empty_score, bool split_float32"
+_CPU_OPTIONS = (
+    f"{NATIVE_OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
+)
 _CPU = define_scores("scan_scores", _CPU_OPTIONS)
 _LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
 _TRITON = unmasked(
@@ -184,11 +193,11 @@ def scan_scores(
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
     chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
-    numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
     if chosen == "cpu":
-        of_cpu = (*numbers, empty_score, split_float32())
+        of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
     elif chosen == "triton":
+        numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
         scores = in_slices(_TRITON, images, captions, selected, numbers)
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference

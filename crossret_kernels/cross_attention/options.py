@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crossret_kernels.arithmetic import POOLINGS
-from crossret_kernels.checks import DIRECTIONS, FLOAT32_TINY, check_flag, check_number, choose
+from crossret_kernels.checks import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, check_number, choose
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 
 
 @dataclass(frozen=True)
-class CrossAttentionOptions:
+class CrossAttentionOptions(Coded):
     """One way to score a pair; `scan_scores` documents the fields.
 
     Raises ValueError where one is out of range, TypeError where one is no number or no flag.
@@ -35,6 +35,10 @@ class CrossAttentionOptions:
         check_number("lambda_lse", self.lambda_lse)
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
+        self.carry(
+            DIRECTIONS.index(self.direction), self.normalize, NORM_MODES.index(self.raw_feature_norm), self.clip_slope,
+            self.lambda_softmax, POOLINGS.index(self.pooling), self.lambda_lse,
+        )  # fmt: skip
 
     @property
     def clips(self) -> bool:

@@ -13,6 +13,7 @@ from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.registration import (
+    NATIVE_OPTIONS,
     UNMASKED_SIDES,
     define_indices,
     define_listed,
@@ -24,15 +25,15 @@ from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals
 
 _OPTIONS = "str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "str direction, bool normalize"
-_CPU_OPTIONS = "float? empty_score, bool split_float32"
+_CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
 _MODULE = "crossret_kernels.maxsim.triton"
-_LISTED = define_listed("maxsim_scores_listed", f"{_OPTIONS}, {_CPU_OPTIONS}")
+_LISTED = define_listed("maxsim_scores_listed", _CPU_OPTIONS)
 _SCORES = {
-    "cpu": define_scores("maxsim_scores", f"{_OPTIONS}, {_CPU_OPTIONS}"),
+    "cpu": define_scores("maxsim_scores", _CPU_OPTIONS),
     "triton": unmasked(define_scores("maxsim_scores_triton", _OPTIONS, _MODULE, UNMASKED_SIDES)),
 }
 _INDICES = {
-    "cpu": define_indices("maxsim_argmax", f"{_INDEX_OPTIONS}, {_CPU_OPTIONS}"),
+    "cpu": define_indices("maxsim_argmax", NATIVE_OPTIONS),
     "triton": unmasked(define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _MODULE, UNMASKED_SIDES)),
 }
 
@@ -155,11 +156,11 @@ def maxsim_scores(
     chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
     selected = as_pairs(pairs, candidates, direction, images, captions)
     listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
-    of_cpu: tuple[object, ...] = (empty_score, split_float32()) if chosen == "cpu" else ()
-    if chosen in _SCORES:
-        numbers = (direction, pooling, normalize, *of_cpu)
-        listed = _LISTED if chosen == "cpu" else None
-        scores = in_slices(_SCORES[chosen], images, captions, selected, numbers, listed=listed)
+    if chosen == "cpu":
+        of_cpu = (empty_score, split_float32(), *options.codes)
+        scores = in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
+    elif chosen == "triton":
+        scores = in_slices(_SCORES["triton"], images, captions, selected, (direction, pooling, normalize))
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, listed_pairs, options)
@@ -171,8 +172,8 @@ def maxsim_scores(
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
     if chosen in _INDICES:
-        numbers = (direction, normalize, *of_cpu, width)
-        argmax = in_slices(_INDICES[chosen], images, captions, selected, numbers, queries=queries)
+        numbers = of_cpu[:-1] if chosen == "cpu" else (direction, normalize)
+        argmax = in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
     else:
         if width is None:
             width = max(queries.lengths.tolist(), default=0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels.checks import DIRECTIONS, check_flag, choose
+from crossret_kernels import arithmetic
+from crossret_kernels.checks import DIRECTIONS, Coded, check_flag, choose
 
 POOLINGS = ("sum", "avg", "max")
 
 
 @dataclass(frozen=True)
-class MaxSimOptions:
+class MaxSimOptions(Coded):
     """One way to score a pair; `maxsim_scores` documents the fields. Raises ValueError where one is out of range,
     TypeError where `normalize` is no flag.
     """
@@ -23,3 +24,4 @@ class MaxSimOptions:
         choose("direction", self.direction, DIRECTIONS)
         choose("pooling", self.pooling, POOLINGS)
         check_flag("normalize", self.normalize)
+        self.carry(DIRECTIONS.index(self.direction), self.normalize, arithmetic.POOLINGS.index(self.pooling))

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import NATIVE_MISSING
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.tolerance import ISAS
 
 PAGE = mmap.PAGESIZE
@@ -32,6 +34,7 @@ OPTIONS = [
       for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))),
     *(("maxsim_scores", (direction, pooling)) for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
 ]  # fmt: skip
+KINDS = {"scan_scores": CrossAttentionOptions, "maxsim_scores": MaxSimOptions}
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -112,7 +115,7 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
         for (name, options), isa in itertools.product(OPTIONS, ISAS):
             torch.ops.crossret.select_cpu_isa(isa)
             forward, backward = (getattr(torch.ops.crossret, name + suffix) for suffix in ("", "_backward"))
-            others = (*options, normalize, None, False)
+            others = (None, False, *KINDS[name](*options, normalize).codes)
             assert torch.equal(forward(*fenced, *others), forward(*plain, *others))
             ours = backward(fenced_grads, *fenced, *others, True, True)
             theirs = backward(grads, *plain, *others, True, True)
@@ -120,7 +123,7 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             agreed += 2
             if name == "maxsim_scores":
                 argmax = torch.ops.crossret.maxsim_argmax
-                others = (options[0], normalize, None, False, 20)
+                others = (*others[:-1], 20)
                 assert torch.equal(argmax(*fenced, *others), argmax(*plain, *others))
                 agreed += 1
         del fenced, fenced_grads
