@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from torch.compiler import is_compiling
 
 # Defines the operations that the library implements.
 from crossret_kernels import registration  # noqa: F401
@@ -24,6 +25,7 @@ _ENVIRONMENT_KEY = os.environ.encodekey(ENVIRONMENT_VARIABLE)
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
+_CPU = torch.device("cpu")
 
 Refusal: TypeAlias = Callable[[], "str | None"]
 
@@ -65,7 +67,7 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
     if backend == "triton" and TRITON_MISSING is not None:
         return TRITON_MISSING
     kind = "cuda" if backend == "triton" and not INTERPRETED else "cpu"
-    if device.type != kind:
+    if _type_of(device) != kind:
         where = {"cpu": "the CPU", "cuda": "CUDA devices"}[kind]
         return f"it runs on {where} but the features are on {device}"
     if dtype not in KERNEL_DTYPES:
@@ -99,10 +101,10 @@ def select_backend(
     """
     name = requested if requested is not None else _named_by_environment()
     if name is None:
-        missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
-        if missed and not torch.compiler.is_compiling():
-            _warn_of_slow_scores()
-        for backend in FASTEST_FIRST.get(device.type, ()):
+        if NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING:
+            if not is_compiling():
+                _warn_of_slow_scores()
+        for backend in FASTEST_FIRST.get(_type_of(device), ()):
             if _refusal(backend, device, dtype, refusals) is None:
                 return backend
         return "torch"
@@ -113,6 +115,11 @@ def select_backend(
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
+
+
+def _type_of(device: torch.device) -> str:
+    """device.type, which torch prints into a stream whenever it is asked."""
+    return "cpu" if device == _CPU else device.type
 
 
 def _named_by_environment() -> str | None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
+from torch.compiler import is_compiling
 
 DIRECTIONS = ("t2i", "i2t")
 # Of what the kernels compute with.
@@ -28,7 +29,7 @@ class Coded:
 
 def checked(kind: Callable[..., Options], *values: Any) -> Options:
     """`kind` of these values: immutable options, whose checks cost as much as a small score and so run once."""
-    if torch.compiler.is_compiling():  # which does not know caches
+    if is_compiling():  # which does not know caches
         return kind(*values)
     try:
         options: Options = _kept(kind, *values)

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, cuda
+from torch.compiler import is_compiling
 
 from crossret_kernels.arrays import as_tensor
 from crossret_kernels.checks import check_number
@@ -23,7 +24,8 @@ Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"
 Lengths: TypeAlias = "Array | Sequence[int] | None"
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INT64, DENSE = torch.int64, torch.strided  # looked up in torch as slowly as a feature of a tensor
+INTEGER_DTYPES = (INT64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FEW = 128  # integers, which Python looks at faster than tensor operations do
 
 # Of features, lengths and mask, for errors.
@@ -128,7 +130,7 @@ def check_together(regions: Ragged, words: Ragged) -> None:
         raise ValueError(f"regions are on {v.device} but words are on {e.device}")
     if v.is_meta and checkable():
         raise ValueError("regions and words are on the meta device, which holds no values to score")
-    if v.dtype != e.dtype and not _autocast_unites(v, e):
+    if v.dtype is not e.dtype and not _autocast_unites(v, e):
         raise TypeError(f"regions are {v.dtype} but words are {e.dtype}: they must agree")
 
 
@@ -144,9 +146,9 @@ def autocasts(device_type: str) -> bool:
 
 def checkable() -> bool:
     """Whether tensor values may be looked at: not while torch.compile traces or a CUDA graph is captured."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
-    return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def check_traceable(takes_padded: str, *sides: Ragged) -> None:
@@ -161,21 +163,22 @@ def check_traceable(takes_padded: str, *sides: Ragged) -> None:
 def as_int64(integers: Tensor, name: str) -> Tensor:
     """Lengths, offsets or indices as int64, where they are; TypeError or ValueError where they are no such thing."""
     check_integers(integers, name)
-    return integers if integers.dtype == torch.int64 else integers.to(torch.int64)
+    return integers if integers.dtype is INT64 else integers.to(torch.int64)
 
 
 def check_integers(integers: Tensor, name: str) -> None:
     """The check alone, which copies nothing."""
-    if integers.is_nested or integers.layout is not torch.strided:
+    if integers.layout is not DENSE or integers.is_nested:
         raise _not_dense(integers, name)
     if integers.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
-    check_has_values(integers, name)
+    if integers.is_meta:
+        check_has_values(integers, name)
 
 
 def check_floating(tensor: Tensor, name: str) -> None:
     """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.layout is not DENSE or tensor.is_nested:
         raise _not_dense(tensor, name)
     if tensor.dtype not in FEATURE_DTYPES:
         raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")
@@ -213,8 +216,8 @@ def _from_padded(
     looking: bool,
 ) -> Ragged:
     name, lengths_name, mask_name = names
-    n, longest, _ = _check_features(features, name, 3, "(n, L, D)")
-    if looking and n and longest == 0 and not empty:
+    sizes = _check_features(features, name, 3, "(n, L, D)")
+    if looking and not sizes[1] and sizes[0] and not empty:
         raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
     if mask is not None:
         if lengths is not None:
@@ -222,12 +225,13 @@ def _from_padded(
         return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty))
     if lengths is None:
         return Ragged(features, None, None)
-    sizes = as_integers(lengths, lengths_name)
-    if sizes.dim() != 1 or sizes.size(0) != n:
-        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(sizes.shape)}")
+    n, longest, _ = sizes
+    counts = as_integers(lengths, lengths_name)
+    if counts.dim() != 1 or counts.size(0) != n:
+        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(counts.shape)}")
     if looking:
-        _check_lengths(sizes, longest, lengths_name, item, empty)
-    return Ragged(features, None, _within_reach(sizes, features))
+        _check_lengths(counts, longest, lengths_name, item, empty)
+    return Ragged(features, None, counts if counts.is_cpu else counts.to(features.device))
 
 
 def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, empty: bool) -> Tensor:
@@ -235,7 +239,7 @@ def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, e
     mask = as_tensor(mask, mask_name)
     if not isinstance(mask, Tensor):
         raise TypeError(f"{mask_name} must be a bool tensor, not {type(mask).__name__}")
-    if mask.is_nested or mask.layout is not torch.strided:
+    if mask.is_nested or mask.layout is not DENSE:
         raise _not_dense(mask, mask_name)
     if mask.dtype != torch.bool:
         raise TypeError(f"{mask_name} must be bool, True where {name} hold a row, not {mask.dtype}")
@@ -258,14 +262,14 @@ def _from_packed(values: Any, cu_seqlens: Any, name: str, item: str, empty: bool
         values = as_tensor(values, values_name)
     if not isinstance(values, Tensor):
         raise TypeError(f"{values_name} must be the tensor of packed rows, not {type(values).__name__}")
-    rows, _ = _check_features(values, values_name, 2, "(rows, D)")
+    rows = _check_features(values, values_name, 2, "(rows, D)")[0]
     offsets = cu_seqlens if isinstance(cu_seqlens, Tensor) else as_tensor(cu_seqlens, offsets_name)
     offsets = as_int64(offsets, offsets_name)
     if offsets.dim() != 1:
         raise ValueError(f"{offsets_name} must have one dimension, got shape {tuple(offsets.shape)}")
     if looking:
         _check_offsets(offsets, rows, name, item, empty)
-    return Ragged(values, _within_reach(offsets, values), None)
+    return Ragged(values, offsets if offsets.is_cpu else offsets.to(values.device), None)
 
 
 def _from_list(features: Sequence[Any], name: str, item: str, empty: bool) -> Ragged:
@@ -281,7 +285,7 @@ def _from_list(features: Sequence[Any], name: str, item: str, empty: bool) -> Ra
     for index, feature in enumerate(items):
         # Ahead of the check, which costs as much as scoring a short item.
         alike = isinstance(feature, Tensor) and feature.dtype is dtype and feature.device == device
-        dense = alike and feature.layout is torch.strided and not feature.is_nested
+        dense = alike and feature.layout is DENSE and not feature.is_nested
         if not dense or feature.dim() != 2 or feature.size(1) != dim:
             _check_item(feature, first, f"{name}[{index}]", name)
         if not empty and not feature.size(0):
@@ -290,7 +294,7 @@ def _from_list(features: Sequence[Any], name: str, item: str, empty: bool) -> Ra
         return Ragged(first.unsqueeze(0), None, None)
     ends = accumulate((feature.size(0) for feature in items), initial=0)
     side = Ragged(first[:0], torch.tensor(list(ends), dtype=torch.int64), None, items=items)
-    return side.joined() if torch.compiler.is_compiling() or transformed() or needs_gradient(items) else side
+    return side.joined() if is_compiling() or transformed() or needs_gradient(items) else side
 
 
 def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
@@ -306,11 +310,6 @@ def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
         raise ValueError(f"{item_name} is on {feature.device} but {name}[0] is on {first.device}")
 
 
-def _within_reach(integers: Tensor, features: Tensor) -> Tensor:
-    """Where `Ragged` has lengths and offsets of these features."""
-    return integers if integers.is_cpu else integers.to(features.device)
-
-
 def is_offsets(candidate: object) -> bool:
     """Whether the second of two features is the cu_seqlens of the first, and not another item."""
     if isinstance(candidate, Tensor):
@@ -324,7 +323,7 @@ def _check_features(features: Tensor, name: str, dims: int, shape: str) -> torch
     sizes = features.shape
     if len(sizes) != dims:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(sizes)}")
-    if sizes[-1] == 0:
+    if not sizes[-1]:
         raise ValueError(f"{name} has D = 0 (shape {tuple(sizes)})")
     return sizes
 

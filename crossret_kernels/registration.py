@@ -9,8 +9,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor, get_float32_matmul_precision, is_grad_enabled
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
 
@@ -177,12 +178,12 @@ def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., tuple[Tensor
 
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _split_float32() -> bool:
     """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
-    return torch.get_float32_matmul_precision() != "highest"
+    return get_float32_matmul_precision() != "highest"
 
 
 # A constant of what torch.compile makes, which makes it anew when the precision has changed.
@@ -191,10 +192,9 @@ split_float32: Callable[[], bool] = torch.compiler.assume_constant_result(_split
 
 def needs_gradient(tensors: Sequence[Tensor]) -> bool:
     """Whether autograd records what is made of these."""
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor.requires_grad:
-                return True
+    for tensor in tensors:
+        if tensor.requires_grad:
+            return is_grad_enabled()
     return False
 
 
@@ -208,19 +208,20 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: Seque
     refuses.
     """
     features = itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: (arguments[differentiable[0]],)
-    below = partial(torch._C._dispatch_call_boxed, operation._handle)
+    below = partial(_C._dispatch_call_boxed, operation._handle)
 
     def call(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return operation(*arguments)
         if transformed():
             return function.apply(*arguments)
-        if needs_gradient(features(arguments)):
-            autocast = torch.is_autocast_enabled(arguments[differentiable[0]].device.type)
+        given = features(arguments)
+        if needs_gradient(given):
+            autocast = torch.is_autocast_enabled(given[0].device.type)
             return operation(*arguments) if autocast else function.apply(*arguments)
-        with torch._C._AutoDispatchBelowAutograd():
+        with _C._AutoDispatchBelowAutograd():
             # `operation` asks subclasses and modes too, and takes as long as a small score for it.
-            overridden = torch._C._has_torch_function(features(arguments))
+            overridden = _C._has_torch_function(given)
             return operation(*arguments) if overridden else below(*arguments)
 
     return call
@@ -228,7 +229,7 @@ def _eagerly(operation: Callable[..., Any], function: Any, differentiable: Seque
 
 def _below_autograd(operation: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        with _C._AutoDispatchBelowAutograd():
             return operation(*arguments)
 
     return call
@@ -304,7 +305,7 @@ def _register_autocast(name: str, operation: Callable[..., Tensor], device_type:
             eligible = isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
             return value.to(dtype) if eligible else value
 
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))):
+        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(getattr(_C.DispatchKey, key))):
             return operation(*(cast(argument) for argument in arguments))
 
     _LIBRARY.impl(name, kernel, key, with_keyset=True)

@@ -131,9 +131,9 @@ def in_slices(
         if listed is None or through:
             return in_slices(operation, images.joined(), captions.joined(), selected, options, queries=queries)
         operation = listed
-        sides: tuple[object, ...] = (*images.listed(), *captions.listed())
+        sides: tuple[object, ...] = images.listed() + captions.listed()
     else:
-        sides = (*images.tensors(), *captions.tensors())
+        sides = images.tensors() + captions.tensors()
     if selected is None:
         return operation(*sides, None, *options)
     whole = selected.made is not None or not checkable() or selected.indices.numel() <= PAIRS_AT_ONCE
@@ -163,7 +163,7 @@ def fill_empty(result: Tensor, images: Ragged, captions: Ragged, pairs: Tensor |
 
 def shape_scores(scores: Tensor, candidates: Array | None) -> Tensor:
     """What was made of pairs (P, …) as the caller gets it: (n_queries, K, …) for candidates, at least float32."""
-    if scores.dtype not in (torch.float32, torch.float64):
+    if scores.dtype is not torch.float32 and scores.dtype is not torch.float64:
         scores = scores.float()
     return scores if candidates is None else scores.view(*candidates.shape, *scores.shape[1:])
 
