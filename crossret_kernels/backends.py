@@ -101,9 +101,9 @@ def select_backend(
     """
     name = requested if requested is not None else _named_by_environment()
     if name is None:
-        if NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING:
-            if not is_compiling():
-                _warn_of_slow_scores()
+        missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
+        if missed and not is_compiling():
+            _warn_of_slow_scores()
         for backend in FASTEST_FIRST.get(_type_of(device), ()):
             if _refusal(backend, device, dtype, refusals) is None:
                 return backend

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import lt
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"
 Lengths: TypeAlias = "Array | Sequence[int] | None"
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-INT64, DENSE = torch.int64, torch.strided  # looked up in torch as slowly as a feature of a tensor
+INT64, DENSE = torch.int64, torch.strided  # looking them up in torch shows in the time of a call
 INTEGER_DTYPES = (INT64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FEW = 128  # integers, which Python looks at faster than tensor operations do
 
@@ -88,14 +88,33 @@ def _as_ragged(
     looking: bool,
 ) -> Ragged:
     """The same; `looking` is what `checkable` says, asked once a call."""
-    if isinstance(features, Tensor):
-        return _from_padded(features, lengths, mask, names, item, empty, looking)
-    name = names[0]
-    if isinstance(features, np.ndarray):
-        return _from_padded(as_tensor(features, name), lengths, mask, names, item, empty, looking)
-    if lengths is not None or mask is not None:
-        given = names[1] if lengths is not None else names[2]
-        raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
+    name, lengths_name, mask_name = names
+    if not isinstance(features, Tensor):
+        if not isinstance(features, np.ndarray):
+            if lengths is not None or mask is not None:
+                given = lengths_name if lengths is not None else mask_name
+                raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
+            return _from_packed_or_list(features, name, item, empty, looking)
+        features = cast("Tensor", as_tensor(features, name))
+    sizes = _check_features(features, name, 3, "(n, L, D)")
+    if looking and not sizes[1] and sizes[0] and not empty:
+        raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
+    if mask is not None:
+        if lengths is not None:
+            raise ValueError(f"{lengths_name} and {mask_name} exclude each other: pass one of them")
+        return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty))
+    if lengths is None:
+        return Ragged(features, None, None)
+    n, longest, _ = sizes
+    counts = as_integers(lengths, lengths_name)
+    if counts.dim() != 1 or counts.size(0) != n:
+        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(counts.shape)}")
+    if looking:
+        _check_lengths(counts, longest, lengths_name, item, empty)
+    return Ragged(features, None, counts if counts.is_cpu else counts.to(features.device))
+
+
+def _from_packed_or_list(features: Any, name: str, item: str, empty: bool, looking: bool) -> Ragged:
     if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
         return _from_packed(features[0], features[1], name, item, empty, looking)
     if isinstance(features, Sequence):
@@ -204,34 +223,6 @@ def as_integers(integers: Array | Sequence[int], name: str) -> Tensor:
         if not -(2**63) <= integer < 2**63:
             raise ValueError(f"{name}[{index}] is {integer}: it does not fit 64 bits")
     return torch.tensor([int(integer) for integer in integers], dtype=torch.int64)
-
-
-def _from_padded(
-    features: Tensor,
-    lengths: Lengths,
-    mask: Array | None,
-    names: tuple[str, str, str],
-    item: str,
-    empty: bool,
-    looking: bool,
-) -> Ragged:
-    name, lengths_name, mask_name = names
-    sizes = _check_features(features, name, 3, "(n, L, D)")
-    if looking and not sizes[1] and sizes[0] and not empty:
-        raise ValueError(f"{name} has no rows (shape {tuple(features.shape)}): {item} 0 is empty")
-    if mask is not None:
-        if lengths is not None:
-            raise ValueError(f"{lengths_name} and {mask_name} exclude each other: pass one of them")
-        return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty))
-    if lengths is None:
-        return Ragged(features, None, None)
-    n, longest, _ = sizes
-    counts = as_integers(lengths, lengths_name)
-    if counts.dim() != 1 or counts.size(0) != n:
-        raise ValueError(f"{lengths_name} must hold one length for each of {n} {item}s, got {tuple(counts.shape)}")
-    if looking:
-        _check_lengths(counts, longest, lengths_name, item, empty)
-    return Ragged(features, None, counts if counts.is_cpu else counts.to(features.device))
 
 
 def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, empty: bool) -> Tensor:

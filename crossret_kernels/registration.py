@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import _C, Tensor, get_float32_matmul_precision, is_grad_enabled
+from torch import _C, Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
@@ -49,30 +49,31 @@ def define_scores(
     gradient is wanted; it returns theirs. Their kernels are `scores` and `gradients` of `module`, imported at the first
     call; without one they live in csrc and are registered when the native library loads. Scores are (n_images,
     n_captions) or (P,), float32. Returns the operation as a function that is differentiable under `torch.func` too.
+    The overload "plain" of either has no autograd.
     """
-    tags = (torch.Tag.pt2_compliant_tag,)
     tensors = _schema(operands)
     differentiable = [index for index, operand in enumerate(operands) if operand.differentiable]
     flags = ", ".join(f"bool {operands[index].name}_need_grad" for index in differentiable)
     made = ", ".join(["Tensor"] * len(differentiable))
-    _LIBRARY.define(f"{name}({tensors}, {options}) -> Tensor", tags=tags)
-    _LIBRARY.define(f"{name}_backward(Tensor grad_scores, {tensors}, {options}, {flags}) -> ({made})", tags=tags)
-    torch.library.register_fake(f"crossret::{name}", _fake_scores(operands), lib=_LIBRARY)
-    torch.library.register_fake(f"crossret::{name}_backward", _fake_gradients(differentiable), lib=_LIBRARY)
-    if module is not None:
-        _implement(name, module, "scores")
-        _implement(f"{name}_backward", module, "gradients")
-    operation = getattr(torch.ops.crossret, name).default
-    gradients = getattr(torch.ops.crossret, f"{name}_backward").default
-    once = _differentiable_once(gradients, f"{name}_backward")
+    arguments = f"Tensor grad_scores, {tensors}, {options}, {flags}"
+    for overload in ("", ".plain"):
+        scores, backward, plain = f"{name}{overload}", f"{name}_backward{overload}", overload == ".plain"
+        _define(scores, f"({tensors}, {options}) -> Tensor", _fake_scores(operands), plain)
+        _define(backward, f"({arguments}) -> ({made})", _fake_gradients(differentiable), plain)
+        if module is not None:
+            _implement(scores, module, "scores")
+            _implement(backward, module, "gradients")
+    operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
+    once = _differentiable_once(gradients.plain, f"{name}_backward")
     own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)])
-    function = _differentiable(operation, own, len(operands), differentiable)
+    function = _differentiable(operation.plain, own, len(operands), differentiable)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
         )
     for device_type in ("cpu", "cuda"):
-        _register_autocast(name, operation, device_type)
+        _register_autocast(name, operation.default, device_type)
+        _register_autocast(f"{name}.plain", operation.plain, device_type)
     return _eagerly(operation, function, differentiable)
 
 
@@ -80,12 +81,10 @@ def define_listed(name: str, options: str) -> Callable[..., Tensor]:
     """Registers ``crossret::<name>``, which scores lists where they lie; its kernel lives in csrc.
 
     Where a gradient, a transformation or autocast is to go through a list, its items are joined instead: the operation
-    knows none of them, and is returned as a function that goes below autograd.
+    knows none of them.
     """
-    tags = (torch.Tag.pt2_compliant_tag,)
-    _LIBRARY.define(f"{name}({_schema(LISTED_SIDES)}, {options}) -> Tensor", tags=tags)
-    torch.library.register_fake(f"crossret::{name}", _fake_scores(LISTED_SIDES), lib=_LIBRARY)
-    return _below_autograd(getattr(torch.ops.crossret, name).default)
+    _define(name, f"({_schema(LISTED_SIDES)}, {options}) -> Tensor", _fake_scores(LISTED_SIDES), plain=True)
+    return cast("Callable[..., Tensor]", getattr(torch.ops.crossret, name).default)
 
 
 def define_indices(
@@ -97,9 +96,7 @@ def define_indices(
     None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient. Its
     kernel is `indices` of `module`, or in csrc.
     """
-    schema = f"{name}({_schema(operands)}, {options}, SymInt? width) -> Tensor"
-    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake(f"crossret::{name}", _fake_indices(operands), lib=_LIBRARY)
+    _define(name, f"({_schema(operands)}, {options}, SymInt? width) -> Tensor", _fake_indices(operands))
     if module is not None:
         _implement(name, module, "indices")
     operation = getattr(torch.ops.crossret, name).default
@@ -115,6 +112,14 @@ def unmasked(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return operation(*arguments[:3], *arguments[4:7], *arguments[8:])
 
     return call
+
+
+def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
+    """Defines ``crossret::<name>``; calls of a plain one pass autograd by."""
+    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"crossret::{name}", fake, lib=_LIBRARY)
+    if plain:
+        _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
 
 
 def _schema(operands: Sequence[Operand]) -> str:
@@ -178,12 +183,12 @@ def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., tuple[Tensor
 
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation is at work."""
-    return _C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0 or _C._are_functorch_transforms_active()
 
 
 def _split_float32() -> bool:
     """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
-    return get_float32_matmul_precision() != "highest"
+    return _C._get_float32_matmul_precision() != "highest"
 
 
 # A constant of what torch.compile makes, which makes it anew when the precision has changed.
@@ -198,58 +203,48 @@ def needs_gradient(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
-def _eagerly(operation: Callable[..., Any], function: Any, differentiable: Sequence[int]) -> Callable[..., Any]:
+def _eagerly(operation: Any, function: Any, differentiable: Sequence[int]) -> Callable[..., Any]:
     """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
     The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
     several times a small score, so that the call is `function`, its equal as an autograd.Function, where gradients are
-    required, and goes below autograd where none is. Under torch.func's transforms it is `function` too: registered
+    required, and goes past autograd where none is. Under torch.func's transforms it is `function` too: registered
     autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
     refuses.
     """
-    features = itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: (arguments[differentiable[0]],)
-    below = partial(_C._dispatch_call_boxed, operation._handle)
+    features = (
+        itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: [arguments[differentiable[0]]]
+    )
+    # torch.ops asks for overrides of every argument, which costs as much as a small score; the dispatcher goes through
+    # subclasses and modes that have none of these all the same.
+    plain, plainly = operation.plain, partial(_C._dispatch_call_boxed, operation.plain._handle)
 
     def call(*arguments: Any) -> Any:
         if is_compiling():
-            return operation(*arguments)
+            return operation.default(*arguments)
         if transformed():
             return function.apply(*arguments)
         given = features(arguments)
         if needs_gradient(given):
             autocast = torch.is_autocast_enabled(given[0].device.type)
-            return operation(*arguments) if autocast else function.apply(*arguments)
-        with _C._AutoDispatchBelowAutograd():
-            # `operation` asks subclasses and modes too, and takes as long as a small score for it.
-            overridden = _C._has_torch_function(given)
-            return operation(*arguments) if overridden else below(*arguments)
-
-    return call
-
-
-def _below_autograd(operation: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        with _C._AutoDispatchBelowAutograd():
-            return operation(*arguments)
+            return operation.default(*arguments) if autocast else function.apply(*arguments)
+        return plain(*arguments) if _C._has_torch_function(given) else plainly(*arguments)
 
     return call
 
 
 def _differentiable(
-    operation: Callable[..., Tensor],
+    plain: Callable[..., Tensor],
     gradients: Callable[..., tuple[Tensor, ...]],
     tensors: int,
     differentiable: Sequence[int],
 ) -> Any:
-    """The operation with its gradients as an autograd.Function; `tensors` arguments come ahead of its options."""
-
-    below = _below_autograd(operation)
+    """A plain operation with its gradients as an autograd.Function; `tensors` arguments come ahead of its options."""
 
     class Scores(torch.autograd.Function):
         @staticmethod
         def forward(*arguments: Any) -> Tensor:
-            scores: Tensor = below(*arguments)
-            return scores
+            return plain(*arguments)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -268,15 +263,13 @@ def _differentiable(
     return Scores
 
 
-def _differentiable_once(gradients: Callable[..., tuple[Tensor, ...]], name: str) -> Any:
-    """The gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
-
-    below = _below_autograd(gradients)
+def _differentiable_once(plain: Callable[..., tuple[Tensor, ...]], name: str) -> Any:
+    """Gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
 
     class Gradients(torch.autograd.Function):
         @staticmethod
         def forward(*arguments: Any) -> tuple[Tensor, ...]:
-            return tuple(below(*arguments))
+            return tuple(plain(*arguments))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -195,12 +195,16 @@ void select_cpu_isa(std::string name) { select_isa(name); }
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
-  library.impl("scan_scores", &scores<CrossAttention, false>);
+  for (const char* name : {"scan_scores", "scan_scores.plain"}) library.impl(name, &scores<CrossAttention, false>);
   library.impl("scan_scores_listed", &scores<CrossAttention, true>);
-  library.impl("scan_scores_backward", &gradients<CrossAttention>);
-  library.impl("maxsim_scores", &scores<MaxSim, false>);
+  for (const char* name : {"scan_scores_backward", "scan_scores_backward.plain"}) {
+    library.impl(name, &gradients<CrossAttention>);
+  }
+  for (const char* name : {"maxsim_scores", "maxsim_scores.plain"}) library.impl(name, &scores<MaxSim, false>);
   library.impl("maxsim_scores_listed", &scores<MaxSim, true>);
-  library.impl("maxsim_scores_backward", &gradients<MaxSim>);
+  for (const char* name : {"maxsim_scores_backward", "maxsim_scores_backward.plain"}) {
+    library.impl(name, &gradients<MaxSim>);
+  }
   library.impl("maxsim_argmax", &maxsim_argmax);
 }
 
