@@ -1,0 +1,78 @@
+"""What a call passes on its way to an operation: modes that watch or replace operations, and no memory left behind."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from crossret_kernels import maxsim_scores, scan_scores
+
+functions = pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+
+
+class Refused(Exception):
+    pass
+
+
+class OfFunctions(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if "crossret" in str(func):
+            raise Refused(func)
+        return func(*args, **(kwargs or {}))
+
+
+class OfOperations(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if "crossret" in str(func):
+            raise Refused(func)
+        return func(*args, **(kwargs or {}))
+
+
+def features(**options: Any) -> tuple[Tensor, Tensor]:
+    return torch.ones(2, 4, 8, **options), torch.ones(3, 5, 8, **options)
+
+
+@functions
+@pytest.mark.parametrize("mode", [OfFunctions, OfOperations])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_modes_see_the_operation(
+    function: Callable[..., Tensor], mode: type[AbstractContextManager[Any]], requires_grad: bool
+) -> None:
+    with mode(), pytest.raises(Refused, match=f"crossret.{function.__name__}"):
+        function(*features(requires_grad=requires_grad), backend="cpu")
+
+
+@functions
+def test_features_that_torch_negates_when_it_reads_them(function: Callable[..., Tensor]) -> None:
+    regions, words = features()
+    negated = torch.complex(regions, regions).conj().imag
+    assert negated.is_neg()
+    torch.testing.assert_close(function(negated, words, backend="cpu"), function(-regions, words, backend="cpu"))
+
+
+@functions
+def test_a_call_leaves_no_memory_behind(function: Callable[..., Tensor]) -> None:
+    sides, calls = features(), 20_000
+
+    def pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    for _ in range(calls // 10):
+        function(*sides, backend="cpu")
+    before = pages()
+    for _ in range(calls):
+        function(*sides, backend="cpu")
+    assert (pages() - before) * mmap.PAGESIZE / calls < 40  # a string that is kept takes 48 bytes
