@@ -186,13 +186,14 @@ def transformed() -> bool:
     return forward_ad._current_level >= 0 or _C._are_functorch_transforms_active()
 
 
-def _split_float32() -> bool:
+def split_float32() -> bool:
     """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
     return _C._get_float32_matmul_precision() != "highest"
 
 
-# A constant of what torch.compile makes, which makes it anew when the precision has changed.
-split_float32: Callable[[], bool] = torch.compiler.assume_constant_result(_split_float32)
+# A constant of what torch.compile makes, which makes it anew when the precision has changed: as
+# torch.compiler.assume_constant_result would mark it, which imports the compiler, seconds of every process.
+split_float32._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def needs_gradient(tensors: Sequence[Tensor]) -> bool:
