@@ -68,17 +68,32 @@ static inline float row_scale(const Side& side, int64_t item, int64_t r) {
   return side.norms ? 1.0f / side.norm(item, r) : 1.0f;
 }
 
-// Copies a row to float32 as it is.
-static void widen_row(const Side& side, int64_t item, int64_t r, float* out) {
-  const void* row = side.row(item, r);
-  if (side.dtype == Dtype::float32) {
-    __builtin_memcpy(out, row, side.dim * sizeof(float));
-    return;
+// Copies rows to float32 as they are. Four vectors at once: a store does not wait for the load of the next.
+template <Dtype dtype>
+static inline void widen_rows(const Side& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
+  for (int64_t r = first; r < first + rows; ++r, out += ld) {
+    const void* const row = side.row(item, r);
+    int64_t k = 0;
+    for (; k + 4 * V::width <= side.dim; k += 4 * V::width) {
+      F x[4];
+      for (int j = 0; j < 4; ++j) x[j] = load_features(row, dtype, k + j * V::width, V::width);
+      for (int j = 0; j < 4; ++j) V::store(out + k + j * V::width, x[j]);
+    }
+    for (; k < side.dim; k += V::width) {
+      V::store(out + k, load_features(row, dtype, k, side.dim - k), side.dim - k);
+    }
   }
-  const int64_t whole = side.dim / V::width * V::width;
-  for (int64_t k = 0; k < whole; k += V::width) V::store(out + k, load_features(row, side.dtype, k, V::width));
-  if (whole < side.dim)
-    V::store(out + whole, load_features(row, side.dtype, whole, side.dim - whole), side.dim - whole);
+}
+
+static void widen_rows(const Side& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
+  switch (side.dtype) {
+    case Dtype::bfloat16:
+      return widen_rows<Dtype::bfloat16>(side, item, first, rows, out, ld);
+    case Dtype::float16:
+      return widen_rows<Dtype::float16>(side, item, first, rows, out, ld);
+    default:
+      return widen_rows<Dtype::float32>(side, item, first, rows, out, ld);
+  }
 }
 
 // Copies a row to float32, normalised where the side is, and returns the norm of the copy.

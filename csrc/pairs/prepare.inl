@@ -69,24 +69,36 @@ static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, con
   return rows_of(operands, pairs, group, group.first, 0);
 }
 
-static void copy_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
+// Copies rows [first, first + rows) of a group to `out`, and what their products are multiplied by to `scales`.
+static void copy_rows(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t first,
+                      int64_t rows, float* out, float* scales) {
   const Side& side = operands.contexts;
   const Layout& layout = operands.context_layout;
   const bool plain = side.norms == nullptr && layout.kind == Elements::floats;
-  int64_t copied = 0;
-  for (int64_t i = group.first; copied < group.rows; ++i) {
-    const int64_t left = side.length(pairs.contexts[i]) - (i == group.first ? group.skip : 0);
-    const int64_t n = left < group.rows - copied ? left : group.rows - copied;
-    for (int64_t r = 0; r < n && !operands.in_place(pairs, group, i); ++r) {
-      const int64_t item = pairs.contexts[i], row = side.length(item) - left + r;
-      float* const out = group.data + (copied + r) * layout.ld;
-      if (plain) {
-        widen_row(side, item, row, out);
-      } else {
-        copy_row(layout, side, item, row, out, group.scales + copied + r);
-      }
+  const int64_t* item = pairs.contexts + group.first;
+  int64_t row = group.skip + first, copied = 0;
+  while (copied < rows) {
+    for (; row >= side.length(*item); ++item) row -= side.length(*item);
+    const int64_t left = side.length(*item) - row, n = left < rows - copied ? left : rows - copied;
+    float* const at = out + copied * layout.ld;
+    if (plain) widen_rows(side, *item, row, n, at, layout.ld);
+    for (int64_t i = 0; !plain && i < n; ++i) {
+      copy_row(layout, side, *item, row + i, at + i * layout.ld, scales + copied + i);
     }
+    row += n;
     copied += n;
+  }
+}
+
+static void copy_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
+  int64_t row = 0;
+  for (int64_t i = group.first; row < group.rows; ++i) {
+    const int64_t left = operands.contexts.length(pairs.contexts[i]) - (i == group.first ? group.skip : 0);
+    const int64_t n = left < group.rows - row ? left : group.rows - row;
+    if (!operands.in_place(pairs, group, i)) {
+      copy_rows(operands, pairs, group, row, n, group.data + row * operands.context_layout.ld, group.scales + row);
+    }
+    row += n;
   }
 }
 
