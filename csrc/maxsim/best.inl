@@ -41,12 +41,10 @@ struct Best {
         V::Mask nan = V::is_nan(before);
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i += 2) nan = V::either(nan, V::unordered(sums[i][j], sums[i + 1 < MR ? i + 1 : i][j]));
-#pragma GCC unroll 4
-        for (int step = 1; step < MR; step *= 2) {
+        F value = before;
 #pragma GCC unroll 16
-          for (int i = 0; i + step < MR; i += 2 * step) sums[i][j] = V::max(sums[i][j], sums[i + step][j]);
-        }
-        V::store(values + at, V::select(nan, V::set(__builtin_nanf("")), V::max(sums[0][j], before)), left);
+        for (int i = 0; i < MR; ++i) value = V::max(sums[i][j], value);
+        V::store(values + at, V::select(nan, V::set(__builtin_nanf("")), value), left);
       }
     }
   }
@@ -61,19 +59,28 @@ static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectan
   float* const numbers = out.numbers ? out.numbers + at : nullptr;
   for (int64_t q = 0; q < block.columns; ++q) values[q] = -__builtin_inff();
   for (int64_t q = 0; numbers != nullptr && q < block.columns; ++q) numbers[q] = 0.0f;
-  // Rows come from memory: those of the next tile are fetched meanwhile, or, where rows are copied, of the next group.
-  Ahead ahead{reinterpret_cast<const char*>(contexts.data) + V::tile_rows * contexts.ld * 4, contexts.ld * 4, 0};
-  if (!call.in_place(pairs, group, group.first)) ahead = contexts_after(call, pairs, group);
   // Against few queries, whose panels stay in the first cache, a few rows at a time, which then stay there too.
-  constexpr int64_t first_cache = 6 * 1024, few = 48;  // whole tiles of every instruction set
-  const bool in_strips = block.columns > kPanel && block.columns * layout.depth <= first_cache;
-  const int64_t step = in_strips ? few : group.rows;
+  constexpr int64_t first_cache = 6 * 1024;
+  const bool in_strips = block.columns * layout.depth <= first_cache;
+  const int64_t few = layout.copied ? 48 : 24;  // whole tiles of every instruction set
+  const int64_t step = in_strips ? few : group.rows, panels = (block.columns + kPanel - 1) / kPanel;
+  // A group of this task's own is copied here, each row just ahead of its first product: by the first block, and where
+  // there is no other always to the same place.
+  const bool in_place = call.in_place(pairs, group, group.first), copies = !in_place && group.once && block.column == 0;
+  const bool again = copies && block.columns == pairs.columns;
+  const Ahead next_tile{reinterpret_cast<const char*>(contexts.data + V::tile_rows * contexts.ld), contexts.ld * 4, 0};
   for (int64_t row = 0; row < group.rows; row += step) {
     const int64_t rows = group.rows - row < step ? group.rows - row : step;
+    const int64_t offset = (again ? 0 : row) * contexts.ld, end = group.skip + row + rows;
+    if (copies) copy_rows(call, pairs, group, row, rows, group.data + offset, group.scales + row);
+    // Meanwhile what comes next is fetched from memory, by every panel its share.
+    Ahead ahead = rows_after(call.contexts, pairs.contexts, pairs.n_contexts, group.first, end);
+    if (in_strips) ahead = {ahead.data, ahead.row_bytes / panels, rows * (ahead.row_bytes / panels)};
+    if (in_place && !in_strips) ahead = next_tile;
     const float* const scales = layout.scaled ? group.scales + row : nullptr;
     const auto reduce_into = [&](const auto& best) {
-      multiply_rows(layout, 0, layout.depth, rows, block.columns, contexts.data + row * contexts.ld, contexts.ld,
-                    block.panels, {ahead.data + row * ahead.row_bytes, ahead.row_bytes, 0}, best);
+      multiply_rows(layout, 0, layout.depth, rows, block.columns, contexts.data + offset, contexts.ld, block.panels,
+                    ahead, best);
     };
     if (numbers == nullptr) {
       reduce_into(Best<false>{values, nullptr, block.columns, row, scales, block.scales});

@@ -38,7 +38,7 @@ Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradi
     kernels.pack_queries(call, pairs, block, memory);
   };
   steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace&) {
-    kernels.copy_contexts(call, pairs, group);
+    if (!group.once) kernels.copy_contexts(call, pairs, group);  // else `best` does, a few rows at a time
   };
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial& best,
                   Workspace&) { kernels.maxsim->best(call, best, pairs, group, block); };
