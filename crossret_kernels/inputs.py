@@ -272,20 +272,32 @@ def _from_list(features: Sequence[Any], name: str, item: str, empty: bool) -> Ra
     ]
     first = items[0]
     _check_item(first, first, f"{name}[0]", name)
-    dim, dtype, device = first.size(1), first.dtype, first.device
-    for index, feature in enumerate(items):
-        # Ahead of the check, which costs as much as scoring a short item.
-        alike = isinstance(feature, Tensor) and feature.dtype is dtype and feature.device == device
-        dense = alike and feature.layout is DENSE and not feature.is_nested
-        if not dense or feature.dim() != 2 or feature.size(1) != dim:
+    rows = _rows_of_alike(items, first)
+    if rows is None or (not empty and 0 in rows):
+        for index, feature in enumerate(items):
             _check_item(feature, first, f"{name}[{index}]", name)
-        if not empty and not feature.size(0):
-            raise ValueError(f"{name}[{index}] is empty: every {item} needs at least one row")
+            if not empty and not feature.size(0):
+                raise ValueError(f"{name}[{index}] is empty: every {item} needs at least one row")
+        rows = [feature.size(0) for feature in items]
     if len(items) == 1:
         return Ragged(first.unsqueeze(0), None, None)
-    ends = accumulate((feature.size(0) for feature in items), initial=0)
-    side = Ragged(first[:0], torch.tensor(list(ends), dtype=torch.int64), None, items=items)
+    offsets = torch.tensor(list(accumulate(rows, initial=0)), dtype=torch.int64)
+    side = Ragged(first[:0], offsets, None, items=items)
     return side.joined() if is_compiling() or transformed() or needs_gradient(items) else side
+
+
+def _rows_of_alike(items: Sequence[Any], first: Tensor) -> list[int] | None:
+    """Rows of every item, where all are features like the first: checks one by one cost as much as scores."""
+    dtype, device, dim = first.dtype, first.device, first.shape[1]
+    if not all([isinstance(feature, Tensor) and not feature.is_nested for feature in items]):
+        return None
+    if not all([feature.dtype is dtype and feature.layout is DENSE for feature in items]):
+        return None
+    if not all([feature.device == device for feature in items]):
+        return None
+    shapes = [feature.shape for feature in items]
+    alike = all([len(shape) == 2 and shape[1] == dim for shape in shapes])
+    return [shape[0] for shape in shapes] if alike else None
 
 
 def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
