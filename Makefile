@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
-CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/*.cpp tests/native/*.cpp)
+CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
