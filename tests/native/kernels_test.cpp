@@ -3,15 +3,10 @@
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
-#include <limits>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
