@@ -49,14 +49,24 @@ def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def check_number(name: str, value: Any) -> None:
-    """Raises TypeError or ValueError naming the argument where `value` is no finite number of float32."""
+def check_number(name: str, value: Any) -> float:
+    """The number as a float: torch takes neither fractions nor integers beyond 64 bits.
+
+    Raises TypeError or ValueError naming the argument where `value` is no finite number of float32.
+    """
     # Floats first, as the abstract class answers slowly.
     number = type(value) is float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
     if not number:
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise ValueError(f"{name} must be a finite number in float32, not {value!r}")
+    return float(value)
+
+
+def keep_numbers(options: object, *names: str) -> None:
+    """Checks these fields of frozen options, which then hold floats."""
+    for name in names:
+        object.__setattr__(options, name, check_number(name, getattr(options, name)))
 
 
 def check_flag(name: str, value: bool) -> None:

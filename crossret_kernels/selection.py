@@ -158,7 +158,7 @@ def fill_empty(result: Tensor, images: Ragged, captions: Ragged, pairs: Tensor |
     """
     i, c = images.empty, captions.empty
     empty = i[:, None] | c if pairs is None else i[pairs[:, 0]] | c[pairs[:, 1]]
-    return result.masked_fill(empty.view(*empty.shape, *[1] * (result.dim() - empty.dim())), value)
+    return result.masked_fill(empty.view(*empty.shape, *[1] * (result.dim() - empty.dim())), float(value))
 
 
 def shape_scores(scores: Tensor, candidates: Array | None) -> Tensor:

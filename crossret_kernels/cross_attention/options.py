@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crossret_kernels.arithmetic import POOLINGS
-from crossret_kernels.checks import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, check_number, choose
+from crossret_kernels.checks import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 
@@ -30,9 +30,7 @@ class CrossAttentionOptions(Coded):
         choose("raw_feature_norm", self.raw_feature_norm, NORM_MODES)
         choose("pooling", self.pooling, POOLINGS)
         check_flag("normalize", self.normalize)
-        check_number("clip_slope", self.clip_slope)
-        check_number("lambda_softmax", self.lambda_softmax)
-        check_number("lambda_lse", self.lambda_lse)
+        keep_numbers(self, "clip_slope", "lambda_softmax", "lambda_lse")
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
         self.carry(

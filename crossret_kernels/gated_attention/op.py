@@ -130,7 +130,7 @@ def gated_attention_scores(
     memory grows with the pairs.
     """
     check_flag("return_attention", return_attention)
-    check_number("alpha", alpha)
+    alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import check_flag, check_number, choose
+from crossret_kernels.checks import check_flag, choose, keep_numbers
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.operands import check_operand
 
@@ -61,7 +61,7 @@ class HeterogeneousOptions:
             raise TypeError(f"heads must be an integer, not {type(self.heads).__name__}")
         if self.heads < 1:
             raise ValueError(f"heads must be at least 1, not {self.heads}")
-        check_number("lambda_attention", self.lambda_attention)
+        keep_numbers(self, "lambda_attention")
         choose("matching", self.matching, MATCHINGS)
         check_flag("normalize", self.normalize)
         _ = self.local  # checks what it is made of

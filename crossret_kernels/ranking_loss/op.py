@@ -53,7 +53,7 @@ def triplet_loss(
             dense floating-point tensor, ids that are no integers, numbers that are none.
         UnsupportedByBackend: any other backend.
     """
-    _check(scores, margin, negatives, p, reduction, backend)
+    margin, p = _check(scores, margin, negatives, p, reduction, backend)
     n = scores.size(0)
     match = torch.eye(n, dtype=torch.bool, device=scores.device)
     for ids, name in ((image_ids, "image_ids"), (caption_ids, "caption_ids")):
@@ -82,7 +82,10 @@ def _pool(hinges: Tensor, negatives: str, p: float) -> Tensor:
     return torch.linalg.vector_norm(ratios, p, dim=1) * scale
 
 
-def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None) -> None:
+def _check(
+    scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None
+) -> tuple[float, float]:
+    """The margin and p as floats."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
     check_floating(scores, "scores")
@@ -91,14 +94,14 @@ def _check(scores: Tensor, margin: float, negatives: str, p: float, reduction: s
         raise ValueError(f"scores must be square, one matching caption an image, got {tuple(scores.shape)}")
     choose("negatives", negatives, NEGATIVES)
     choose("reduction", reduction, REDUCTIONS)
-    check_number("margin", margin)
-    check_number("p", p)
+    margin, p = check_number("margin", margin), check_number("p", p)
     if p < 1:
         raise ValueError(f"p must be at least 1, not {p!r}")
     if backend not in (None, *BACKENDS):
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     if backend not in (None, "torch"):
         raise UnsupportedByBackend(f"backend {backend!r} cannot serve triplet_loss: it is built in PyTorch operations")
+    return margin, p
 
 
 def _as_ids(ids: Tensor | Sequence[int], name: str, n: int, device: torch.device) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,22 @@ def test_bad_selections_and_options_are_named(
 def test_bad_numbers_are_named(backend: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         scan_scores(REGIONS, WORDS, backend=backend, **options)
+
+
+@functions
+def test_checks_that_ran_once_tell_flags_from_their_equals(function: Callable[..., Tensor]) -> None:
+    function(REGIONS, WORDS, normalize=True)
+    with pytest.raises(TypeError, match="normalize must be True or False, not 1"):
+        function(REGIONS, WORDS, normalize=1)
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 2), 10**20], ids=["fraction", "beyond 64 bits"])
+@pytest.mark.parametrize("name", ["clip_slope", "lambda_softmax", "lambda_lse", "empty_score"])
+@backends
+def test_numbers_are_what_their_floats_are(backend: str, name: str, number: Any) -> None:
+    options = {"pooling": "lse", "region_lengths": [5, 0, 5], "empty_score": 0.0, "backend": backend}
+    ours, theirs = (scan_scores(REGIONS, WORDS, **{**options, name: value}) for value in (number, float(number)))
+    assert torch.equal(ours, theirs)
 
 
 def test_sum_max_has_no_lse() -> None:
