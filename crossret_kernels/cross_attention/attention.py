@@ -13,6 +13,7 @@ from crossret_kernels.cross_attention.options import CrossAttentionOptions
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
 UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the logits
+UNSHIFTED_HALF = 2.0**8  # likewise in float16, of all but the least norms
 
 
 def attention_logits(
@@ -24,7 +25,8 @@ def attention_logits(
     padding must be zero. Masks are added, as infinities: that takes less time than filling, and none backwards.
     """
     x = F.leaky_relu(similarities, options.clip_slope) if options.clips else similarities
-    factor, shifts = options.lambda_softmax, options.norm == "none" or abs(options.lambda_softmax) > UNSHIFTED
+    most = UNSHIFTED_HALF if similarities.dtype == torch.float16 else UNSHIFTED
+    factor, shifts = options.lambda_softmax, options.norm == "none" or abs(options.lambda_softmax) > most
     inner = 1.0 if shifts else factor
     if options.norm == "softmax":
         n = inner * torch.softmax(x + _outside(query_mask[..., None, :], -torch.inf, x), -1)

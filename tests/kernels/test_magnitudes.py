@@ -164,6 +164,7 @@ TABLE: dict[str, tuple[float, float, dict[str, Any]]] = {
     "squares and logits overflow": (1e15, 1e15, {"lambda_softmax": FLOAT32_MAX}),
     "largest lambda": (1.0, 1.0, {"lambda_softmax": FLOAT32_MAX, "raw_feature_norm": "no_norm"}),
     "largest lambda of small norms": (0.1, 0.1, {"lambda_softmax": FLOAT32_MAX, "raw_feature_norm": "l2norm"}),
+    "least lambda of small norms": (0.1, 0.1, {"lambda_softmax": -FLOAT32_MAX, "raw_feature_norm": "l2norm"}),
     "least lambda": (1.0, 1.0, {"lambda_softmax": -FLOAT32_MAX, "raw_feature_norm": "softmax"}),
     "no lambda": (1e15, 1e15, {"lambda_softmax": 0.0, "raw_feature_norm": "no_norm"}),
     "largest lambda_lse": (1.0, 1.0, {"pooling": "lse", "lambda_lse": FLOAT32_MAX}),
@@ -277,6 +278,25 @@ def test_compiled_calls_have_no_branches_on_values() -> None:
         compiled = torch.compile(outputs, fullgraph=True, backend="aot_eager")
         for ours, theirs in zip(compiled(regions, **options), outputs(regions, **options), strict=True):
             torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm", "l1norm"])
+@pytest.mark.parametrize("inverse_temperature", [9.0, 6e4, -1e5, FLOAT32_MAX])
+def test_any_lambda_serves_float16(norm: str, inverse_temperature: float) -> None:
+    sides = randn(2, 3, 8).half(), randn(3, 4, 8, seed=1).half()
+    options: dict[str, Any] = {"raw_feature_norm": norm, "lambda_softmax": inverse_temperature, "backend": "reference"}
+    exact = scan_scores(*(side.double() for side in sides), **options)
+    torch.testing.assert_close(scan_scores(*sides, **options).double(), exact, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("lambda_lse", "factor", "shares"), [(FLOAT32_TINY, 1e2, [1 / 3] * 3), (2.0**120, 1e-6, [1.0, 0.0, 0.0])]
+)
+def test_gradients_of_any_size_pass_extreme_lambda_lse(lambda_lse: float, factor: float, shares: list[float]) -> None:
+    cosines = torch.tensor([0.5, 0.25, -0.5], requires_grad=True)
+    pooled = pool(cosines, torch.ones(3, dtype=torch.bool), "lse", lambda_lse)
+    (gradient,) = torch.autograd.grad(pooled, cosines, torch.tensor(factor))
+    torch.testing.assert_close(gradient, factor * torch.tensor(shares), rtol=1e-6, atol=0)
 
 
 def test_cosines_whose_lengths_multiply_beyond_float32() -> None:
