@@ -116,6 +116,7 @@ def test_the_other_operations_take_arrays() -> None:
 
 BACKWARDS, SWAPPED = REGIONS[:, ::-1], REGIONS.astype(REGIONS.dtype.newbyteorder())
 FIELDS = np.zeros((3, 5, 8), np.dtype([("x", "<f4"), ("y", "u1")]))["x"]
+UNALIGNED = np.zeros(REGIONS.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(REGIONS.shape)
 MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "objects": (REGIONS.astype(object), {}, TypeError, "regions must hold numbers that a tensor can, not object"),
     "complex": (REGIONS.astype(np.complex64), {}, TypeError, "regions must hold numbers that a tensor can"),
@@ -123,6 +124,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "byte order": (SWAPPED, {}, TypeError, "regions is >f4, not in this machine's byte order"),
     "backwards": (BACKWARDS, {}, ValueError, "which a tensor cannot have: pass a copy"),
     "fields": (FIELDS, {}, ValueError, "regions has strides (200, 40, 5), which a tensor cannot have: pass a copy"),
+    "unaligned": (UNALIGNED, {}, ValueError, "which a tensor cannot have: pass a copy"),
     "a mask of its own": (np.ma.masked_array(REGIONS), {}, TypeError, "regions must be an array without a mask"),
     "flat": (REGIONS[0], {}, ValueError, "regions must have shape (n, L, D), got (5, 8)"),
     "item": ([REGIONS[0], SWAPPED[1]], {}, TypeError, "regions[1] is >f4"),
@@ -137,6 +139,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "candidates": (REGIONS, {"candidates": CANDIDATES[::-1]}, ValueError, "candidates has strides (-8, 4)"),
     "floating pairs": (REGIONS, {"pairs": PAIRS * 1.0}, TypeError, "pairs must be integers, not torch.float64"),
     "far pairs": (REGIONS, {"pairs": PAIRS + 1}, ValueError, "names image 3, but there are 3 images"),
+    "large pairs": (REGIONS, {"pairs": np.array([[40000, 0]], np.uint16)}, ValueError, "names image 40000, but"),
     "mask": (REGIONS, {"region_mask": masks()["region_mask"][:, ::-1]}, ValueError, "region_mask has strides (5, -1)"),
 }  # fmt: skip
 

@@ -359,6 +359,13 @@ ERRORS: tuple[Case, ...] = (
         TypeError,
         "regions[1] is torch.float16 but regions[0] is",
     ),
+    ("sparse item", lambda: ([PACKED, PACKED.to_sparse()], WORDS), TypeError, "regions[1] must be a dense tensor"),
+    (
+        "nested item",
+        lambda: ([PACKED, torch.nested.nested_tensor([PACKED])], WORDS),
+        TypeError,
+        "regions[1] must be a dense tensor, not a nested one",
+    ),
     ("other device", lambda: ([PACKED, PACKED.to("meta")], WORDS), ValueError, "regions[1] is on meta but regions[0]"),
     (
         "integer item",
@@ -371,6 +378,7 @@ ERRORS: tuple[Case, ...] = (
 
 
 @functions
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize(("arguments", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS])
 def test_bad_input_is_named_with_its_place(
     function: Callable[..., Tensor], arguments: Callable[[], tuple[Any, ...]], error: type[Exception], message: str

@@ -356,9 +356,10 @@ def test_compiled_under_autocast(function: Callable[..., Tensor]) -> None:
 # Forward mode loads decompositions that torch still scripts.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
-def test_forward_mode_is_refused_not_dropped(function: Callable[..., Tensor]) -> None:
+@pytest.mark.parametrize("layout", ["padded", "list"])
+def test_forward_mode_is_refused_not_dropped(function: Callable[..., Tensor], layout: str) -> None:
     regions, words = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(regions, torch.ones_like(regions))
         with pytest.raises(RuntimeError, match="jvp"):
-            function(dual, words, backend="cpu")
+            function(dual if layout == "padded" else list(dual), words, backend="cpu")
