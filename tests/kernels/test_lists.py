@@ -78,6 +78,19 @@ def test_a_list_beside_any_layout(
         assert torch.equal(scores, expected)
 
 
+@functions
+def test_items_of_strides_of_their_own(function: Callable[..., Tensor]) -> None:
+    forms = sides(torch.float32)
+    for listed in (0, 1):
+        chosen = [list(form["list"][0]) for form in forms]
+        first, second, third, *others = chosen[listed]
+        spaced = torch.nn.functional.pad(second, (3, 2), value=torch.nan)[:, 3:-2]
+        turned = third.T.contiguous().T
+        chosen[listed] = [first, spaced, turned, *(item.repeat(1, 2)[:, :DIM] for item in others)]
+        packed = function(*(form["packed"][0] for form in forms), backend="cpu")
+        assert torch.equal(function(*chosen, backend="cpu"), packed)
+
+
 @backends
 @examples(30)
 @given(batch=features())
