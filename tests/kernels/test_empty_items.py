@@ -86,6 +86,21 @@ def test_pairs_with_an_empty_item(
 
 
 @functions
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_among_more_rows_than_a_block_holds(function: Callable[..., Tensor], direction: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    sides = [torch.randn(60, 10, DIM, generator=generator) for _ in range(2)]
+    lengths = torch.randint(1, 11, (60,), generator=generator)
+    filled = torch.rand(60, generator=generator) > 0.1
+    scores = function(*sides, *[lengths * filled] * 2, direction=direction, empty_score=EMPTY, backend="cpu")
+    own = [side[filled] for side in sides]
+    alone = function(*own, *[lengths[filled]] * 2, direction=direction, backend="cpu")
+    both = filled[:, None] & filled
+    assert (scores[~both] == EMPTY).all()
+    torch.testing.assert_close(scores[both], alone.flatten())
+
+
+@functions
 @backends
 @pytest.mark.parametrize("layout", ["list", "masked"])
 def test_without_a_gradient(function: Callable[..., Tensor], backend: str, layout: str) -> None:
