@@ -142,6 +142,17 @@ def test_the_last_of_many_queries_meets_the_contexts_of_all(dtype: torch.dtype) 
     assert torch.equal(scores[:, -96:], maxsim_scores(regions, words[-96:], normalize=True, backend="cpu"))
 
 
+@pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+def test_more_pairs_than_are_planned_at_once(function: Callable[..., Tensor]) -> None:
+    """2¹⁷, of more items than are sorted in one pass."""
+    generator = torch.Generator().manual_seed(10)
+    regions, words = (torch.randn(n, 1, 4, generator=generator) for n in (70_000, 5))
+    pairs = torch.stack([torch.randint(n, (2**17 + 300,), generator=generator) for n in (70_000, 5)], 1)
+    scores = function(regions, words, pairs=pairs, backend="cpu")
+    for some in (slice(0, 300), slice(2**17 - 150, 2**17 + 150), slice(2**17, None)):
+        assert torch.equal(scores[some], function(regions, words, pairs=pairs[some], backend="cpu"))
+
+
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e30])
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
