@@ -139,6 +139,16 @@ def test_a_pair_cut_among_threads_keeps_its_bits(isa: str, pairs: Tensor | None,
     assert torch.equal(results[0].isnan(), of_the_second & (bad != 0))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_sign_of_a_zero_does_not_depend_on_the_contexts_order(isa: str) -> None:
+    """Products that vanish are −0 or 0, and either may be the larger."""
+    regions, words = torch.tensor([[[-1e-30], [1e-30]], [[1e-30], [-1e-30]]]), torch.full((1, 1, 1), 1e-30)
+    with cpu_isa(isa):
+        scores = maxsim_scores(regions, words, pooling="max", backend="cpu")
+        alone = maxsim_scores(regions[:, :1], words, pooling="max", backend="cpu")
+    assert not torch.cat([scores, alone]).signbit().any()
+
+
 # --- argmax
 
 
@@ -211,14 +221,16 @@ def test_of_equal_maxima_the_first_is_the_argmax(backend: str, direction: str) -
 
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str) -> None:
+@pytest.mark.parametrize(("n_contexts", "dim"), [(30, 19), (300, 1000)], ids=["one part", "several parts"])
+def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str, n_contexts: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(2)
-    contexts, queries = (torch.randn(n, rows, 19, generator=generator) for n, rows in ((3, 30), (4, 21)))
-    contexts[1, 17, 3] = contexts[1, 25, 0] = torch.nan
+    contexts, queries = (torch.randn(n, rows, dim, generator=generator) for n, rows in ((3, n_contexts), (4, 21)))
+    first = n_contexts // 2
+    contexts[1, first, 3] = contexts[1, -3, 0] = torch.nan
     queries[2, 5, 1] = torch.nan
     sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
     clean = torch.einsum("ird,cwd->icrw", torch.nan_to_num(contexts), torch.nan_to_num(queries)).argmax(-2)
-    clean[1] = 17
+    clean[1] = first
     clean[:, 2, 5] = 0
     with cpu_isa(backend if backend in ISAS else None):
         name = "cpu" if backend in ISAS else backend
