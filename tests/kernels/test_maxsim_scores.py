@@ -139,6 +139,29 @@ def test_a_pair_cut_among_threads_keeps_its_bits(isa: str, pairs: Tensor | None,
     assert torch.equal(results[0].isnan(), of_the_second & (bad != 0))
 
 
+@pytest.mark.parametrize(
+    ("images", "captions"),
+    [((256, 1), (1, 300)), ((2, 2), (7, 5000))],
+    ids=["contexts in several sections", "queries in several sections"],
+)
+@pytest.mark.parametrize("isa", ISAS)
+def test_listed_pairs_of_more_partial_results_than_a_task_holds(
+    isa: str, images: tuple[int, int], captions: tuple[int, int]
+) -> None:
+    generator = torch.Generator().manual_seed(6)
+    sides = [torch.randn(*shape, 4, generator=generator) for shape in (images, captions)]
+    pairs = torch.cartesian_prod(*(torch.arange(len(side)) for side in sides))
+    weights = torch.randn(len(pairs), generator=generator)
+    results = []
+    for listed in (pairs, None):
+        leaves = [side.clone().requires_grad_() for side in sides]
+        with cpu_isa(isa):
+            scores = maxsim_scores(*leaves, pairs=listed, backend="cpu").flatten()
+            results.append((scores.detach(), *torch.autograd.grad(scores, leaves, weights)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_sign_of_a_zero_does_not_depend_on_the_contexts_order(isa: str) -> None:
     """Products that vanish are −0 or 0, and either may be the larger."""
