@@ -46,6 +46,13 @@ def test_a_layout_does_not_show(n_images: int, n_captions: int, direction: str, 
     sides = zip((batch.regions, batch.words), batch.lengths, strict=True)
     regions, words = (Holes.of(*side, seed) for seed, side in enumerate(sides))
     masks = {"region_mask": regions.mask, "word_mask": words.mask}
+    # Items without holes among others: read where they are, beside those that are copied.
+    some = [Holes(side.values.clone(), side.mask.clone()) for side in (regions, words)]
+    for side, values, lengths in zip(some, (batch.regions, batch.words), batch.lengths, strict=True):
+        for item in range(1, len(values), 2):
+            side.mask[item] = torch.arange(side.mask.size(1)) < lengths[item]
+            side.values[item, : values.size(1)] = values[item]
+    some_masks = {"region_mask": some[0].mask, "word_mask": some[1].mask}
 
     def spaced(side: Tensor) -> Tensor:
         """The same features as a view of wider rows, which begin anywhere."""
@@ -55,6 +62,7 @@ def test_a_layout_does_not_show(n_images: int, n_captions: int, direction: str, 
         "padded": (batch.arguments("padded"), {}),
         "list": (batch.arguments("list"), {}),
         "masks": ((regions.values, words.values), masks),
+        "some masks": ((some[0].values, some[1].values), some_masks),
         "views": ((spaced(batch.regions), spaced(batch.words), *batch.lengths), {}),
     }
     for name, (arguments, options) in forms.items():
