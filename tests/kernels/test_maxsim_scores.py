@@ -91,6 +91,7 @@ SHAPES = {
     "rows a page apart": (3, 26, 5, 1024),
     "queries of several blocks": (4, 13, 300, 1030),
     "contexts of several cachefuls": (2, 700, 3, 257),
+    "copied contexts that meet two blocks": (70, 60, 100, 16),
     "one context": (5, 1, 40, 96),
     "one query": (5, 40, 1, 96),
 }
