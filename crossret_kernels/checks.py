@@ -33,9 +33,11 @@ def checked(kind: Callable[..., Options], *values: Any) -> Options:
         return kind(*values)
     try:
         options: Options = _kept(kind, *values)
-    except TypeError:  # a value that is no key, or that the checks refuse: they tell
-        options = kind(*values)
-    return options
+    except TypeError:  # a value that is no key, or that the checks refuse: they tell, and of no other error
+        pass
+    else:
+        return options
+    return kind(*values)
 
 
 @lru_cache(typed=True)  # 1 is no flag, and equals True

@@ -188,7 +188,8 @@ def transformed() -> bool:
 
 def split_float32() -> bool:
     """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
-    return _C._get_float32_matmul_precision() != "highest"
+    # What torch.backends.mkldnn.matmul.fp32_precision returns. The older call raises where that has been set.
+    return _C._get_fp32_precision_getter("mkldnn", "matmul") in ("tf32", "bf16")
 
 
 # A constant of what torch.compile makes, which makes it anew when the precision has changed: as

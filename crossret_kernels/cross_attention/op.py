@@ -160,9 +160,10 @@ def scan_scores(
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
     autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so does "triton" always.
-    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision`` allows less than "highest":
-    "cpu" may then multiply them as three bfloat16 products of split halves, where the processor has AMX. Of each
-    similarity Σ a·b these lose no more than 2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
+    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
+    ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
+    products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
+    2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
     reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
 
     A NaN feature makes its own item's scores NaN and no others. Where a norm is exactly zero (zero vectors, a

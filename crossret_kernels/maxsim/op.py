@@ -144,9 +144,10 @@ def maxsim_scores(
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
     autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do its argmax and "triton" always.
-    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision`` allows less than "highest":
-    "cpu" may then multiply them as three bfloat16 products of split halves, where the processor has AMX. Of each
-    similarity Σ a·b these lose no more than 2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
+    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
+    ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
+    products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
+    2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
     """
     options = checked(MaxSimOptions, direction, pooling, normalize)
     check_flag("return_argmax", return_argmax)

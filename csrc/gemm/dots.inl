@@ -34,15 +34,15 @@ struct DoublePrecision {
   static void totals(Sum* sums, Total* out) { *out = V::reduce_add(*sums); }
 };
 
-// A tile: its sums, a row of either side and a vector fill the registers.
+// A tile: its sums, the rows of one side and one of the other's fit the registers.
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = V::tile_rows > 6 ? 4 : 3;
 
 // The side that comes from memory: it is passed over once, the other again and again, and meanwhile its next tile is
 // fetched; after the last one what lies at `after`.
 struct Stream {
-  bool rows;  // or columns
-  const char* after;
+  bool rows;          // or columns
+  const char* after;  // or null
 };
 
 // Fetched while a tile is made, evenly.
@@ -122,8 +122,11 @@ static void multiply_dots(const float* const* rows, int64_t n_rows, const float*
   for (int64_t o = 0; o < outer.count; ++o) {
     const int64_t end = outer.begin(o + 1);
     const float* const* const streamed = stream.rows ? rows : columns;
-    Next next{end < outer.rows ? reinterpret_cast<const char*>(streamed[end]) : stream.after, 0};
-    next.bytes = (end - outer.begin(o)) * depth * static_cast<int64_t>(sizeof(float)) / inner.count;
+    const char* const after = end < outer.rows ? reinterpret_cast<const char*>(streamed[end]) : stream.after;
+    Next next{reinterpret_cast<const char*>(streamed[0]), 0};  // what is there already
+    if (after != nullptr) {
+      next = {after, (end - outer.begin(o)) * depth * static_cast<int64_t>(sizeof(float)) / inner.count};
+    }
     for (int64_t i = 0; i < inner.count; ++i, next.data += next.bytes) {
       const int64_t x = stream.rows ? o : i, y = stream.rows ? i : o;
       const int64_t m = down.begin(x), n = across.begin(y);

@@ -157,7 +157,8 @@ struct FactorBuffers {
 };
 
 static FactorBuffers take_factor_buffers(const Operands& operands, Workspace& memory) {
-  return {memory.floats(operands.limits.rows * pad_row(operands.contexts.dim)),
+  const bool floats = operands.context_layout.kind == Elements::floats;
+  return {memory.floats(floats ? 0 : operands.limits.rows * pad_row(operands.contexts.dim)),
           memory.floats(factor_scratch(operands.most_triangular()))};
 }
 
@@ -240,9 +241,9 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
   if (block.once) stream.after = queries_after(operands, pairs, block).data;
   if (group.once) stream.after = contexts_after(operands, pairs, group).data;
   multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, stream, similarities, ld);
-  // Not before: of what comes from memory the product fetches ahead.
+  // Not before: of what comes from memory the product fetches ahead. Factors by the first block of a task alone.
   if (block.once) norms_as_given(operands, pairs, block);
-  if (group.once) make_factors(operands, pairs, group, buffers.factors);
+  if (group.once && block.column == 0) make_factors(operands, pairs, group, buffers.factors);
   for (int64_t r = 0; r < group.rows; ++r) {
     for (int64_t j = block.columns; j < round_up(block.columns, V::width); ++j) similarities[r * ld + j] = 0.0f;
   }

@@ -102,7 +102,7 @@ struct QueryBlock {
   float* panels;
   float* norms;   // of every row
   float* scales;  // where the layout is scaled
-  bool once;      // whether it is packed for one group alone: the next block's rows come from memory then
+  bool once;      // whether it is for one group alone: the next block's rows come from memory then
 };
 
 // Successive contexts of a rectangle, as the left-hand side of products: whole items, or of Sum-Max part of one.
@@ -114,7 +114,7 @@ struct ContextGroup {
   float* data;     // copied rows, where they are not read in place
   float* scales;   // of every row, where the layout is scaled
   float* factors;  // of one item behind the other, where ‖attended‖ is wanted
-  bool once;       // whether it is prepared for one task alone
+  bool once;       // whether it is for one task alone, which may then leave part of preparing it to its products
 };
 
 // What an operation that takes context items in parts has found of every column of blocks that are held together:
@@ -158,7 +158,7 @@ struct Operands {
   Layout context_layout, query_layout;
   Limits limits;
   bool factors;  // whether ‖attended‖ is wanted of the contexts
-  bool dots;     // whether products may be dot products: whether they are then shows in a score's last bits
+  bool dots;     // whether products may be dot products, whose sums differ in their last bits
 
   // How ‖Σ p c‖ of an item of n contexts is made, for so many queries (kernels.md §1): by a triangular factor U of
   // their Gram matrix, UᵀU = C Cᵀ, or, where that costs more than it saves, by the contexts themselves, ‖Cᵀp‖.
@@ -175,7 +175,8 @@ struct Operands {
            reinterpret_cast<uintptr_t>(item.rows) % 4 == 0;
   }
   // Whether those of a group's item are: all of the group by one stride, and not so far apart that the rows of a tile
-  // fall into the same few sets of the first cache. Dot products read fewer rows at a time, wherever each is.
+  // fall into the same few sets of the first cache. Dot products read fewer rows at a time, wherever each is; what they
+  // save outweighs what attended vectors then lose.
   bool in_place(const Rectangle& pairs, const ContextGroup& group, int64_t i) const {
     constexpr int64_t set_bytes = 4096;
     const Item& item = contexts.items[pairs.contexts[i]];

@@ -25,7 +25,7 @@ from tests.kernels.tolerance import ISAS
 
 PAGE = mmap.PAGESIZE
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-DIMS = (1, 3, 17, 33, 100)
+DIMS = (1, 3, 17, 33, 100, 259)
 REGION_LENGTHS, WORD_LENGTHS = (5, 1, 13), (3, 7, 1, 17)
 PADDING = 3  # rows behind the last item
 OPTIONS = [

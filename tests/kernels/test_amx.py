@@ -363,6 +363,25 @@ def test_gradients_of_split_sum_max(direction: str, isa: str) -> None:
 
 @isas
 @functions
+def test_the_precision_of_a_torch_backend(function: Callable[..., Tensor], isa: str) -> None:
+    """It allows the same, and torch no longer tells what the older call had set."""
+    batch = random_batch([17, 33, 16], [15, 20, 1], 50).to(torch.float32)
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    with cpu_isa(isa):
+        with precision("high"):
+            split = function(*batch.arguments(), backend="cpu")
+        try:
+            matmul.fp32_precision = "bf16"
+            assert torch.equal(function(*batch.arguments(), backend="cpu"), split)
+            matmul.fp32_precision = "ieee"
+            assert not torch.equal(function(*batch.arguments(), backend="cpu"), split)
+        finally:
+            matmul.fp32_precision = before
+
+
+@isas
+@functions
 @directions
 def test_what_the_precision_allows(function: Callable[..., Tensor], direction: str, isa: str) -> None:
     """ "highest" is float32, to the bits that vectors give; less than that is split, in compiled calls too."""
