@@ -173,7 +173,10 @@ def maxsim_scores(
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
     if chosen in _INDICES:
-        numbers = of_cpu[:-1] if chosen == "cpu" else (direction, normalize)
+        numbers: tuple[object, ...] = (direction, normalize)
+        if chosen == "cpu":
+            direction_code, normalize_code, _pooling_code = options.codes
+            numbers = (empty_score, split_float32(), direction_code, normalize_code)
         argmax = in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
     else:
         if width is None:
