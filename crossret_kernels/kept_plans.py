@@ -95,18 +95,31 @@ def _tables(plan: object) -> list[Tensor]:
 _kept = _Kept()
 
 
-def kept_plan(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
-    """What `make` makes of a side's lengths with these options, made at the first call with them.
+def kept_plan(kind: type[Plan], key: tuple[object, ...], device: torch.device, make: Callable[[], Plan]) -> Plan:
+    """The plan of this kind and key, which `make` makes at the first call with them.
 
     It brings tables to the device by `on_device`, on the stream of the call.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured, and there is no such plan yet.
     """
-    key = (kind, *options, *_key(side))
-    stream = _stream(side.values.device)
+    key = (kind, *key)
+    stream = _stream(device)
     found = _kept.get(key, stream)
     if not isinstance(found, kind):
+        if stream is not None and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "these lengths have no plan yet, and none can be made while a CUDA graph is captured: score features "
+                "of the same lengths once before the capture"
+            )
         found = make()
         _kept.put(key, found, stream)
     return found
+
+
+def kept_plan_of_side(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
+    """The same of a side's lengths with these options."""
+    return kept_plan(kind, (*options, *_key(side)), side.values.device, make)
 
 
 def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+_INTEGERS = ("offsets", "padded_lengths", "mask")
+
+
 @dataclass(slots=True)
 class Ragged:
     """Items of any length, as the caller laid them out: no form is copied to be scored.
@@ -172,6 +175,26 @@ class Ragged:
         if self.mask is None:
             return torch.arange(width, device=valid.device) < valid[:, None]
         return F.pad(valid, (0, width - valid.size(1)))
+
+
+def on_host(*sides: Ragged) -> tuple[Ragged, ...]:
+    """Sides whose offsets, lengths or masks are on the CPU: those of a device are waited for, once for all sides."""
+    given = [(side.offsets, side.padded_lengths, side.mask) for side in sides]
+    there = [x for integers in given for x in integers if x is not None and not x.is_cpu]
+    if not there:
+        return sides
+    joined = torch.cat([x.flatten().to(torch.int64) for x in there]).cpu()
+    parts = iter(joined.split([x.numel() for x in there]))
+    return tuple(
+        replace(
+            side,
+            **{
+                name: x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype)
+                for name, x in zip(_INTEGERS, integers, strict=True)
+            },
+        )
+        for side, integers in zip(sides, given, strict=True)
+    )
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ def define_scores(
         _define(scores, f"({tensors}, {options}) -> Tensor", _fake_scores(operands), plain)
         _define(backward, f"({arguments}) -> ({made})", _fake_gradients(differentiable), plain)
         if module is not None:
-            _implement(scores, module, "scores")
-            _implement(backward, module, "gradients")
+            _implement(scores, f"{module}.forward", "scores")
+            _implement(backward, f"{module}.backward", "gradients")
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)])

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.kept_plans import kept_plan_of_side, on_device
 from crossret_kernels.ragged import Ragged
 
 EMPTY = -1
@@ -164,7 +164,7 @@ def tiles_of(side: Ragged, size: int, segments: int) -> TilePlan:
     def make() -> TilePlan:
         return plan_tiles(lengths_of(side), first_rows_of(side), size, segments, side.values.device)
 
-    return kept_plan(TilePlan, (size, segments), side, make)
+    return kept_plan_of_side(TilePlan, (size, segments), side, make)
 
 
 def items_of(side: Ragged) -> ItemTable:
@@ -175,4 +175,4 @@ def items_of(side: Ragged) -> ItemTable:
         first_rows, rows = on_device(side.values.device, first_rows_of(side), lengths)
         return ItemTable(first_rows, rows, int(lengths.max(initial=1)))
 
-    return kept_plan(ItemTable, (), side, make)
+    return kept_plan_of_side(ItemTable, (), side, make)

@@ -14,16 +14,15 @@ from crossret_kernels.cross_attention.reference import scan_attention_reference,
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
 from crossret_kernels.registration import (
     NATIVE_OPTIONS,
-    UNMASKED_SIDES,
     define_listed,
     define_scores,
     split_float32,
-    unmasked,
 )
-from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals, shape_scores
+from crossret_kernels.ragged import on_host
+from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = (
-    "str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
+    "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
     "bool normalize"
 )
 _CPU_OPTIONS = (
@@ -31,9 +30,7 @@ _CPU_OPTIONS = (
 )
 _CPU = define_scores("scan_scores", _CPU_OPTIONS)
 _LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
-_TRITON = unmasked(
-    define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton", UNMASKED_SIDES)
-)
+_TRITON = define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton")
 
 
 @overload
@@ -193,13 +190,14 @@ def scan_scores(
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
+    chosen = select_backend(backend, device, dtype)
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
     elif chosen == "triton":
         numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
-        scores = in_slices(_TRITON, images, captions, selected, numbers)
+        sides = on_host(images, captions)
+        scores = in_slices(_TRITON, *sides, selected, (empty_score, *numbers))
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         listed_pairs = None if selected is None else selected.listed()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.kept_plans import kept_plan_of_side, on_device
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import EMPTY, Ints, first_rows_of, lengths_of
 
@@ -82,4 +82,4 @@ def groups_of(side: Ragged, columns: int, depth: int, window: int, n_tiles: int)
         table = np.stack([first_rows_of(side)[readable], lengths[readable], slots], -1)
         return ItemGroups(abreast.bit_length() - 1, *on_device(side.values.device, table))
 
-    return kept_plan(ItemGroups, (columns, depth, window, magnitude), side, make)
+    return kept_plan_of_side(ItemGroups, (columns, depth, window, magnitude), side, make)

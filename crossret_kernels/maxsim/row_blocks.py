@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.kept_plans import kept_plan_of_side, on_device
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.tile_plan import Ints, first_rows_of, lengths_of
 
@@ -82,7 +82,7 @@ def blocks_of(side: Ragged, largest: int) -> RowBlocks:
         table_there, borders_there = on_device(side.values.device, table, borders)
         return RowBlocks(size, table_there, borders_there, borders)
 
-    return kept_plan(RowBlocks, (largest,), side, make)
+    return kept_plan_of_side(RowBlocks, (largest,), side, make)
 
 
 def valid_rows_of(side: Ragged) -> ValidRows:
@@ -96,4 +96,4 @@ def valid_rows_of(side: Ragged) -> ValidRows:
         rows_there, items_there, starts_there = on_device(side.values.device, rows, items, starts)
         return ValidRows(rows_there, items_there, starts_there, len(items))
 
-    return kept_plan(ValidRows, (), side, make)
+    return kept_plan_of_side(ValidRows, (), side, make)

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from crossret_kernels.kept_plans import kept_plan
+from crossret_kernels.kept_plans import kept_plan_of_side
 from crossret_kernels.maxsim.item_groups import ItemGroups, groups_of
 from crossret_kernels.maxsim.triton_kernels import best_of_items, best_of_tiles
 from crossret_kernels.tile_plan import fill_of, lengths_of
-from crossret_kernels.triton_launch import Side, launch, precisions, slots_for
+from crossret_kernels.maxsim.sides import Side, launch, precisions, slots_for
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
 LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full
@@ -101,7 +101,7 @@ class Call:
         usual = min(slots_for(longest if self.by_items else max(longest, n_rows), 16), LARGEST_TILE)
         if self.by_items or not larger or n_rows <= LARGEST_TILE:
             return usual
-        return kept_plan(int, (usual, LARGER_TILE), self.queries.ragged, self._better_filled)
+        return kept_plan_of_side(int, (usual, LARGER_TILE), self.queries.ragged, self._better_filled)
 
     def _better_filled(self) -> int:
         lengths = lengths_of(self.queries.ragged)

@@ -1,0 +1,357 @@
+"""One call of stacked cross attention in Triton: its sides, options and plan; rows packed for the kernels."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.triton_launch import Constants, constants_for, launch, precisions
+from crossret_kernels.triton_sides import HostSide
+
+TILE = 128  # rows of queries that a program attends with, at most
+BLOCK = 64  # contexts that it attends to at a time
+LEAST = 16  # the least side of a product in Triton
+MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it part empty
+LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
+MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
+PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
+STEP = 64  # rows are packed to a multiple of it, so that products take no masks
+
+
+class Packed(NamedTuple):
+    """A run of one side as kernels read it.
+
+    Attributes:
+        rows: (rows, D) without gaps, D rounded up to `STEP`; what was not finite is zero.
+        norms: (rows,) float32, NaN where a row was not finite.
+        powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
+        items: (items, 2) int32, first row and number of rows.
+        broken: (items,) int32 of contexts, whether one of an item's rows was not finite.
+    """
+
+    rows: Tensor
+    norms: Tensor
+    powers: Tensor
+    items: Tensor
+    broken: Tensor
+
+
+class Numbers(NamedTuple):
+    """Options that kernels are not compiled for."""
+
+    slope: float
+    lambda_softmax: float
+    lambda_lse: float
+    empty_score: float
+
+
+class Source(NamedTuple):
+    """Where a side's rows lie, and which of them a run takes: items from `first` on, or of listed pairs a column.
+
+    Attributes:
+        item_stride, row_stride: elements, counted in UNIT.
+        slots: rows that a listed item takes.
+    """
+
+    item_stride: int
+    row_stride: int
+    first: int
+    slots: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What lengths of both sides come to, on the device and on the host.
+
+    Attributes:
+        starts: of contexts and of queries, (items + 1,) int32, where their rows begin among all of their side.
+        places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
+        tiles: (tiles + 1, 2) int32 of queries: first row, first item.
+        tile_rows, tile_items: the same on the host.
+    """
+
+    starts: tuple[Tensor, Tensor]
+    places: tuple[Tensor, Tensor]
+    tiles: Tensor
+    tile_rows: list[int]
+    tile_items: list[int]
+
+    @classmethod
+    def of(cls, contexts: HostSide, queries: HostSide, tile: int, most: int, device: torch.device) -> Plan:
+        rows, items = tiles_of(queries, tile, most)
+        tables = [contexts.starts, queries.starts, np.array([rows, items], np.int32).T]
+        tables += [side.places for side in (contexts, queries) if side.places is not None]
+        of_contexts, of_queries, tiles, *rest = on_device(device, *tables)
+        places = iter(rest)
+        found = tuple(
+            starts if side.places is None else next(places)
+            for side, starts in ((contexts, of_contexts), (queries, of_queries))
+        )
+        return cls((of_contexts, of_queries), (found[0], found[1]), tiles, rows, items)
+
+
+def tiles_of(side: HostSide, size: int, most: int) -> tuple[list[int], list[int]]:
+    """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
+
+    Where an item has more rows than that, tiles hold a piece of one item each.
+    """
+    starts = side.starts
+    if side.longest > size:
+        pieces = np.maximum(-(-side.lengths // size), 1)
+        items = np.repeat(np.arange(len(pieces)), pieces)
+        within = np.arange(len(items)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        rows = starts[items] + within * size
+        return [*rows.tolist(), int(starts[-1])], [*items.tolist(), len(pieces)]
+    every = starts.tolist()
+    items = [0]
+    last, item = len(every) - 1, 0
+    while item < last:
+        item = min(bisect_right(every, every[item] + size) - 1, item + most, last)
+        items.append(item)
+    return [every[item] for item in items], items
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, its sides as contexts and queries.
+
+    Attributes:
+        sides: the attended and the attending side.
+        pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
+        options: of the scores.
+        numbers: what kernels take of them.
+    """
+
+    contexts: HostSide
+    queries: HostSide
+    pairs: Tensor | None
+    options: CrossAttentionOptions
+    numbers: Numbers
+
+    @classmethod
+    def of(cls, *arguments: Any) -> Call:
+        """From what the operation `crossret::scan_scores_triton` takes."""
+        empty = arguments[9]
+        images = HostSide.of(*arguments[:4], may_be_empty=empty is not None)
+        captions = HostSide.of(*arguments[4:8], may_be_empty=empty is not None)
+        pairs, options = arguments[8], CrossAttentionOptions(*arguments[10:17])
+        contexts, queries = (images, captions) if options.direction == "t2i" else (captions, images)
+        numbers = Numbers(
+            options.clip_slope, options.lambda_softmax, options.lambda_lse, 0.0 if empty is None else float(empty)
+        )
+        return cls(contexts, queries, None if pairs is None else pairs.contiguous(), options, numbers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.contexts.features.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.contexts.features.dtype
+
+    @property
+    def context_column(self) -> int:
+        """Of a pair."""
+        return 0 if self.options.direction == "t2i" else 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the scores."""
+        if self.pairs is not None:
+            return (self.pairs.size(0),)
+        n = len(self.contexts), len(self.queries)
+        return n if self.context_column == 0 else n[::-1]
+
+    @cached_property
+    def dim(self) -> int:
+        """D of packed rows."""
+        return -(-self.contexts.features.size(-1) // STEP) * STEP
+
+    @cached_property
+    def tile(self) -> int:
+        """Rows of queries in a tile."""
+        rows = self.queries.longest if self.pairs is not None else self.queries.n_rows
+        return min(TILE, power_above(rows))
+
+    @cached_property
+    def block(self) -> int:
+        """Contexts in a block."""
+        return min(BLOCK, power_above(self.contexts.longest))
+
+    @property
+    def long(self) -> bool:
+        """Whether queries' items take several tiles."""
+        return self.queries.longest > self.tile
+
+    @property
+    def wide(self) -> bool:
+        """Whether contexts' items take several blocks."""
+        return self.contexts.longest > self.block
+
+    @cached_property
+    def most_items(self) -> int:
+        """Places for items of queries in a tile."""
+        if self.pairs is not None or self.long:
+            return LEAST
+        return min(MOST_ITEMS, power_above(-(-self.tile * len(self.queries) // max(self.queries.n_rows, 1))))
+
+    @cached_property
+    def plan(self) -> Plan:
+        contexts, queries, tile, most = self.contexts, self.queries, self.tile, self.most_items
+        key = (self.device, tile, most, contexts.key, queries.key)
+        return kept_plan(Plan, key, self.device, lambda: Plan.of(contexts, queries, tile, most, self.device))
+
+    @cached_property
+    def constants(self) -> Constants:
+        """What the kernels of the call are compiled for, but for what tells one side from the other."""
+        options, dtype = self.options, self.dtype
+        main, fine = precisions(dtype)
+        kind = (
+            self.device, dtype, main, self.contexts.features.size(-1), options.codes[2:4], options.lambda_softmax,
+            options.pooling, options.normalize, self.pairs is None, self.tile, self.block, self.most_items, self.long,
+            self.wide,
+        )  # fmt: skip
+        return constants_for(("scan", *kind), lambda: self._constants(main, fine))
+
+    def _constants(self, main: str, fine: str) -> dict[str, Any]:
+        options = self.options
+        free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
+        dim = self.contexts.features.size(-1)
+        return {
+            "CLIPS": options.clips,
+            "NORM": options.norm,
+            "SHIFTED": not free,
+            "NORMALIZE": options.normalize,
+            "POOLING": options.pooling,
+            "LISTED": self.pairs is not None,
+            "LONG": self.long,
+            "WIDE": self.wide,
+            "FUSED": False,
+            "SAVE": False,
+            "G": self.most_items,
+            "D": self.dim,
+            "N": self.tile,
+            "C": self.block,
+            "K": 64 if self.dtype != torch.float32 else 32 if main == "tf32" else 16,
+            "MAIN": main,
+            "FINE": fine,
+            "DIM": dim,
+            "WIDTH": power_above(self.dim),
+            "ROWS": max(1, PACKED_ELEMENTS // power_above(self.dim)),
+        }
+
+    def constants_of(self, dtype: torch.dtype) -> Constants:
+        """The same of kernels that read rows packed in this dtype."""
+        narrow = 32 if dtype == torch.float32 else 64
+        return self.constants.having(ELEMENT=dtype, K=min(narrow, self.constants.values["K"]))
+
+    def store_constants(self, side: HostSide, dtype: torch.dtype) -> Constants:
+        """The same of kernels that copy rows of a side to what is packed in this dtype, or back."""
+        return self.constants_of(dtype).having(
+            PACKED=side.packed, MASKED=side.places is not None, UNIT=side.unit, FAR=side.far
+        )
+
+    def pack(self, of_contexts: bool, first: int, count: int, n_rows: int, dtype: torch.dtype) -> Packed:
+        """A run of `count` items from `first` on, of listed pairs their items, as `n_rows` rows of this dtype."""
+        side = self.contexts if of_contexts else self.queries
+        own = 0 if of_contexts else 1
+        starts, places = self.plan.starts[own], self.plan.places[own]
+        # A row more than there are, so that the last item's first row exists if it is empty.
+        rows = torch.empty(n_rows + 1, self.dim, dtype=dtype, device=self.device)
+        norms = torch.empty(2, aligned(n_rows + 1), dtype=torch.float32, device=self.device)
+        items = torch.empty(aligned(2 * count) + count, dtype=torch.int32, device=self.device)
+        packed = Packed(rows, norms[0], norms[1], items, items[aligned(2 * count) :])
+        column = self.context_column if of_contexts else 1 - self.context_column
+        unit = side.unit
+        constants = self.store_constants(side, dtype)
+        source = Source(side.item_stride // unit, side.row_stride // unit, first, side.longest, column)
+        blocks = -(-side.longest // constants.values["ROWS"])
+        launch(
+            pack_rows, (count, max(1, blocks), 1),
+            (side.features, starts, places, starts if self.pairs is None else self.pairs, packed, source), constants,
+        )  # fmt: skip
+        return packed
+
+
+def aligned(count: int) -> int:
+    """As many numbers of four bytes or more, so that what follows begins at a multiple of 16."""
+    return -(-count // 4) * 4
+
+
+def power_above(count: int) -> int:
+    """The least power of two that is not below it, nor below what products in Triton take."""
+    return max(LEAST, 1 << max(count - 1, 0).bit_length())
+
+
+@triton.jit
+def row_offsets(place, item, start, source, PACKED: tl.constexpr):
+    """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
+    offsets = place.to(tl.int64) * source.row_stride
+    if PACKED:
+        return offsets + start.to(tl.int64) * source.row_stride
+    return offsets + item * source.item_stride
+
+
+@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["features"])
+def pack_rows(
+    features, starts, places, pairs, packed, source,
+    PACKED: tl.constexpr, MASKED: tl.constexpr, LISTED: tl.constexpr, NORMALIZE: tl.constexpr, UNIT: tl.constexpr,
+    DIM: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Copies ROWS rows of an item into a run, with their lengths; zeros and NaN of rows that are not finite.
+
+    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing.
+    """
+    number = tl.program_id(0)
+    if LISTED:
+        item = tl.load(pairs + 2 * (source.first + number.to(tl.int64)) + source.column)
+        first = number * source.slots
+    else:
+        item = (source.first + number).to(tl.int64)
+        first = tl.load(starts + item) - tl.load(starts + source.first)
+    start = tl.load(starts + item)
+    count = tl.load(starts + item + 1) - start
+    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    there = r < count
+    if tl.program_id(1) == 0:
+        tl.store(packed.items + 2 * number, first)
+        tl.store(packed.items + 2 * number + 1, count)
+    place = r
+    if MASKED:
+        place = tl.load(places + start + r, mask=there, other=0)
+    offsets = row_offsets(place, item, start, source, PACKED) * UNIT
+    d = tl.arange(0, WIDTH)
+    x = tl.load(features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < DIM)[None, :], other=0.0)
+    x = x.to(tl.float32)
+    largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 1)  # what a maximum with NaN is differs by version
+    fine = largest < float("inf")
+    x = tl.where(fine[:, None], x, 0.0)
+    scale = tl.where(fine & (largest > 0), largest, 1.0)  # so that squares neither overflow nor vanish
+    norms = scale * tl.sqrt(tl.sum((x / scale[:, None]) * (x / scale[:, None]), 1))
+    if NORMALIZE:
+        fine = fine & (norms < float("inf"))
+        norms = tl.where(norms >= 2.0**-126, norms, 0.0)
+        exponent = norms.to(tl.int32, bitcast=True) & 0x7F800000
+        power = tl.where(norms > 0, (0x7F000000 - exponent).to(tl.float32, bitcast=True), 0.0)
+        norms, x = norms * power, x * power[:, None]
+        tl.store(packed.powers + first + r, power, mask=there)
+    else:
+        fine = fine & (norms < MOST_LENGTH)
+        norms = tl.where(norms >= 2.0**-126, norms, 0.0)
+    x = tl.where(fine[:, None], x, 0.0)
+    kept = r < (source.slots if LISTED else count)
+    cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
+    tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
+    tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

@@ -1,0 +1,290 @@
+"""Runs of items, or of listed pairs, whose similarities and packed rows fit a bounded workspace; their products."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels.cross_attention.triton.call import Call, Packed
+from crossret_kernels.triton_launch import Constants
+
+CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
+ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
+GRAM_BYTES = 24 * 2**20
+LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
+PLANES = 6  # of values of every row of queries to an item of contexts, beside its similarities
+FUSED_CELLS = 2**20  # of a call that is too small to fill a GPU: its similarities stay on the chip
+PITCH = 16  # rows of S begin at multiples of it
+
+
+class Sizes(NamedTuple):
+    """Of a run, all int32.
+
+    Attributes:
+        n_contexts, n_queries: items.
+        context_rows: rows of contexts.
+        pitch: of S, in sixteens.
+        plane: of statistics.
+        kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
+        gram_pitch: of Gram matrices.
+        first_tile: of the plan.
+        pieces: tiles of a listed pair.
+        query_slots, context_slots: rows of a listed pair's items.
+    """
+
+    n_contexts: int
+    n_queries: int
+    context_rows: int
+    pitch: int
+    plane: int
+    kept_pitch: int
+    kept_plane: int
+    gram_pitch: int
+    first_tile: int
+    pieces: int
+    query_slots: int
+    context_slots: int
+
+
+class ScoreStrides(NamedTuple):
+    """Where a run's scores stand among all: of listed pairs from `first` on."""
+
+    first: int
+    first_context: int
+    first_query: int
+    context: int
+    query: int
+
+
+@dataclass
+class Run:
+    """Some items of contexts against some tiles of queries, or some listed pairs.
+
+    Attributes:
+        call: it belongs to.
+        contexts, queries: packed.
+        first_context, first_query: items, among all of their side; of listed pairs the first pair.
+        n_contexts, n_queries, n_tiles: how many there are.
+        context_rows, query_rows: likewise.
+        first_tile: of the plan.
+        fused: whether similarities stay on the chip.
+    """
+
+    call: Call
+    contexts: Packed
+    queries: Packed
+    first_context: int
+    first_query: int
+    n_contexts: int
+    n_queries: int
+    n_tiles: int
+    context_rows: int
+    query_rows: int
+    first_tile: int
+    fused: bool
+
+    @property
+    def listed(self) -> bool:
+        return self.call.pairs is not None
+
+    @cached_property
+    def constants(self) -> Constants:
+        return self.call.constants_of(self.contexts.rows.dtype).having(FUSED=self.fused)
+
+    @cached_property
+    def saving(self) -> Constants:
+        return self.constants.having(SAVE=True)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        call = self.call
+        columns = call.queries.longest if self.listed else self.query_rows
+        kept = 0 if self.listed else self.query_rows
+        return Sizes(
+            self.n_contexts, self.n_queries, self.context_rows, -(-columns // PITCH), self.context_rows * self.n_queries,
+            kept, self.query_rows * (1 if self.listed else self.n_contexts), gram_pitch(call), self.first_tile,
+            max(1, -(-call.queries.longest // call.tile)), call.queries.longest, call.contexts.longest,
+        )  # fmt: skip
+
+    @property
+    def pulls_pitch(self) -> int:
+        """Tiles that an item of queries may take part in."""
+        return self.sizes.pieces if self.listed else self.n_tiles
+
+    @property
+    def gram_blocks(self) -> int:
+        return -(-gram_pitch(self.call) // self.call.block)
+
+    @property
+    def context_blocks(self) -> int:
+        rows = self.sizes.context_slots if self.listed else self.context_rows
+        return -(-rows // self.call.block)
+
+    @cached_property
+    def similarities(self) -> Tensor:
+        """Room for the products of all rows, (rows of contexts, pitch)."""
+        return self._empty(1 if self.fused else self.context_rows * self.sizes.pitch * PITCH)
+
+    @cached_property
+    def grams(self) -> Tensor:
+        return self._empty(self.n_contexts * gram_pitch(self.call) ** 2)
+
+    @cached_property
+    def statistics(self) -> Tensor:
+        return self._empty(2 * self.sizes.plane if self.call.long else 1)
+
+    @cached_property
+    def kept(self) -> Tensor:
+        return self._empty(PLANES * self.sizes.kept_plane)
+
+    def _empty(self, count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.float32, device=self.call.device)
+
+    def score_strides(self, scores: Tensor) -> ScoreStrides:
+        if self.listed:
+            return ScoreStrides(self.first_context, 0, 0, scores.stride(0), 0)
+        column = self.call.context_column
+        return ScoreStrides(
+            0, self.first_context, self.first_query, scores.stride(column), scores.stride(1 - column)
+        )  # fmt: skip
+
+    def matrix(self, cells: Tensor) -> Tensor:
+        """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
+        rows = cells.view(-1, self.sizes.pitch * PITCH)
+        if self.listed:
+            return rows.view(self.n_contexts, self.sizes.context_slots, -1)[:, :, : self.sizes.query_slots]
+        return rows[:, : self.query_rows]
+
+    def rows_of(self, side: Packed) -> Tensor:
+        """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
+        rows = side.rows[:-1]
+        return rows.view(self.n_contexts, -1, rows.size(1)) if self.listed else rows
+
+    def multiply(self) -> None:
+        """S = C Qᵀ."""
+        multiply(self.rows_of(self.contexts), self.rows_of(self.queries).mT, self.matrix(self.similarities))
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """The float32 product of two matrices, or of batches of them."""
+    product = torch.mm if left.dim() == 2 else torch.bmm
+    if left.is_cpu:  # Triton's interpreter is at work; there is no product of halves with sums in float32
+        product(left.float(), right.float(), out=out)
+    elif left.dtype == torch.float32:
+        product(left, right, out=out)
+    else:
+        product(left, right, torch.float32, out=out)
+
+
+def gram_pitch(call: Call) -> int:
+    return -(-max(call.contexts.longest, 1) // PITCH) * PITCH
+
+
+class Parts(NamedTuple):
+    """Bounds of parts: of contexts in items, of queries in tiles."""
+
+    contexts: list[int]
+    queries: list[int]
+
+
+def parts_of(call: Call, apart: bool) -> Parts:
+    """Both sides in parts that fit; `apart` says that gradients of similarities do not take their place."""
+    plan, contexts, queries = call.plan, call.contexts, call.queries
+    most_cells = CELL_BYTES // (8 if apart else 4)
+    most_rows = max(1, ROW_BYTES // (4 * call.dim))
+    weights = contexts.n_rows + PLANES * len(contexts)
+    most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
+    most_contexts = max(1, min(most_rows, most_cells // most_queries))
+    most_items = max(1, GRAM_BYTES // (4 * gram_pitch(call) ** 2))
+    if weights <= most_contexts and len(contexts) <= most_items:
+        bounds = [0, len(contexts)]
+    else:
+        ends = contexts.starts + PLANES * np.arange(len(contexts) + 1)
+        bounds = parted(ends.tolist(), most_contexts, most_items)
+    if queries.n_rows <= most_queries:
+        return Parts(bounds, [0, len(plan.tile_rows) - 1])
+    if not call.long:
+        return Parts(bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows)))
+    items = parted(queries.starts.tolist(), most_queries, len(queries))  # whose pieces stay together
+    return Parts(bounds, [bisect_left(plan.tile_items, item) for item in items])
+
+
+def parted(ends: list[int], most: int, most_items: int) -> list[int]:
+    """Bounds of parts of successive items that end there: of so much, and so many items, at most, one at least."""
+    bounds = [0]
+    while bounds[-1] < len(ends) - 1:
+        first = bounds[-1]
+        last = bisect_right(ends, ends[first] + most) - 1
+        bounds.append(min(max(last, first + 1), first + most_items, len(ends) - 1))
+    return bounds
+
+
+def runs_of(call: Call, fusable: bool = True) -> Iterator[Run]:
+    """All runs of a call's forward pass, contexts packed once and queries once for each part of those."""
+    if call.pairs is not None:
+        yield from listed_runs(call, call.dtype, LISTED_BYTES)
+        return
+    parts = parts_of(call, apart=False)
+    single = len(parts.contexts) == len(parts.queries) == 2
+    cells = call.contexts.n_rows * call.queries.n_rows
+    fused = fusable and single and cells <= FUSED_CELLS and not (call.long or call.wide)
+    queries = None
+    for own in zip(parts.contexts, parts.contexts[1:], strict=False):
+        contexts = pack_contexts(call, own, call.dtype)
+        for tiles in zip(parts.queries, parts.queries[1:], strict=False):
+            if queries is None or len(parts.queries) > 2:
+                queries = pack_queries(call, tiles, call.dtype)
+            yield dense_run(call, contexts, queries, own, tiles, fused)
+
+
+def pack_contexts(call: Call, own: tuple[int, int], dtype: torch.dtype) -> Packed:
+    """A part of the contexts' items."""
+    starts = call.contexts.starts
+    return call.pack(True, own[0], own[1] - own[0], int(starts[own[1]] - starts[own[0]]), dtype)
+
+
+def pack_queries(call: Call, tiles: tuple[int, int], dtype: torch.dtype) -> Packed:
+    """The queries' items of a part of the tiles."""
+    first, last = query_items(call, tiles)
+    starts = call.queries.starts
+    return call.pack(False, first, last - first, int(starts[last] - starts[first]), dtype)
+
+
+def query_items(call: Call, tiles: tuple[int, int]) -> tuple[int, int]:
+    """First of the items of these tiles, and the one behind them; those of a long one's pieces stay together."""
+    plan = call.plan
+    return plan.tile_items[tiles[0]], plan.tile_items[tiles[1]]
+
+
+def dense_run(
+    call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int], fused: bool
+) -> Run:
+    """The run of all pairs of these parts."""
+    first_query, last_query = query_items(call, tiles)
+    return Run(
+        call, contexts, queries, own[0], first_query, own[1] - own[0], last_query - first_query, tiles[1] - tiles[0],
+        contexts.rows.size(0) - 1, queries.rows.size(0) - 1, tiles[0], fused,
+    )  # fmt: skip
+
+
+def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
+    """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
+    assert call.pairs is not None
+    rows = call.contexts.longest, call.queries.longest
+    cells = rows[0] * -(-rows[1] // PITCH) * PITCH
+    of_pair = sum(rows) * (call.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch(call) ** 2 + PLANES * rows[1])
+    most = max(1, most_bytes // of_pair)
+    for first in range(0, call.pairs.size(0), most):
+        count = min(most, call.pairs.size(0) - first)
+        packed = [call.pack(own, first, count, count * n, dtype) for own, n in zip((True, False), rows, strict=True)]
+        pieces = max(1, -(-rows[1] // call.tile))
+        yield Run(
+            call, *packed, first, first, count, count, count * pieces, count * rows[0], count * rows[1], 0, False
+        )  # fmt: skip
