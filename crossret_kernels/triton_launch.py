@@ -1,72 +1,49 @@
-"""Launching Triton kernels at little cost to the host: what was compiled is kept with what it was compiled for."""
+"""Launching Triton kernels at little cost to the host: what was compiled is kept by what it was compiled for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 
 from crossret_kernels.backends import INTERPRETED
 
-
-class Constants:
-    """What kernels of a call are compiled for, by name, and those that were.
-
-    One is made for every kind of call (`constants_for`): whatever Triton would compile a kernel anew for, dtypes and
-    the device included, has to be part of what tells kinds apart. Sizes that change from call to call are kernels'
-    `do_not_specialize`. Compile-time constants stand last in a kernel's signature.
-    """
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
-        self._handles: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
-        self._variants: dict[tuple[Any, ...], Constants] = {}
-
-    def having(self, **changed: Any) -> Constants:
-        """The same with some values changed or added."""
-        key = tuple(changed.items())
-        found = self._variants.get(key)
-        if found is None:
-            found = self._variants[key] = Constants(self.values | changed)
-        return found
-
-    def of(self, kernel: Any) -> dict[str, Any]:
-        """Those that a kernel takes."""
-        return {name: value for name, value in self.values.items() if name in kernel.arg_names}
-
-    def handle(self, kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], warps: int) -> Any:
-        """(The kernel as compiled, its constants in their order), compiled at the first launch with these constants."""
-        found = self._handles.get(kernel)
-        if found is None:
-            own = self.of(kernel)
-            ordered = tuple(own[name] for name in kernel.arg_names if name in own)
-            # Multiplications and additions are fused, which versions of Triton disagree on by default.
-            compiled = kernel.warmup(*arguments, grid=grid, enable_fp_fusion=True, num_warps=warps, **own)
-            found = self._handles[kernel] = compiled, ordered
-        return found
-
-
-_kinds: dict[Hashable, Constants] = {}
-
-
-def constants_for(kind: Hashable, make: Callable[[], dict[str, Any]]) -> Constants:
-    """The constants of a kind of call, made at the first of them."""
-    found = _kinds.get(kind)
-    if found is None:
-        found = _kinds[kind] = Constants(make())
-    return found
+_compiled: dict[Hashable, Any] = {}
 
 
 def launch(
-    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], constants: Constants, warps: int = 4
+    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, key: Hashable, warps: int = 4
 ) -> None:
-    """Launches a kernel on the current stream; `warps` goes with the kernel, as constants do."""
+    """Launches a kernel on the current stream.
+
+    Triton would look at every argument at every launch, for ten times as long. So what tells compiled kernels apart is
+    named: all else, sizes that change from call to call above all, is among a kernel's `do_not_specialize`.
+
+    Args:
+        kernel: what Triton compiles; KIND is the last of its parameters.
+        grid: of programs.
+        arguments: the others; tensors are not empty, and begin at multiples of 16 bytes where the kernel's parameters
+            do not except them.
+        kind: a named tuple of compile-time constants, the kernel's KIND.
+        key: what a compiled kernel depends on besides: the device and the tensors' dtypes.
+        warps: of a program; goes with kernel and kind.
+    """
     if INTERPRETED:
-        kernel[grid](*arguments, **constants.of(kernel))
+        kernel[grid](*arguments, KIND=kind)
         return
-    compiled, ordered = constants.handle(kernel, grid, arguments, warps)
-    compiled[grid](*arguments, *ordered)
+    found = _compiled.get((kernel, kind, key, warps))
+    if found is None:
+        found = _compiled[kernel, kind, key, warps] = compiled(kernel, grid, arguments, kind, warps)
+    found[grid](*arguments, kind)
+
+
+def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int) -> Any:
+    """The kernel compiled for arguments like these, for the current device.
+
+    Multiplications and additions are fused, which versions of Triton disagree on by default.
+    """
+    return kernel.warmup(*arguments, KIND=kind, grid=grid, num_warps=warps, enable_fp_fusion=True)
 
 
 def precisions(dtype: torch.dtype) -> tuple[str, str]:
