@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 _INTEGERS = ("offsets", "padded_lengths", "mask")
 
 

@@ -12,13 +12,13 @@ from crossret_kernels.cross_attention.chunked import scan_attention_chunked, sca
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.ragged import on_host
 from crossret_kernels.registration import (
     NATIVE_OPTIONS,
     define_listed,
     define_scores,
     split_float32,
 )
-from crossret_kernels.ragged import on_host
 from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = (

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from crossret_kernels.kept_plans import kept_plan_of_side
 from crossret_kernels.maxsim.item_groups import ItemGroups, groups_of
+from crossret_kernels.maxsim.sides import Side, launch, precisions, slots_for
 from crossret_kernels.maxsim.triton_kernels import best_of_items, best_of_tiles
 from crossret_kernels.tile_plan import fill_of, lengths_of
-from crossret_kernels.maxsim.sides import Side, launch, precisions, slots_for
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
 LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.maxsim.row_blocks import RowBlocks, ValidRows, blocks_of, valid_rows_of
+from crossret_kernels.maxsim.sides import Side, launch, precisions, slots_for
 from crossret_kernels.maxsim.triton import Call, Places, find
 from crossret_kernels.maxsim.triton_backward import context_gradients, query_gradients, sum_of_runs
-from crossret_kernels.maxsim.sides import Side, launch, precisions, slots_for
 
 WORKSPACE_BYTES = 64 * 2**20
 PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each

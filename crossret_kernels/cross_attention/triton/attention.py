@@ -1,9 +1,8 @@
 """Stacked cross attention of one tile in Triton: queries of whole items by contexts of one item (kernels.md §1).
 
-Queries are a tile's rows and contexts its columns, in both directions. MAIN is the precision of products of features,
-FINE that of the products after them. What each item of queries has of a context is shared out, and summed up, by
-products with a 0/1 matrix, so that items of any lengths stand in a tile side by side; all that passes through them is
-finite, as `pack` sees to.
+Queries are a tile's rows and contexts its columns, in both directions. What each item of queries has of a context is
+shared out, and summed up, by products with a 0/1 matrix, so that items of any lengths stand in a tile side by side; all
+that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.Inputs`, KIND a `call.Kind`.
 """
 
 import triton
@@ -14,13 +13,9 @@ from crossret_kernels.triton_tiles import bounded, inverse, product, share_left
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
 MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
-MOST_COSINE = tl.constexpr(2.0)
-MOST_FACTOR = tl.constexpr(1e30)  # what factors of gradients are held within, so that 0/1 products meet no 0 × ∞
-# Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
-CANCELLED = tl.constexpr(0.25)
-TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
-# exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five.
-LOG2_E = tl.constexpr(1.4426950408889634)
+LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five
+# Planes of what is kept of every item of contexts and row of queries (`forward.attend`).
+OF_PRODUCTS, OF_SQUARES, MEAN, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 6))
 
 
 @triton.jit
@@ -30,73 +25,86 @@ def wide(index):
 
 
 @triton.jit
-def query_tile(number, tiles, queries, sizes, N: tl.constexpr, LONG: tl.constexpr, LISTED: tl.constexpr):
-    """(first item of a run, how many there are, first row, how many, column of S where they begin) of a tile.
-
-    Tiles hold whole items, or LONG a piece of one. Those of listed pairs hold one pair's.
-    """
-    if LISTED:
-        item = number // sizes.pieces
-        start = number % sizes.pieces * N
-        row = item * sizes.query_slots + start
-        n_rows = tl.load(queries.items + 2 * item + 1) - start
-        return item, 1, row, tl.maximum(tl.minimum(n_rows, N), 0), start
-    run = tiles + 2 * sizes.first_tile
-    tile = run + 2 * number
-    row = tl.load(tile) - tl.load(run)
-    item = tl.load(tile + 1)
-    n_items = 1 if LONG else tl.load(tile + 3) - item
-    return item - tl.load(run + 1), n_items, row, tl.load(tile + 2) - tl.load(tile), row
+def item_of(side, item):
+    """(first row, number of rows) of an item."""
+    return tl.load(side.items + 2 * item), tl.load(side.items + 2 * item + 1)
 
 
 @triton.jit
-def membership(rows, queries, first_item, n_items, G: tl.constexpr):
-    """(rows, G): 1 where the row is one of the item's, else 0."""
-    g = tl.arange(0, G)
-    items = queries.items + 2 * (first_item + g)
-    first = tl.load(items, mask=g < n_items, other=0)
-    count = tl.load(items + 1, mask=g < n_items, other=0)
-    return ((rows[:, None] >= first[None, :]) & (rows[:, None] < (first + count)[None, :])).to(tl.float32)
-
-
-@triton.jit
-def row_lengths(side, rows, inside, NORMALIZE: tl.constexpr):
+def row_lengths(side, rows, inside, KIND: tl.constexpr):
     """(‖x‖ of packed rows as attention sees them, what S is to be multiplied by); 0 of rows that are not there.
 
     Rows that were not finite are zeros in the run, and NaN among its norms.
     """
     norms = tl.load(side.norms + rows, mask=inside, other=0.0)
     norms = tl.where(norms == norms, norms, 0.0)
-    if NORMALIZE:
+    if KIND.NORMALIZE:
         return (norms != 0).to(tl.float32), inverse(norms)
     return norms, tl.where(inside, 1.0, 0.0)
 
 
 @triton.jit
-def similarities(
-    S, pitch, contexts, queries, context_rows, query_rows, column, inside, context_scales, query_scales,
-    NORMALIZE: tl.constexpr, FUSED: tl.constexpr, D: tl.constexpr, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
-    MAIN: tl.constexpr,
-):  # fmt: skip
-    """(N, C) of a tile's queries, which stand in S from `column` on, and contexts; 0 where one is not there.
+def query_tile(number, run, KIND: tl.constexpr):
+    """A tile of queries: whole items, LONG a piece of one, of listed pairs one pair's.
+
+    (First of its items, how many; first row, how many; where they begin in a row of S; (N, G) whether a row is one of
+    an item's, 0 or 1; the rows' lengths and scales.)
+    """
+    N: tl.constexpr = KIND.N
+    G: tl.constexpr = KIND.G
+    if KIND.LISTED:
+        first_item = number // run.sizes.pieces
+        n_items = 1
+        column = number % run.sizes.pieces * N
+        row = first_item * run.sizes.query_slots + column
+        _, count = item_of(run.queries, first_item)
+        n_rows = tl.maximum(tl.minimum(count - column, N), 0)
+    else:
+        first = run.tiles + 2 * run.sizes.first_tile
+        tile = first + 2 * number
+        row = tl.load(tile) - tl.load(first)
+        column = row
+        n_rows = tl.load(tile + 2) - tl.load(tile)
+        first_item = tl.load(tile + 1) - tl.load(first + 1)
+        n_items = 1 if KIND.LONG else tl.load(tile + 3) - tl.load(tile + 1)
+    rows = row + tl.arange(0, N)
+    g = tl.arange(0, G)
+    items = run.queries.items + 2 * (first_item + g)
+    begins = tl.load(items, mask=g < n_items, other=0)
+    ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
+    members = ((rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])).to(tl.float32)
+    lengths, scales = row_lengths(run.queries, rows, tl.arange(0, N) < n_rows, KIND)
+    return first_item, n_items, row, n_rows, column, members, lengths, scales
+
+
+@triton.jit
+def similarities(run, tile, context_rows, there, context_scales, KIND: tl.constexpr):
+    """(N, C) of a tile's queries and these contexts; 0 where one is not there.
 
     FUSED multiplies the packed rows, of which those that are not there repeat others; else S holds the products.
     """
-    if FUSED:
-        of_queries, of_contexts = query_rows.to(tl.int64) * D, context_rows.to(tl.int64) * D
-        s = product(queries.rows, of_queries, contexts.rows, of_contexts, D, N, C, K, True, MAIN)
+    N: tl.constexpr = KIND.N
+    _, _, row, n_rows, column, _, _, query_scales = tile
+    j = tl.arange(0, N)
+    inside = (j < n_rows)[:, None] & there[None, :]
+    if KIND.FUSED:
+        query_rows = row + tl.minimum(j, tl.maximum(n_rows - 1, 0))
+        of_queries, of_contexts = query_rows.to(tl.int64) * KIND.D, context_rows.to(tl.int64) * KIND.D
+        s = product(
+            run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, KIND.C, KIND.K, True, KIND.MAIN
+        )
         s = tl.where(inside, s, 0.0)
     else:
-        cells = context_rows.to(tl.int64)[None, :] * pitch + column + tl.arange(0, N)[:, None]
-        s = tl.load(S + cells, mask=inside, other=0.0)
-    if NORMALIZE:
+        cells = context_rows.to(tl.int64)[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
+        s = tl.load(run.S + cells, mask=inside, other=0.0)
+    if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales[None, :]
     return s
 
 
 @triton.jit
-def clip(s, slope, CLIPS: tl.constexpr):
-    return tl.where(s > 0, s, slope * s) if CLIPS else s
+def clip(s, run, KIND: tl.constexpr):
+    return tl.where(s > 0, s, run.numbers.slope * s) if KIND.CLIPS else s
 
 
 @triton.jit
@@ -106,60 +114,69 @@ def norm_factors(norms):
 
 
 @triton.jit
-def item_sums(x, members, FINE: tl.constexpr):
+def item_sums(x, members, KIND: tl.constexpr):
     """Sums over each item's rows, (G, columns)."""
-    return share_left(tl.trans(members), x, FINE)
+    return share_left(tl.trans(members), x, KIND.FINE)
 
 
 @triton.jit
-def normalised(
-    x, members, first_item, n_items, rows, queries, statistics, plane,
-    NORM: tl.constexpr, LONG: tl.constexpr, FINE: tl.constexpr,
-):  # fmt: skip
+def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
     """(n (N, C): similarities normalised along each item's queries, for each context; the norms (G, C)).
 
-    Of LONG items `statistics` point to what `query_statistics` found of all their queries.
+    Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
+    first_item, n_items, row, _, _, members, _, _ = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
-    if NORM == "softmax":
-        if LONG:
+    statistics = run.statistics + context_rows.to(tl.int64) * run.sizes.n_queries + first_item
+    if KIND.NORM == "softmax":
+        shift = x
+        if KIND.LONG:
             sums = tl.load(statistics)[None, :] + norms
-            shift = tl.load(statistics + plane)[None, :] + tl.zeros_like(x)
-            shift = tl.where(tl.sum(members, 1)[:, None] > 0, shift, x)
+            greatest = tl.load(statistics + run.sizes.plane)[None, :] + tl.zeros_like(x)
+            shift = tl.where(tl.sum(members, 1)[:, None] > 0, greatest, x)
         else:
-            shift = x
+            rows = row + tl.arange(0, x.shape[0])
             for place in range(n_items):
-                item = queries.items + 2 * (first_item + place)
-                first = tl.load(item)
-                inside = ((rows >= first) & (rows < first + tl.load(item + 1)))[:, None]
+                first, count = item_of(run.queries, first_item + place)
+                inside = ((rows >= first) & (rows < first + count))[:, None]
                 shift = tl.where(inside, tl.max(tl.where(inside, x, float("-inf")), 0)[None, :], shift)
         e = tl.exp2((x - shift) * LOG2_E)
-        if not LONG:
-            sums = item_sums(e, members, FINE)
-        n = e * share_left(members, inverse(sums), FINE)
-    elif NORM != "none":
-        if LONG:
+        if not KIND.LONG:
+            sums = item_sums(e, members, KIND)
+        n = e * share_left(members, inverse(sums), KIND.FINE)
+    elif KIND.NORM != "none":
+        if KIND.LONG:
             norms = tl.load(statistics)[None, :] + norms
-        elif NORM == "l1norm":
-            norms = item_sums(tl.abs(x), members, FINE)
+        elif KIND.NORM == "l1norm":
+            norms = item_sums(tl.abs(x), members, KIND)
         else:
-            norms = tl.sqrt(item_sums(x * x, members, FINE))
-        n = x * share_left(members, norm_factors(norms), FINE)
+            norms = tl.sqrt(item_sums(x * x, members, KIND))
+        n = x * share_left(members, norm_factors(norms), KIND.FINE)
     return n, norms
 
 
 @triton.jit
-def exponentials(n, inside, shift, lambda_softmax, SHIFTED: tl.constexpr):
-    """p = exp(λn) up to a factor that each query's contexts share, (N, C); 0 of contexts that are not there.
+def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
+    """C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    SHIFTED takes the greatest logit out. It can stay where |λn| is at most 20: exp(±20) squared keeps its digits.
+    (Similarities s (N, C); their normalised n and norms (G, C); weights p = exp(λn) up to a factor that each query's
+    contexts share, 0 of contexts that are not there; contexts' lengths and scales.)
+
+    SHIFTED takes `shift`, the greatest logit, out. It can stay where |λn| is at most 20: exp(±20) squared keeps its
+    digits.
     """
-    if SHIFTED:
-        p = tl.exp2((bounded(n * lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E)
+    c = start + tl.arange(0, KIND.C)
+    there = c < context[1]
+    context_rows = context[0] + tl.minimum(c, tl.maximum(context[1] - 1, 0))
+    lengths, scales = row_lengths(run.contexts, context_rows, there, KIND)
+    s = similarities(run, tile, context_rows, there, scales, KIND)
+    n, norms = normalised(clip(s, run, KIND), run, tile, context_rows, KIND)
+    if KIND.SHIFTED:
+        p = tl.exp2((bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E)
     else:
-        p = tl.exp2(n * (lambda_softmax * LOG2_E))
-    return tl.where(inside, p, 0.0)
+        p = tl.exp2(n * (run.numbers.lambda_softmax * LOG2_E))
+    return s, n, norms, tl.where(there[None, :], p, 0.0), lengths, scales
 
 
 @triton.jit
@@ -172,31 +189,14 @@ def gram_block(grams, item, pitch, row, column, C: tl.constexpr):
 
 
 @triton.jit
-def context_weights(
-    S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, start, shift, members, query_lengths,
-    query_scales,
-    CLIPS: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, NORMALIZE: tl.constexpr, LONG: tl.constexpr,
-    FUSED: tl.constexpr, D: tl.constexpr, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr, MAIN: tl.constexpr,
-    FINE: tl.constexpr,
-):  # fmt: skip
-    """C contexts of an item from `start` on: (s, n, norms, p, contexts' lengths, their scales)."""
-    first_item, n_items, row, n_rows, column = tile
-    first, count = context
-    c = start + tl.arange(0, C)
-    j = tl.arange(0, N)
-    there = c < count
-    inside = (j < n_rows)[:, None] & there[None, :]
-    context_rows = first + tl.minimum(c, tl.maximum(count - 1, 0))
-    query_rows = row + tl.minimum(j, tl.maximum(n_rows - 1, 0))
-    lengths, scales = row_lengths(contexts, context_rows, there, NORMALIZE)
-    s = similarities(
-        S, sizes.pitch * 16, contexts, queries, context_rows, query_rows, column, inside, scales, query_scales,
-        NORMALIZE, FUSED, D, N, C, K, MAIN,
-    )  # fmt: skip
-    of_rows = statistics + context_rows.to(tl.int64) * sizes.n_queries + first_item
-    n, norms = normalised(
-        clip(s, numbers.slope, CLIPS), members, first_item, n_items, row + j, queries, of_rows, sizes.plane,
-        NORM, LONG, FINE,
-    )  # fmt: skip
-    p = exponentials(n, there[None, :], shift, numbers.lambda_softmax, SHIFTED)
-    return s, n, norms, p, lengths, scales
+def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
+    """G p of C contexts from `start` on, of which p are the weights; WIDE items' others are weighed again."""
+    pitch = run.sizes.gram_pitch
+    weighted = tl.dot(p, gram_block(run.grams, item, pitch, start, start, KIND.C), input_precision=KIND.FINE)
+    if KIND.WIDE:
+        for other in range(0, context[1], KIND.C):
+            if other != start:
+                _, _, _, others, _, _ = context_weights(run, tile, context, other, shift, KIND)
+                block = gram_block(run.grams, item, pitch, other, start, KIND.C)
+                weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
+    return weighted

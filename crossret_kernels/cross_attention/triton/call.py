@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,12 +12,11 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.triton_launch import Constants, constants_for, launch, precisions
+from crossret_kernels.triton_launch import launch, precisions
 from crossret_kernels.triton_sides import HostSide
 
 TILE = 128  # rows of queries that a program attends with, at most
@@ -54,6 +54,65 @@ class Numbers(NamedTuple):
     lambda_softmax: float
     lambda_lse: float
     empty_score: float
+
+
+class Kind(NamedTuple):
+    """What kernels of pairs are compiled for.
+
+    Attributes:
+        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
+        SHIFTED: whether the greatest logit is taken out.
+        LISTED: whether pairs are listed.
+        LONG, WIDE: whether items of queries take several tiles, those of contexts several blocks.
+        FUSED: whether similarities stay on the chip.
+        SAVE: whether gradients are to follow.
+        LAST: whether a pass over long queries' gradients is the last.
+        G, N: items and rows of a tile of queries.
+        D: of packed rows.
+        C, K: contexts of a block, columns of features of a step.
+        MAIN, FINE: precision of products of features, and of those after them.
+    """
+
+    CLIPS: bool
+    NORM: str
+    SHIFTED: bool
+    NORMALIZE: bool
+    POOLING: str
+    LISTED: bool
+    LONG: bool
+    WIDE: bool
+    FUSED: bool
+    SAVE: bool
+    LAST: bool
+    G: int
+    D: int
+    N: int
+    C: int
+    K: int
+    MAIN: str
+    FINE: str
+
+
+class RowKind(NamedTuple):
+    """What kernels that pack a side's rows are compiled for.
+
+    Attributes:
+        PACKED, MASKED: how the side lies.
+        LISTED, NORMALIZE: of the call.
+        UNIT: elements that its strides are counted in.
+        DIM, D: of its rows, and packed.
+        WIDTH, ROWS: columns, at least D, and rows of a program.
+    """
+
+    PACKED: bool
+    MASKED: bool
+    LISTED: bool
+    NORMALIZE: bool
+    UNIT: int
+    DIM: int
+    D: int
+    WIDTH: int
+    ROWS: int
 
 
 class Source(NamedTuple):
@@ -214,54 +273,29 @@ class Call:
         return kept_plan(Plan, key, self.device, lambda: Plan.of(contexts, queries, tile, most, self.device))
 
     @cached_property
-    def constants(self) -> Constants:
-        """What the kernels of the call are compiled for, but for what tells one side from the other."""
-        options, dtype = self.options, self.dtype
-        main, fine = precisions(dtype)
-        kind = (
-            self.device, dtype, main, self.contexts.features.size(-1), options.codes[2:4], options.lambda_softmax,
-            options.pooling, options.normalize, self.pairs is None, self.tile, self.block, self.most_items, self.long,
-            self.wide,
-        )  # fmt: skip
-        return constants_for(("scan", *kind), lambda: self._constants(main, fine))
+    def key(self) -> Hashable:
+        """What compiled kernels depend on beside `Kind` and the packed rows' dtype."""
+        return self.device, self.dtype
 
-    def _constants(self, main: str, fine: str) -> dict[str, Any]:
+    def kind_of(self, packed: torch.dtype, fused: bool) -> Kind:
+        """What kernels of pairs are compiled for, with rows packed in this dtype."""
         options = self.options
+        main, fine = precisions(self.dtype)
         free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
-        dim = self.contexts.features.size(-1)
-        return {
-            "CLIPS": options.clips,
-            "NORM": options.norm,
-            "SHIFTED": not free,
-            "NORMALIZE": options.normalize,
-            "POOLING": options.pooling,
-            "LISTED": self.pairs is not None,
-            "LONG": self.long,
-            "WIDE": self.wide,
-            "FUSED": False,
-            "SAVE": False,
-            "G": self.most_items,
-            "D": self.dim,
-            "N": self.tile,
-            "C": self.block,
-            "K": 64 if self.dtype != torch.float32 else 32 if main == "tf32" else 16,
-            "MAIN": main,
-            "FINE": fine,
-            "DIM": dim,
-            "WIDTH": power_above(self.dim),
-            "ROWS": max(1, PACKED_ELEMENTS // power_above(self.dim)),
-        }
+        step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
+        return Kind(
+            options.clips, options.norm, not free, options.normalize, options.pooling, self.pairs is not None,
+            self.long, self.wide, fused, False, False, self.most_items, self.dim, self.tile, self.block, step, main,
+            fine,
+        )  # fmt: skip
 
-    def constants_of(self, dtype: torch.dtype) -> Constants:
-        """The same of kernels that read rows packed in this dtype."""
-        narrow = 32 if dtype == torch.float32 else 64
-        return self.constants.having(ELEMENT=dtype, K=min(narrow, self.constants.values["K"]))
-
-    def store_constants(self, side: HostSide, dtype: torch.dtype) -> Constants:
-        """The same of kernels that copy rows of a side to what is packed in this dtype, or back."""
-        return self.constants_of(dtype).having(
-            PACKED=side.packed, MASKED=side.places is not None, UNIT=side.unit, FAR=side.far
-        )
+    def row_kind(self, side: HostSide) -> RowKind:
+        """What kernels that copy rows of a side to where they are packed, or back, are compiled for."""
+        width = power_above(self.dim)
+        return RowKind(
+            side.packed, side.places is not None, self.pairs is not None, self.options.normalize, side.unit,
+            side.features.size(-1), self.dim, width, max(1, PACKED_ELEMENTS // width),
+        )  # fmt: skip
 
     def pack(self, of_contexts: bool, first: int, count: int, n_rows: int, dtype: torch.dtype) -> Packed:
         """A run of `count` items from `first` on, of listed pairs their items, as `n_rows` rows of this dtype."""
@@ -274,13 +308,12 @@ class Call:
         items = torch.empty(aligned(2 * count) + count, dtype=torch.int32, device=self.device)
         packed = Packed(rows, norms[0], norms[1], items, items[aligned(2 * count) :])
         column = self.context_column if of_contexts else 1 - self.context_column
-        unit = side.unit
-        constants = self.store_constants(side, dtype)
-        source = Source(side.item_stride // unit, side.row_stride // unit, first, side.longest, column)
-        blocks = -(-side.longest // constants.values["ROWS"])
+        kind = self.row_kind(side)
+        source = Source(side.item_stride // kind.UNIT, side.row_stride // kind.UNIT, first, side.longest, column)
+        pairs = starts if self.pairs is None else self.pairs
         launch(
-            pack_rows, (count, max(1, blocks), 1),
-            (side.features, starts, places, starts if self.pairs is None else self.pairs, packed, source), constants,
+            pack_rows, (count, max(1, -(-side.longest // kind.ROWS)), 1),
+            (side.features, starts, places, pairs, packed, source), kind, (self.key, dtype, side.far),
         )  # fmt: skip
         return packed
 
@@ -296,26 +329,24 @@ def power_above(count: int) -> int:
 
 
 @triton.jit
-def row_offsets(place, item, start, source, PACKED: tl.constexpr):
+def row_offsets(place, item, start, source, KIND: tl.constexpr):
     """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
     offsets = place.to(tl.int64) * source.row_stride
-    if PACKED:
+    if KIND.PACKED:
         return offsets + start.to(tl.int64) * source.row_stride
     return offsets + item * source.item_stride
 
 
 @triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["features"])
-def pack_rows(
-    features, starts, places, pairs, packed, source,
-    PACKED: tl.constexpr, MASKED: tl.constexpr, LISTED: tl.constexpr, NORMALIZE: tl.constexpr, UNIT: tl.constexpr,
-    DIM: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexpr):
     """Copies ROWS rows of an item into a run, with their lengths; zeros and NaN of rows that are not finite.
 
     Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing.
     """
+    ROWS: tl.constexpr = KIND.ROWS
+    D: tl.constexpr = KIND.D
     number = tl.program_id(0)
-    if LISTED:
+    if KIND.LISTED:
         item = tl.load(pairs + 2 * (source.first + number.to(tl.int64)) + source.column)
         first = number * source.slots
     else:
@@ -329,18 +360,18 @@ def pack_rows(
         tl.store(packed.items + 2 * number, first)
         tl.store(packed.items + 2 * number + 1, count)
     place = r
-    if MASKED:
+    if KIND.MASKED:
         place = tl.load(places + start + r, mask=there, other=0)
-    offsets = row_offsets(place, item, start, source, PACKED) * UNIT
-    d = tl.arange(0, WIDTH)
-    x = tl.load(features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < DIM)[None, :], other=0.0)
+    offsets = row_offsets(place, item, start, source, KIND) * KIND.UNIT
+    d = tl.arange(0, KIND.WIDTH)
+    x = tl.load(features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0)
     x = x.to(tl.float32)
     largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 1)  # what a maximum with NaN is differs by version
     fine = largest < float("inf")
     x = tl.where(fine[:, None], x, 0.0)
     scale = tl.where(fine & (largest > 0), largest, 1.0)  # so that squares neither overflow nor vanish
     norms = scale * tl.sqrt(tl.sum((x / scale[:, None]) * (x / scale[:, None]), 1))
-    if NORMALIZE:
+    if KIND.NORMALIZE:
         fine = fine & (norms < float("inf"))
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
         exponent = norms.to(tl.int32, bitcast=True) & 0x7F800000
@@ -351,7 +382,7 @@ def pack_rows(
         fine = fine & (norms < MOST_LENGTH)
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     x = tl.where(fine[:, None], x, 0.0)
-    kept = r < (source.slots if LISTED else count)
+    kept = r < (source.slots if KIND.LISTED else count)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
     tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

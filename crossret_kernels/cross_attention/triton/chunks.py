@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.call import Call, Packed
-from crossret_kernels.triton_launch import Constants
+from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, aligned
 
 CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
@@ -21,6 +18,8 @@ GRAM_BYTES = 24 * 2**20
 LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
 PLANES = 6  # of values of every row of queries to an item of contexts, beside its similarities
 FUSED_CELLS = 2**20  # of a call that is too small to fill a GPU: its similarities stay on the chip
+CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
+PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 PITCH = 16  # rows of S begin at multiples of it
 
 
@@ -35,6 +34,7 @@ class Sizes(NamedTuple):
         kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
         gram_pitch: of Gram matrices.
         first_tile: of the plan.
+        abreast: items of contexts that a program attends to.
         pieces: tiles of a listed pair.
         query_slots, context_slots: rows of a listed pair's items.
     """
@@ -48,6 +48,7 @@ class Sizes(NamedTuple):
     kept_plane: int
     gram_pitch: int
     first_tile: int
+    abreast: int
     pieces: int
     query_slots: int
     context_slots: int
@@ -63,104 +64,75 @@ class ScoreStrides(NamedTuple):
     query: int
 
 
-@dataclass
+class Inputs(NamedTuple):
+    """A run as kernels read it; see `Run`."""
+
+    S: Tensor
+    tiles: Tensor
+    contexts: Packed
+    queries: Packed
+    grams: Tensor
+    statistics: Tensor
+    kept: Tensor
+    sizes: Sizes
+    numbers: Numbers
+
+
 class Run:
-    """Some items of contexts against some tiles of queries, or some listed pairs.
+    """Some items of contexts against some tiles of queries, or some listed pairs, and the workspace for them.
 
     Attributes:
         call: it belongs to.
-        contexts, queries: packed.
         first_context, first_query: items, among all of their side; of listed pairs the first pair.
         n_contexts, n_queries, n_tiles: how many there are.
-        context_rows, query_rows: likewise.
-        first_tile: of the plan.
-        fused: whether similarities stay on the chip.
+        inputs: of its kernels. S has room for the products of all rows, (rows of contexts, pitch); grams for the
+            contexts', (items, pitch, pitch); statistics for those of long queries, (2, rows of contexts, items); kept
+            for planes of values of every item of contexts and row of queries.
+        kind, key: what its kernels are compiled for.
+        grid, warps: of kernels that have a program for every tile of queries.
     """
 
-    call: Call
-    contexts: Packed
-    queries: Packed
-    first_context: int
-    first_query: int
-    n_contexts: int
-    n_queries: int
-    n_tiles: int
-    context_rows: int
-    query_rows: int
-    first_tile: int
-    fused: bool
-
-    @property
-    def listed(self) -> bool:
-        return self.call.pairs is not None
-
-    @cached_property
-    def constants(self) -> Constants:
-        return self.call.constants_of(self.contexts.rows.dtype).having(FUSED=self.fused)
-
-    @cached_property
-    def saving(self) -> Constants:
-        return self.constants.having(SAVE=True)
-
-    @cached_property
-    def sizes(self) -> Sizes:
-        call = self.call
-        columns = call.queries.longest if self.listed else self.query_rows
-        kept = 0 if self.listed else self.query_rows
-        return Sizes(
-            self.n_contexts, self.n_queries, self.context_rows, -(-columns // PITCH), self.context_rows * self.n_queries,
-            kept, self.query_rows * (1 if self.listed else self.n_contexts), gram_pitch(call), self.first_tile,
-            max(1, -(-call.queries.longest // call.tile)), call.queries.longest, call.contexts.longest,
+    def __init__(
+        self, call: Call, contexts: Packed, queries: Packed, first: tuple[int, int], tiles: range, fused: bool = False
+    ) -> None:
+        n_contexts, n_queries = contexts.broken.numel(), queries.broken.numel()
+        rows, columns = contexts.rows.size(0) - 1, queries.rows.size(0) - 1
+        self.call, self.contexts, self.queries = call, contexts, queries
+        self.first_context, self.first_query = first
+        self.n_contexts, self.n_queries, self.n_tiles = n_contexts, n_queries, len(tiles)
+        self.listed = call.pairs is not None
+        pitch = -(-(call.queries.longest if self.listed else columns) // PITCH)
+        gram_pitch = gram_pitch_of(call)
+        abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * len(tiles) // PROGRAMS))
+        sizes = Sizes(
+            n_contexts, n_queries, rows, pitch, aligned(rows * n_queries), 0 if self.listed else columns,
+            aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, pieces_of(call),
+            call.queries.longest, call.contexts.longest,
         )  # fmt: skip
-
-    @property
-    def pulls_pitch(self) -> int:
-        """Tiles that an item of queries may take part in."""
-        return self.sizes.pieces if self.listed else self.n_tiles
-
-    @property
-    def gram_blocks(self) -> int:
-        return -(-gram_pitch(self.call) // self.call.block)
-
-    @property
-    def context_blocks(self) -> int:
-        rows = self.sizes.context_slots if self.listed else self.context_rows
-        return -(-rows // self.call.block)
-
-    @cached_property
-    def similarities(self) -> Tensor:
-        """Room for the products of all rows, (rows of contexts, pitch)."""
-        return self._empty(1 if self.fused else self.context_rows * self.sizes.pitch * PITCH)
-
-    @cached_property
-    def grams(self) -> Tensor:
-        return self._empty(self.n_contexts * gram_pitch(self.call) ** 2)
-
-    @cached_property
-    def statistics(self) -> Tensor:
-        return self._empty(2 * self.sizes.plane if self.call.long else 1)
-
-    @cached_property
-    def kept(self) -> Tensor:
-        return self._empty(PLANES * self.sizes.kept_plane)
-
-    def _empty(self, count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.float32, device=self.call.device)
+        cells = 16 if fused else rows * pitch * PITCH
+        statistics = 2 * sizes.plane if call.long else 16
+        parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane
+        S, grams, statistics_, kept = torch.empty(sum(parts), device=call.device).split(parts)
+        self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, statistics_, kept, sizes, call.numbers)
+        self.kind = call.kind_of(contexts.rows.dtype, fused)
+        self.key = call.key, contexts.rows.dtype
+        self.gram_blocks = -(-gram_pitch // call.block)
+        self.context_blocks = -(-(call.contexts.longest if self.listed else rows) // call.block)
+        self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
+        self.warps = 8 if call.tile >= 128 else 4
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         if self.listed:
             return ScoreStrides(self.first_context, 0, 0, scores.stride(0), 0)
         column = self.call.context_column
-        return ScoreStrides(
-            0, self.first_context, self.first_query, scores.stride(column), scores.stride(1 - column)
-        )  # fmt: skip
+        return ScoreStrides(0, self.first_context, self.first_query, scores.stride(column), scores.stride(1 - column))
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
-        rows = cells.view(-1, self.sizes.pitch * PITCH)
+        rows = cells.view(-1, self.inputs.sizes.pitch * PITCH)
         if self.listed:
-            return rows.view(self.n_contexts, self.sizes.context_slots, -1)[:, :, : self.sizes.query_slots]
-        return rows[:, : self.query_rows]
+            return rows.view(self.n_contexts, self.call.contexts.longest, -1)[:, :, : self.call.queries.longest]
+        return rows[:, : self.queries.rows.size(0) - 1]
 
     def rows_of(self, side: Packed) -> Tensor:
         """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
@@ -169,7 +141,7 @@ class Run:
 
     def multiply(self) -> None:
         """S = C Qᵀ."""
-        multiply(self.rows_of(self.contexts), self.rows_of(self.queries).mT, self.matrix(self.similarities))
+        multiply(self.rows_of(self.contexts), self.rows_of(self.queries).mT, self.matrix(self.inputs.S))
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -183,8 +155,13 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
         product(left, right, torch.float32, out=out)
 
 
-def gram_pitch(call: Call) -> int:
+def gram_pitch_of(call: Call) -> int:
     return -(-max(call.contexts.longest, 1) // PITCH) * PITCH
+
+
+def pieces_of(call: Call) -> int:
+    """Tiles that an item of queries takes at most."""
+    return max(1, -(-call.queries.longest // call.tile))
 
 
 class Parts(NamedTuple):
@@ -202,7 +179,7 @@ def parts_of(call: Call, apart: bool) -> Parts:
     weights = contexts.n_rows + PLANES * len(contexts)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
     most_contexts = max(1, min(most_rows, most_cells // most_queries))
-    most_items = max(1, GRAM_BYTES // (4 * gram_pitch(call) ** 2))
+    most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(call) ** 2))
     if weights <= most_contexts and len(contexts) <= most_items:
         bounds = [0, len(contexts)]
     else:
@@ -252,26 +229,16 @@ def pack_contexts(call: Call, own: tuple[int, int], dtype: torch.dtype) -> Packe
 
 def pack_queries(call: Call, tiles: tuple[int, int], dtype: torch.dtype) -> Packed:
     """The queries' items of a part of the tiles."""
-    first, last = query_items(call, tiles)
+    first, last = (call.plan.tile_items[tile] for tile in tiles)  # pieces of one item are never parted
     starts = call.queries.starts
     return call.pack(False, first, last - first, int(starts[last] - starts[first]), dtype)
 
 
-def query_items(call: Call, tiles: tuple[int, int]) -> tuple[int, int]:
-    """First of the items of these tiles, and the one behind them; those of a long one's pieces stay together."""
-    plan = call.plan
-    return plan.tile_items[tiles[0]], plan.tile_items[tiles[1]]
-
-
 def dense_run(
-    call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int], fused: bool
+    call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int], fused: bool = False
 ) -> Run:
     """The run of all pairs of these parts."""
-    first_query, last_query = query_items(call, tiles)
-    return Run(
-        call, contexts, queries, own[0], first_query, own[1] - own[0], last_query - first_query, tiles[1] - tiles[0],
-        contexts.rows.size(0) - 1, queries.rows.size(0) - 1, tiles[0], fused,
-    )  # fmt: skip
+    return Run(call, contexts, queries, (own[0], call.plan.tile_items[tiles[0]]), range(*tiles), fused)
 
 
 def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
@@ -279,12 +246,11 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
     assert call.pairs is not None
     rows = call.contexts.longest, call.queries.longest
     cells = rows[0] * -(-rows[1] // PITCH) * PITCH
-    of_pair = sum(rows) * (call.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch(call) ** 2 + PLANES * rows[1])
+    of_pair = sum(rows) * (call.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch_of(call) ** 2 + PLANES * rows[1])
     most = max(1, most_bytes // of_pair)
     for first in range(0, call.pairs.size(0), most):
         count = min(most, call.pairs.size(0) - first)
-        packed = [call.pack(own, first, count, count * n, dtype) for own, n in zip((True, False), rows, strict=True)]
-        pieces = max(1, -(-rows[1] // call.tile))
-        yield Run(
-            call, *packed, first, first, count, count, count * pieces, count * rows[0], count * rows[1], 0, False
-        )  # fmt: skip
+        contexts, queries = (
+            call.pack(own, first, count, count * n, dtype) for own, n in zip((True, False), rows, strict=True)
+        )
+        yield Run(call, contexts, queries, (first, first), range(count * pieces_of(call)))

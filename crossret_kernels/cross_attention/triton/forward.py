@@ -8,19 +8,19 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
-    CANCELLED,
     EPS,
     LOG2_E,
-    MOST_COSINE,
-    MOST_FACTOR,
+    MEAN,
     MOST_LOGIT,
-    TINY,
+    OF_PRODUCTS,
+    OF_SQUARES,
+    SHIFT,
     clip,
     context_weights,
-    gram_block,
-    membership,
+    item_of,
     query_tile,
     row_lengths,
+    weighted_grams,
     wide,
 )
 from crossret_kernels.cross_attention.triton.call import Call
@@ -29,10 +29,13 @@ from crossret_kernels.triton_launch import launch
 from crossret_kernels.triton_tiles import bounded, inverse, product
 
 LN_2 = tl.constexpr(0.6931471805599453)
+MOST_COSINE = tl.constexpr(2.0)
+MOST_FACTOR = tl.constexpr(1e30)  # of gradients' factors, so that 0/1 products meet no 0 × ∞
+TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
+# Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
+CANCELLED = tl.constexpr(0.25)
 POOLED_CONTEXTS = tl.constexpr(16)  # items of contexts, and queries, that are pooled at a time
 POOLED_QUERIES = tl.constexpr(32)
-CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
-PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 
 
 def scores(*arguments: Any) -> Tensor:
@@ -41,37 +44,22 @@ def scores(*arguments: Any) -> Tensor:
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
     if out.numel():
         for run in runs_of(call):
-            attend_to(run, pool_into=out)
+            attend_to(run, save=False)
+            blocks = 1 if run.listed else -(-run.n_contexts // POOLED_CONTEXTS.value)
+            launch(
+                pool, (run.n_queries, blocks, 1), (run.inputs, out, run.score_strides(out)), run.kind, run.key, warps=1
+            )
     return out
 
 
-def attend_to(run: Run, pool_into: Tensor | None = None) -> None:
-    """Similarities, Gram matrices and relevances of a run; their scores, or what gradients are made of."""
-    call, constants = run.call, run.constants
-    launch(
-        gram_matrices, (run.n_contexts, run.gram_blocks**2, 1), (run.contexts, run.grams, run.sizes), constants, 4
-    )  # fmt: skip
-    if not run.fused:
+def attend_to(run: Run, save: bool) -> None:
+    """Similarities, Gram matrices and relevances of a run and, to be saved, what gradients are made of."""
+    launch(gram_matrices, (run.n_contexts, run.gram_blocks**2, 1), (run.inputs,), run.kind, run.key)
+    if not run.kind.FUSED:
         run.multiply()
-    if call.long:
-        launch(
-            query_statistics, (run.context_blocks, run.n_queries, 1),
-            (run.similarities, run.contexts, run.queries, run.statistics, run.sizes, call.numbers), constants, 4,
-        )  # fmt: skip
-    abreast = 1 if call.pairs is not None else max(1, min(CONTEXTS_ABREAST, run.n_contexts * run.n_tiles // PROGRAMS))
-    launch(
-        attend, (run.n_tiles, 1 if call.pairs is not None else -(-run.n_contexts // abreast), 1),
-        (run.similarities, call.plan.tiles, run.contexts, run.queries, run.grams, run.statistics, run.kept,
-         run.sizes, call.numbers, abreast),
-        constants if pool_into is not None else run.saving, 8 if call.tile >= 128 else 4,
-    )  # fmt: skip
-    if pool_into is not None:
-        blocks = 1 if call.pairs is not None else -(-run.n_contexts // POOLED_CONTEXTS.value)
-        launch(
-            pool, (run.n_queries, blocks, 1),
-            (run.kept, run.contexts, run.queries, pool_into, run.sizes, run.score_strides(pool_into), call.numbers),
-            constants, 1,
-        )  # fmt: skip
+    if run.kind.LONG:
+        launch(query_statistics, (run.context_blocks, run.n_queries, 1), (run.inputs,), run.kind, run.key)
+    launch(attend, run.grid, (run.inputs,), run.kind._replace(SAVE=save), run.key, run.warps)
 
 
 @triton.jit
@@ -85,273 +73,218 @@ def broken_item(side, first, count):
     return tl.max(broken)
 
 
-@triton.jit(do_not_specialize=["sizes"])
-def gram_matrices(
-    contexts, grams, sizes,
-    NORMALIZE: tl.constexpr, D: tl.constexpr, C: tl.constexpr, K: tl.constexpr, MAIN: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["run"])
+def gram_matrices(run, KIND: tl.constexpr):
     """A block of an item's contexts' products with one another, (items, pitch, pitch) with zeros behind them.
 
     Says of the item too whether one of its rows was not finite.
     """
+    C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    blocks = tl.cdiv(sizes.gram_pitch, C)
+    pitch = run.sizes.gram_pitch
+    blocks = tl.cdiv(pitch, C)
     r = tl.program_id(1) // blocks * C + tl.arange(0, C)
     c = tl.program_id(1) % blocks * C + tl.arange(0, C)
-    first = tl.load(contexts.items + 2 * item)
-    count = tl.load(contexts.items + 2 * item + 1)
+    first, count = item_of(run.contexts, item)
     if tl.program_id(1) == 0:
-        tl.store(contexts.broken + item, broken_item(contexts, first, count))
+        tl.store(run.contexts.broken + item, broken_item(run.contexts, first, count))
     last = first + tl.maximum(count - 1, 0)
-    rows = tl.minimum(first + r, last)
-    columns = tl.minimum(first + c, last)
-    _, row_scales = row_lengths(contexts, rows, r < count, NORMALIZE)
-    _, column_scales = row_lengths(contexts, columns, c < count, NORMALIZE)
-    block = tl.zeros((C, C), tl.float32)
-    if count > 0:
-        block = product(
-            contexts.rows, rows.to(tl.int64) * D, contexts.rows, columns.to(tl.int64) * D, D, C, C, K, True, MAIN
-        )
+    rows, columns = tl.minimum(first + r, last), tl.minimum(first + c, last)
+    _, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
+    _, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
+    x = run.contexts.rows
+    block = product(
+        x, rows.to(tl.int64) * KIND.D, x, columns.to(tl.int64) * KIND.D, KIND.D, C, C, KIND.K, True, KIND.MAIN
+    )
+    block = tl.where((row_scales[:, None] != 0) & (column_scales[None, :] != 0), block, 0.0)
     block = block * row_scales[:, None] * column_scales[None, :]
-    pitch = sizes.gram_pitch
-    cells = grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
+    cells = run.grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
     tl.store(cells, block, mask=(r < pitch)[:, None] & (c < pitch)[None, :])
 
 
-@triton.jit(do_not_specialize=["sizes", "numbers"])
-def query_statistics(
-    S, contexts, queries, statistics, sizes, numbers,
-    CLIPS: tl.constexpr, NORM: tl.constexpr, NORMALIZE: tl.constexpr, LISTED: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["run"])
+def query_statistics(run, KIND: tl.constexpr):
     """Of C rows of contexts and one item of queries what they are normalised by: (2, rows, items of queries).
 
     Their norms; for the softmax the sums of their exponentials and, in the second plane, the greatest of them.
     """
+    C: tl.constexpr = KIND.C
     item = tl.program_id(1)
+    first, count = item_of(run.queries, item)
     r = tl.program_id(0) * C + tl.arange(0, C)
-    j = tl.arange(0, 32)
-    first = tl.load(queries.items + 2 * item)
-    count = tl.load(queries.items + 2 * item + 1)
-    if LISTED:
-        r += item * sizes.context_slots
-        there = r < (item + 1) * sizes.context_slots
+    there = r < run.sizes.context_rows
+    column = first
+    if KIND.LISTED:
+        there = r < run.sizes.context_slots
+        r += item * run.sizes.context_slots
         column = 0
-    else:
-        there = r < sizes.context_rows
-        column = first
-    _, scales = row_lengths(contexts, r, there, NORMALIZE)
-    cells = S + wide(r)[None, :] * (sizes.pitch * 16) + column + j[:, None]
+    _, scales = row_lengths(run.contexts, r, there, KIND)
+    j = tl.arange(0, 32)
+    cells = run.S + wide(r)[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
     greatest = tl.full((C,), float("-inf"), tl.float32)
     sums = tl.zeros((C,), tl.float32)
-    for step in tl.static_range(2 if NORM == "softmax" else 1):
+    for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
         for start in range(0, count, 32):
             inside = (start + j < count)[:, None] & there[None, :]
-            _, query_scales = row_lengths(queries, first + start + j, start + j < count, NORMALIZE)
             s = tl.load(cells + start, mask=inside, other=0.0)
-            if NORMALIZE:
+            if KIND.NORMALIZE:
+                _, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
-            x = clip(s, numbers.slope, CLIPS)
-            if NORM != "softmax":
-                sums += tl.sum(tl.abs(x) if NORM == "l1norm" else x * x, 0)
+            x = clip(s, run, KIND)
+            if KIND.NORM != "softmax":
+                sums += tl.sum(tl.abs(x) if KIND.NORM == "l1norm" else x * x, 0)
             elif step == 0:
                 greatest = tl.maximum(greatest, tl.max(tl.where(inside, x, float("-inf")), 0))
             else:
                 sums += tl.sum(tl.where(inside, tl.exp2((x - greatest[None, :]) * LOG2_E), 0.0), 0)
-    if NORM != "softmax" and NORM != "l1norm":
+    if KIND.NORM == "l2norm":
         sums = tl.sqrt(sums)
-    places = statistics + wide(r) * sizes.n_queries + item
+    places = run.statistics + wide(r) * run.sizes.n_queries + item
     tl.store(places, sums, mask=there)
-    tl.store(places + sizes.plane, greatest, mask=there)
+    tl.store(places + run.sizes.plane, greatest, mask=there)
 
 
 @triton.jit
-def attended_vectors(
-    S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, shift, members, query_lengths,
-    query_scales,
-    CLIPS: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, NORMALIZE: tl.constexpr, LONG: tl.constexpr,
-    WIDE: tl.constexpr, FUSED: tl.constexpr, D: tl.constexpr, N: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
-    MAIN: tl.constexpr, FINE: tl.constexpr,
-):  # fmt: skip
-    """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, K columns at a time."""
-    j = tl.arange(0, N)
+def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
+    """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, some columns of features at a time."""
+    N: tl.constexpr = KIND.N
+    K: tl.constexpr = KIND.K
+    _, _, row, n_rows, _, _, _, query_scales = tile
     k = tl.arange(0, K)
-    rows = (tile[2] + tl.minimum(j, tl.maximum(tile[3] - 1, 0))).to(tl.int64)
+    rows = (row + tl.minimum(tl.arange(0, N), tl.maximum(n_rows - 1, 0))).to(tl.int64)
     products = tl.zeros((N,), tl.float32)
     squares = tl.zeros((N,), tl.float32)
-    for d in range(0, D, K):
+    for d in range(0, KIND.D, K):
         attended = tl.zeros((N, K), tl.float32)
-        for start in range(0, context[1] if WIDE else 1, C):
-            _, _, _, p, _, scales = context_weights(
-                S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, start, shift, members,
-                query_lengths, query_scales,
-                CLIPS, NORM, SHIFTED, NORMALIZE, LONG, FUSED, D, N, C, K, MAIN, FINE,
-            )  # fmt: skip
-            c = context[0] + tl.minimum(start + tl.arange(0, C), context[1] - 1)
-            cells = contexts.rows + c.to(tl.int64)[:, None] * D + d + k[None, :]
-            attended = tl.dot(p * scales[None, :], tl.load(cells).to(tl.float32), attended, input_precision=FINE)
-        q = tl.load(queries.rows + rows[:, None] * D + d + k[None, :]).to(tl.float32)
+        for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+            _, _, _, p, _, scales = context_weights(run, tile, context, start, shift, KIND)
+            c = context[0] + tl.minimum(start + tl.arange(0, KIND.C), tl.maximum(context[1] - 1, 0))
+            x = tl.load(run.contexts.rows + c.to(tl.int64)[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
+            attended = tl.dot(p * scales[None, :], x, attended, input_precision=KIND.FINE)
+        q = tl.load(run.queries.rows + rows[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
         products += tl.sum(attended * q, 1)
         squares += tl.sum(attended * attended, 1)
     return products * query_scales, squares
 
 
 @triton.jit
-def least_length(lengths, totals):
-    """The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack; above 0."""
-    return tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
+def greatest_logits(run, tile, context, KIND: tl.constexpr):
+    """Of every query the greatest λn of an item's contexts, (N,)."""
+    N: tl.constexpr = KIND.N
+    shift = tl.zeros((N,), tl.float32)
+    greatest = tl.full((N,), float("-inf"), tl.float32)
+    for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+        _, n, _, _, _, _ = context_weights(run, tile, context, start, shift, KIND)
+        logits = bounded(n * run.numbers.lambda_softmax, MOST_LOGIT)
+        inside = (start + tl.arange(0, KIND.C) < context[1])[None, :]
+        greatest = tl.maximum(greatest, tl.max(tl.where(inside, logits, float("-inf")), 1))
+    return greatest
 
 
-@triton.jit(do_not_specialize=["sizes", "numbers", "abreast"])
-def attend(
-    S, tiles, contexts, queries, grams, statistics, kept, sizes, numbers, abreast,
-    CLIPS: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, NORMALIZE: tl.constexpr, LISTED: tl.constexpr,
-    LONG: tl.constexpr, WIDE: tl.constexpr, FUSED: tl.constexpr, SAVE: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
-    N: tl.constexpr, C: tl.constexpr, K: tl.constexpr, MAIN: tl.constexpr, FINE: tl.constexpr,
-):  # fmt: skip
-    """Relevances r of a tile of queries to `abreast` items of contexts, (items, rows) in the first plane of `kept`.
+@triton.jit(do_not_specialize=["run"])
+def attend(run, KIND: tl.constexpr):
+    """Relevances r of a tile of queries to some items of contexts, (items, rows) in the first plane of `run.kept`.
 
-    With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g times the second, twice
-    ∂L/∂‖a‖² −g times the third, the mean that the softmax takes out of ∂L/∂p g times the fourth; the fifth is the
-    greatest logit, where it is taken out.
+    With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS, twice
+    ∂L/∂‖a‖² is −g OF_SQUARES, what the softmax takes out of ∂L/∂p is g MEAN; SHIFT is the greatest logit.
     """
-    tile = query_tile(tl.program_id(0), tiles, queries, sizes, N, LONG, LISTED)
-    first_item, n_items, row, n_rows, _ = tile
-    j = tl.arange(0, N)
-    members = membership(row + j, queries, first_item, n_items, G)
-    query_lengths, query_scales = row_lengths(queries, row + j, j < n_rows, NORMALIZE)
-    if LISTED:
-        begin = first_item
-        end = first_item + (n_rows > 0).to(tl.int32)
-    else:
-        begin = tl.program_id(1) * abreast
-        end = tl.minimum(begin + abreast, sizes.n_contexts)
+    N: tl.constexpr = KIND.N
+    tile = query_tile(tl.program_id(0), run, KIND)
+    first_item, _, row, n_rows, _, _, query_lengths, _ = tile
+    here = tl.arange(0, N) < n_rows
+    begin = first_item if KIND.LISTED else tl.program_id(1) * run.sizes.abreast
+    end = begin + 1 if KIND.LISTED else tl.minimum(begin + run.sizes.abreast, run.sizes.n_contexts)
     for item in range(begin, end):
-        context = tl.load(contexts.items + 2 * item), tl.load(contexts.items + 2 * item + 1)
-        count = context[1]
-        shift = tl.zeros((N,), tl.float32)
-        if SHIFTED:
-            greatest = tl.full((N,), float("-inf"), tl.float32)
-            for start in range(0, count if WIDE else 1, C):
-                _, n, _, _, _, _ = context_weights(
-                    S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, start, shift, members,
-                    query_lengths, query_scales,
-                    CLIPS, NORM, SHIFTED, NORMALIZE, LONG, FUSED, D, N, C, K, MAIN, FINE,
-                )  # fmt: skip
-                logits = bounded(n * numbers.lambda_softmax, MOST_LOGIT)
-                inside = (start + tl.arange(0, C) < count)[None, :]
-                greatest = tl.maximum(greatest, tl.max(tl.where(inside, logits, float("-inf")), 1))
-            shift = greatest
+        context = item_of(run.contexts, item)
+        shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
         products = tl.zeros((N,), tl.float32)
         totals = tl.zeros((N,), tl.float32)
         squares = tl.zeros((N,), tl.float32)
         orthogonal = tl.zeros((N,), tl.float32)
-        for start in range(0, count if WIDE else 1, C):
-            s, _, _, p, lengths, _ = context_weights(
-                S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, start, shift, members,
-                query_lengths, query_scales,
-                CLIPS, NORM, SHIFTED, NORMALIZE, LONG, FUSED, D, N, C, K, MAIN, FINE,
-            )  # fmt: skip
-            weighted = tl.dot(p, gram_block(grams, item, sizes.gram_pitch, start, start, C), input_precision=FINE)
-            for other in range(start + C, count if WIDE else 0, C):  # off the diagonal all stands twice
-                _, _, _, others, _, _ = context_weights(
-                    S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, other, shift, members,
-                    query_lengths, query_scales,
-                    CLIPS, NORM, SHIFTED, NORMALIZE, LONG, FUSED, D, N, C, K, MAIN, FINE,
-                )  # fmt: skip
-                block = gram_block(grams, item, sizes.gram_pitch, other, start, C) * 2.0
-                weighted = tl.dot(others, block, weighted, input_precision=FINE)
+        for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+            s, _, _, p, lengths, _ = context_weights(run, tile, context, start, shift, KIND)
             products += tl.sum(p * s, 1)
             totals += tl.sum(p, 1)
-            squares += tl.sum(p * weighted, 1)
+            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
             p = p * lengths[None, :]
             orthogonal += tl.sum(p * p, 1)
-        of_grams = squares
-        of_similarities = products
+        of_similarities, of_grams = products, squares
         cancelled = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
         if tl.max(cancelled.to(tl.int32)) > 0:
-            attended, lengths_of_them = attended_vectors(
-                S, tiles, contexts, queries, statistics, sizes, numbers, tile, context, shift, members,
-                query_lengths, query_scales,
-                CLIPS, NORM, SHIFTED, NORMALIZE, LONG, WIDE, FUSED, D, N, C, K, MAIN, FINE,
-            )  # fmt: skip
-            products = tl.where(cancelled, attended, products)
-            squares = tl.where(cancelled, lengths_of_them, squares)
+            attended_products, attended_squares = attended_vectors(run, tile, context, shift, KIND)
+            products = tl.where(cancelled, attended_products, products)
+            squares = tl.where(cancelled, attended_squares, squares)
         squares = tl.maximum(squares, 0.0)
         lengths = query_lengths * tl.sqrt(squares)
-        cosines = bounded(products / least_length(lengths, totals), MOST_COSINE)
-        relevances = tl.where(lengths != 0, cosines, 0.0)
-        places = kept + wide(item) * sizes.kept_pitch + row + j
-        tl.store(places, relevances, mask=j < n_rows)
-        if SAVE:
+        # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
+        denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
+        relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
+        places = run.kept + wide(item) * run.sizes.kept_pitch + row + tl.arange(0, N)
+        tl.store(places, relevances, mask=here)
+        if KIND.SAVE:
             # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
-            of_products = tl.where(lengths != 0, 1.0 / least_length(lengths, totals), 0.0)
-            of_products = tl.minimum(of_products, MOST_FACTOR)
+            of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
             moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
-            of_squares = tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0)
-            of_squares = bounded(of_squares, MOST_FACTOR)
+            of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
             # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
             mean = (of_products * of_similarities - of_squares * of_grams) * inverse(totals)
-            tl.store(places + sizes.kept_plane, of_products, mask=j < n_rows)
-            tl.store(places + 2 * sizes.kept_plane, of_squares, mask=j < n_rows)
-            tl.store(places + 3 * sizes.kept_plane, mean, mask=j < n_rows)
-            if SHIFTED:
-                tl.store(places + 4 * sizes.kept_plane, shift, mask=j < n_rows)
+            tl.store(places + OF_PRODUCTS * run.sizes.kept_plane, of_products, mask=here)
+            tl.store(places + OF_SQUARES * run.sizes.kept_plane, of_squares, mask=here)
+            tl.store(places + MEAN * run.sizes.kept_plane, mean, mask=here)
+            if KIND.SHIFTED:
+                tl.store(places + SHIFT * run.sizes.kept_plane, shift, mask=here)
 
 
 @triton.jit
-def pooled_relevances(cells, items, count, lambda_lse, POOLING: tl.constexpr):
+def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
     """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
     for start in range(0, count, POOLED_QUERIES):
-        inside = items[:, None] & (start + j < count)[None, :]
-        r = tl.load(cells + start, mask=inside, other=0.0)
+        there = (start + j < count)[None, :]
+        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
         sums += tl.sum(r, 1)
-        greatest = tl.maximum(greatest, tl.max(tl.where((start + j < count)[None, :], r, float("-inf")), 1))
+        greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
     scores = sums
-    if POOLING == "avg":
+    if KIND.POOLING == "avg":
         scores = sums / tl.maximum(count, 1).to(tl.float32)
-    if POOLING == "max":
+    if KIND.POOLING == "max":
         scores = greatest
-    if POOLING == "lse":
+    if KIND.POOLING == "lse":
         sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
         for start in range(0, count, POOLED_QUERIES):
-            inside = items[:, None] & (start + j < count)[None, :]
-            r = tl.load(cells + start, mask=inside, other=0.0)
-            e = tl.exp2(lambda_lse * (r - greatest[:, None]) * LOG2_E)
-            sums += tl.sum(tl.where((start + j < count)[None, :], e, 0.0), 1)
-        scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / lambda_lse + greatest
+            there = (start + j < count)[None, :]
+            r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+            e = tl.exp2(run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E)
+            sums += tl.sum(tl.where(there, e, 0.0), 1)
+        scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / run.numbers.lambda_lse + greatest
     return scores, sums, greatest
 
 
 @triton.jit
-def score_places(query, block, lane, sizes, strides, LISTED: tl.constexpr):
+def score_places(query, block, run, strides, KIND: tl.constexpr):
     """(Items of contexts from `block` on, which of them there are, where their scores with an item of queries stand).
 
     A listed pair has its own items only.
     """
-    if LISTED:
+    lane = tl.arange(0, POOLED_CONTEXTS)
+    if KIND.LISTED:
         return query + lane, lane == 0, (strides.first + wide(query + lane)) * strides.context
     item = block + lane
     places = (strides.first_context + wide(item)) * strides.context
-    return item, item < sizes.n_contexts, places + (strides.first_query + wide(query)) * strides.query
+    return item, item < run.sizes.n_contexts, places + (strides.first_query + wide(query)) * strides.query
 
 
-@triton.jit(do_not_specialize=["sizes", "strides", "numbers"])
-def pool(
-    kept, contexts, queries, scores, sizes, strides, numbers, POOLING: tl.constexpr, LISTED: tl.constexpr
-):  # fmt: skip
+@triton.jit(do_not_specialize=["run", "strides"])
+def pool(run, scores, strides, KIND: tl.constexpr):
     """Scores of an item of queries and some items of contexts, or of a listed pair."""
     query = tl.program_id(0)
-    first = tl.load(queries.items + 2 * query)
-    count = tl.load(queries.items + 2 * query + 1)
-    lane = tl.arange(0, POOLED_CONTEXTS)
-    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, lane, sizes, strides, LISTED)
-    cells = kept + (wide(item) * sizes.kept_pitch + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
-    found, _, _ = pooled_relevances(cells, inside, count, numbers.lambda_lse, POOLING)
-    counts = tl.load(contexts.items + 2 * item + 1, mask=inside, other=1)
-    broken = tl.load(contexts.broken + item, mask=inside, other=0)
-    found = tl.where((broken + broken_item(queries, first, count)) > 0, float("nan"), found)
-    found = tl.where((counts == 0) | (count == 0), numbers.empty_score, found)
-    tl.store(scores + places, found, mask=inside)
+    first, count = item_of(run.queries, query)
+    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
+    cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
+    found, _, _ = pooled_relevances(cells, inside, count, run, KIND)
+    counts = tl.load(run.contexts.items + 2 * item + 1, mask=inside, other=1)
+    broken = tl.load(run.contexts.broken + item, mask=inside, other=0) + broken_item(run.queries, first, count)
+    found = tl.where(broken > 0, float("nan"), found)
+    tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
