@@ -22,8 +22,8 @@ from crossret_kernels.registration import (
 from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = (
-    "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, float lambda_lse, "
-    "bool normalize"
+    "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, "
+    "float lambda_lse, bool normalize"
 )
 _CPU_OPTIONS = (
     f"{NATIVE_OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
@@ -112,12 +112,10 @@ def scan_scores(
             them is never read.
         word_lengths: the same for captions.
         region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
-            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read. By all
-            backends but "triton".
+            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read.
         word_mask: the same for captions, (n_captions, W).
         empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
             (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
-            By the same backends as masks.
         direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
         raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
             "l1norm", "clipped_l1norm", "clipped" or "no_norm".
@@ -151,7 +149,7 @@ def scan_scores(
             Attention of packed or listed features inside torch.compile.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention, masks or empty_score.
+        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -163,7 +161,8 @@ def scan_scores(
     2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
     reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
 
-    A NaN feature makes its own item's scores NaN and no others. Where a norm is exactly zero (zero vectors, a
+    A NaN feature makes its own item's scores NaN and no others; to "triton" a row longer than 3.1e7 is no number
+    either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
     options = checked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import scan_scores, scan_topk
-from crossret_kernels.cross_attention import tiling, triton, triton_attention, triton_gradients
+from crossret_kernels.cross_attention.triton import backward, call, chunks, forward
 from tests.kernels.strategies import (
     FEW_ITEMS,
     IN_HALF_RANGE,
@@ -32,12 +33,25 @@ NOT_FINITE = [
 OPERATION = torch.ops.crossret.scan_scores_triton
 
 
+USUAL = {"TILE": call.TILE, "BLOCK": call.BLOCK}
+
+
+@contextmanager
+def sizes(**values: int) -> Iterator[None]:
+    """Tiles, blocks and workspaces of these sizes, wherever they are looked up."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            owners = [module for module in (call, chunks, backward) if hasattr(module, name)]
+            assert owners, name
+            for module in owners:
+                patch.setattr(module, name, value)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def small_tiles() -> Iterator[None]:
-    """So that a few items take several tiles."""
-    with pytest.MonkeyPatch.context() as patch:
-        smallest = {(m, n): m * n for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) if min(m, n) <= tiling.SMALL}
-        patch.setattr(tiling, "COSTS", {"forward": smallest, "backward": smallest})
+    """A few items take several tiles, and longer ones several blocks of them; some calls are fused, others not."""
+    with sizes(TILE=32, BLOCK=16, FUSED_CELLS=700):
         yield
 
 
@@ -68,45 +82,60 @@ def test_float16(batch: Features, options: dict[str, Any]) -> None:
     Expectation.of(scan_scores, batch, torch.float16, **options).check("triton")
 
 
+@DIRECTIONS
 @pytest.mark.parametrize(
-    ("direction", "dtype", "normalize"),  # every two
+    ("norm", "pooling", "listed"),
     [
-        ("t2i", torch.float32, False),
-        ("t2i", torch.float16, True),
-        ("i2t", torch.float32, True),
-        ("i2t", torch.float16, False),
+        ("clipped_l2norm", "lse", False),
+        ("softmax", "max", False),
+        ("l1norm", "sum", True),
+        ("no_norm", "avg", True),
+    ],
+)
+def test_items_of_several_tiles_and_blocks(direction: str, norm: str, pooling: str, listed: bool) -> None:
+    pairs = torch.tensor([[0, 1], [1, 0], [0, 1]]) if listed else None
+    batch = batch_of(2, 2, longest=(37, 35), pairs=pairs)
+    options = {"direction": direction, "raw_feature_norm": norm, "pooling": pooling, "normalize": not listed}
+    Expectation.of(scan_scores, batch, torch.float32, **options).check("triton")
+
+
+@pytest.mark.parametrize("rows", [(129, 3), (2, 140)])
+def test_items_longer_than_the_usual_tile(rows: tuple[int, int]) -> None:
+    batch = batch_of(2, 2, 8, rows)
+    with sizes(**USUAL):
+        Expectation.of(scan_scores, batch, torch.float32, raw_feature_norm="l1norm").check("triton")
+
+
+@pytest.mark.parametrize(
+    ("direction", "dtype", "normalize", "longest"),  # every two
+    [
+        ("t2i", torch.float32, False, (12, 9)),
+        ("t2i", torch.float16, True, (12, 35)),
+        ("i2t", torch.float32, True, (35, 17)),
+        ("i2t", torch.float16, False, (12, 9)),
     ],
     ids=str,
 )
-def test_workspaces_of_one_tile(
-    direction: str, dtype: torch.dtype, normalize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every run, rectangle and chunk is then as small as it can be; both sides' sums go one after the other."""
-    batch = batch_of(5, 7)
+def test_workspaces_of_one_item(direction: str, dtype: torch.dtype, normalize: bool, longest: tuple[int, int]) -> None:
+    """Every run is then as small as it can be; sums of both sides go one after the other."""
+    batch = batch_of(3, 4, longest=longest)
     expected = Expectation.of(scan_scores, batch, dtype, direction=direction, normalize=normalize)
-    for module, name in (
-        (triton, "GRAM_BYTES"),
-        (triton_gradients, "GRAM_BYTES"),
-        (triton_gradients, "BLOCK_BYTES"),
-        (triton_gradients, "SUM_BYTES"),
-        (triton_gradients, "GRAM_GRADIENT_BYTES"),
-    ):
-        monkeypatch.setattr(module, name, 1)
-    expected.check("triton")
-    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 3 * 4 * 16 * 16 * 2)  # two blocks at a time
-    expected.check("triton")
+    with sizes(CELL_BYTES=1, ROW_BYTES=1):
+        expected.check("triton")
+    with sizes(GRAM_BYTES=1):
+        expected.check("triton")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_listed_pairs_in_chunks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of some items all pairs are listed, of one none, one pair twice; an item's lie in two chunks."""
+def test_listed_pairs_in_runs(dtype: torch.dtype) -> None:
+    """Of some items all pairs are listed, of one none, one pair twice; an item's lie in two runs."""
     pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [0, 0], [2, 3], [0, 2], [2, 3]])
     batch = batch_of(4, 4, pairs=pairs)
     expected = Expectation.of(scan_scores, batch, dtype, normalize=True)
     expected.check("triton")
-    monkeypatch.setattr(triton_gradients, "BLOCK_BYTES", 2 * 3 * 4 * 16 * 16)
-    if dtype == torch.float32:  # in half precision an item's sum is rounded between chunks
-        expected.check("triton")
+    if dtype == torch.float32:  # in half precision an item's sum is rounded between runs
+        with sizes(LISTED_BYTES=40_000):
+            expected.check("triton")
 
 
 @DIRECTIONS
@@ -200,7 +229,7 @@ def test_empty_slots_take_no_attended_vectors(monkeypatch: pytest.MonkeyPatch) -
     """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
     region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
     regions = torch.cat([region, -region], 1)
-    monkeypatch.setattr(triton_attention, "attended_vectors", None)
+    monkeypatch.setattr(forward, "attended_vectors", None)
     assert scan_scores(regions, region, backend="triton").isfinite().all()
 
 
@@ -277,9 +306,8 @@ def test_huge_lambdas(direction: str) -> None:
 
 @pytest.mark.parametrize("listed", [False, True])
 @DIRECTIONS
-def test_blocks_without_a_gradient_are_left_out(direction: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_without_a_gradient_are_left_out(direction: str, listed: bool) -> None:
     """As of most pairs of a hardest-negative loss: what their memory held, here NaN, is not read."""
-    monkeypatch.setattr(triton_gradients, "LISTED", 2)
     pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [4, 6], [2, 3]]) if listed else None
     batch = batch_of(5, 7).to(torch.float32)
     sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
@@ -314,11 +342,30 @@ def test_gradients_of_scores_that_are_views(listed: bool) -> None:
             assert torch.equal(ours, true)
 
 
-def test_a_list_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = torch.tensor([[0, 3], [2, 0], [0, 1], [0, 0], [2, 3], [0, 2], [2, 3]])
-    expected = Expectation.of(scan_scores, batch_of(4, 4, pairs=pairs), torch.float32, normalize=True)
-    monkeypatch.setattr(triton_gradients, "SORTED_PAIRS", 3)
-    expected.check("triton")
+@pytest.mark.parametrize("listed", [False, True])
+@DIRECTIONS
+def test_masks_and_empty_items(direction: str, listed: bool) -> None:
+    """Rows that a mask leaves out are never read and have no gradient; items without rows score what is asked for."""
+    batch = batch_of(4, 5, longest=(6, 35)).to(torch.float32)
+    generator = torch.Generator().manual_seed(2)
+    masks = [torch.rand(side.shape[:2], generator=generator) < 0.6 for side in (batch.regions, batch.words)]
+    masks[0][1], masks[1][4], masks[1][0] = False, False, True
+    pairs = torch.tensor([[0, 4], [1, 2], [3, 0], [0, 3], [3, 0]]) if listed else None
+    results = []
+    for fill, dtype, backend in ((torch.nan, torch.float32, "triton"), (0.0, torch.float64, "reference")):
+        sides = [batch.regions.to(dtype), batch.words.to(dtype)]
+        for side, mask in zip(sides, masks, strict=True):
+            side[~mask] = fill
+            side.requires_grad_()
+        scores = scan_scores(
+            *sides, region_mask=masks[0], word_mask=masks[1], empty_score=-2.5, pairs=pairs, direction=direction,
+            pooling="lse", backend=backend,
+        )  # fmt: skip
+        weights = torch.arange(1.0, 1 + scores.numel()).view(scores.shape).to(scores)
+        results.append((scores, *torch.autograd.grad((scores * weights).sum(), sides)))
+    for ours, true in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-5)
+    assert (results[0][0] == -2.5).sum() == (2 if listed else 8)
 
 
 @pytest.mark.parametrize("others", [0.0, 1.0])
@@ -409,11 +456,13 @@ def test_registration(pairs: torch.Tensor | None) -> None:
         batch.regions.requires_grad_(),
         None,
         batch.region_lengths,
+        None,
         batch.words.requires_grad_(),
         None,
         batch.word_lengths,
+        None,
     )
-    options = ("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True)
+    options = (None, "t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True)
     torch.library.opcheck(OPERATION.default, (*sides, pairs, *options))
     scores = OPERATION(*sides, pairs, *options)
     detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]

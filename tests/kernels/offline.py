@@ -19,9 +19,9 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import create_function_from_signature
 
-from crossret_kernels import backends
+from crossret_kernels import backends, triton_launch
 
 ARCHITECTURES = (80, 90, 100)
 SHARED_LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may have
@@ -36,39 +36,38 @@ class Launch:
     kernel: Any
     arguments: dict[str, Any]
     grid: tuple[int, ...]
+    warps: int
 
     @property
     def name(self) -> str:
         return str(self.kernel.fn.__name__)
 
     @property
-    def constants(self) -> dict[str, Any]:
-        """What the kernel is compiled for, and how it is run."""
-        tensors_and_sizes = {parameter.name for parameter in self.kernel.params if not parameter.is_constexpr}
-        return {name: value for name, value in self.arguments.items() if name not in tensors_and_sizes}
+    def kind(self) -> Any:
+        """What the kernel is compiled for, by name."""
+        return self.arguments["KIND"]
 
     @property
     def precision(self) -> str | None:
         """Of products of features, as Triton calls it; None where the kernel has none."""
-        return self.constants.get("MAIN", self.constants.get("PRECISION"))
+        return getattr(self.kind, "MAIN", getattr(self.kind, "PRECISION", None))
 
     @property
     def rows(self) -> int:
         """Of a tile's products."""
-        return int(self.constants.get("M", self.constants.get("ROWS", 0)))
+        return int(getattr(self.kind, "N", getattr(self.kind, "M", 0)))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the first tensor that is given: the features."""
-        return next(value.dtype for value in self.arguments.values() if isinstance(value, torch.Tensor))
+        """Of the features, or of the first tensor that is given."""
+        return tensors_of(tuple(self.arguments.values()))[0].dtype
 
     def specialised(self, architecture: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """(source, options, what tells one compilation from another), as Triton's launcher finds them."""
         backend = make_backend(GPUTarget("cuda", architecture, WARP))
         bind = create_function_from_signature(self.kernel.signature, self.kernel.params, backend)
-        bound, specialisation, options = bind(**self.arguments)
-        fused = {"enable_fp_fusion": True}  # the default up to Triton 3.9, which warns where it is left out
-        keywords = fused | {name: value for name, value in self.arguments.items() if name in options}
+        keywords = {"enable_fp_fusion": True, "num_warps": self.warps}
+        bound, specialisation, options = bind(**self.arguments, **keywords)
         parsed, signature, constants, attributes = self.kernel._pack_args(
             backend, keywords, bound, specialisation, options
         )
@@ -88,17 +87,30 @@ def recorded() -> Iterator[list[Launch]]:
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
 
-    def record(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
-        named = dict(zip(kernel.arg_names, arguments, strict=False)) | keywords
-        launches.append(Launch(kernel, named, tuple(grid(named) if callable(grid) else grid)))
+    def record(kernel: Any, grid: Any, arguments: Any, kind: Any, warps: int) -> Any:
+        class Recorder:
+            def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+                return lambda *given: launches.append(
+                    Launch(kernel, dict(zip(kernel.arg_names, given, strict=True)), grid, warps)
+                )
+
+        return Recorder()
 
     def reason(backend: str, *others: Any) -> str | None:
         return None if backend == "triton" else unsupported(backend, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JITFunction, "run", record)
+        patch.setattr(triton_launch, "compiled", record)
+        patch.setattr(triton_launch, "_compiled", {})
         patch.setattr(backends, "unsupported_reason", reason)
         yield launches
+
+
+def tensors_of(arguments: Any) -> list[torch.Tensor]:
+    """All tensors among arguments, those in tuples too."""
+    if isinstance(arguments, torch.Tensor):
+        return [arguments]
+    return [x for part in arguments for x in tensors_of(part)] if isinstance(arguments, tuple) else []
 
 
 def launches_of(call: Callable[[], Any]) -> list[Launch]:

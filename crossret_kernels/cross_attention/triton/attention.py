@@ -31,6 +31,12 @@ def item_of(side, item):
 
 
 @triton.jit
+def rows_within(first, r, count):
+    """The rows r of `count` from the first on; others repeat the last, those of nothing a run's first."""
+    return tl.where(count > 0, first + tl.minimum(r, tl.maximum(count - 1, 0)), 0)
+
+
+@triton.jit
 def row_lengths(side, rows, inside, KIND: tl.constexpr):
     """(‖x‖ of packed rows as attention sees them, what S is to be multiplied by); 0 of rows that are not there.
 
@@ -57,7 +63,7 @@ def query_tile(number, run, KIND: tl.constexpr):
         n_items = 1
         column = number % run.sizes.pieces * N
         row = first_item * run.sizes.query_slots + column
-        _, count = item_of(run.queries, first_item)
+        _first, count = item_of(run.queries, first_item)
         n_rows = tl.maximum(tl.minimum(count - column, N), 0)
     else:
         first = run.tiles + 2 * run.sizes.first_tile
@@ -84,18 +90,18 @@ def similarities(run, tile, context_rows, there, context_scales, KIND: tl.conste
     FUSED multiplies the packed rows, of which those that are not there repeat others; else S holds the products.
     """
     N: tl.constexpr = KIND.N
-    _, _, row, n_rows, column, _, _, query_scales = tile
+    _first_item, _n_items, row, n_rows, column, _members, _query_lengths, query_scales = tile
     j = tl.arange(0, N)
     inside = (j < n_rows)[:, None] & there[None, :]
     if KIND.FUSED:
-        query_rows = row + tl.minimum(j, tl.maximum(n_rows - 1, 0))
+        query_rows = rows_within(row, j, n_rows)
         of_queries, of_contexts = query_rows.to(tl.int64) * KIND.D, context_rows.to(tl.int64) * KIND.D
         s = product(
             run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, KIND.C, KIND.K, True, KIND.MAIN
         )
         s = tl.where(inside, s, 0.0)
     else:
-        cells = context_rows.to(tl.int64)[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
+        cells = context_rows[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
         s = tl.load(run.S + cells, mask=inside, other=0.0)
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales[None, :]
@@ -125,7 +131,7 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
 
     Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
-    first_item, n_items, row, _, _, members, _, _ = tile
+    first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
     statistics = run.statistics + context_rows.to(tl.int64) * run.sizes.n_queries + first_item
@@ -157,21 +163,28 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
 
 
 @triton.jit
-def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
+def context_similarities(run, tile, context, start, KIND: tl.constexpr):
     """C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    (Similarities s (N, C); their normalised n and norms (G, C); weights p = exp(λn) up to a factor that each query's
-    contexts share, 0 of contexts that are not there; contexts' lengths and scales.)
+    (Similarities s (N, C); their normalised n and norms (G, C); which of the contexts there are; lengths and scales.)
+    """
+    c = start + tl.arange(0, KIND.C)
+    there = c < context[1]
+    context_rows = rows_within(context[0], c, context[1])
+    lengths, scales = row_lengths(run.contexts, context_rows, there, KIND)
+    s = similarities(run, tile, context_rows, there, scales, KIND)
+    n, norms = normalised(clip(s, run, KIND), run, tile, context_rows, KIND)
+    return s, n, norms, there, lengths, scales
+
+
+@triton.jit
+def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
+    """The same with weights p = exp(λn) (N, C), up to a factor that a query's contexts share, 0 where there is none.
 
     SHIFTED takes `shift`, the greatest logit, out. It can stay where |λn| is at most 20: exp(±20) squared keeps its
     digits.
     """
-    c = start + tl.arange(0, KIND.C)
-    there = c < context[1]
-    context_rows = context[0] + tl.minimum(c, tl.maximum(context[1] - 1, 0))
-    lengths, scales = row_lengths(run.contexts, context_rows, there, KIND)
-    s = similarities(run, tile, context_rows, there, scales, KIND)
-    n, norms = normalised(clip(s, run, KIND), run, tile, context_rows, KIND)
+    s, n, norms, there, lengths, scales = context_similarities(run, tile, context, start, KIND)
     if KIND.SHIFTED:
         p = tl.exp2((bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E)
     else:
@@ -196,7 +209,7 @@ def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr
     if KIND.WIDE:
         for other in range(0, context[1], KIND.C):
             if other != start:
-                _, _, _, others, _, _ = context_weights(run, tile, context, other, shift, KIND)
+                _s, _n, _norms, others, _lengths, _scales = context_weights(run, tile, context, other, shift, KIND)
                 block = gram_block(run.grams, item, pitch, other, start, KIND.C)
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

@@ -5,6 +5,7 @@ Every sum is taken in the same order every time, and none by two programs.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
         _add_of_all_pairs(call, grad_scores, None, of_queries)
         return
     by_contexts = len(parts.contexts) > 2 if together else of_contexts is not None
-    outer, inner = (list(zip(bounds, bounds[1:], strict=False)) for bounds in (parts if by_contexts else parts[::-1]))
+    outer, inner = (list(pairwise(bounds)) for bounds in (parts if by_contexts else parts[::-1]))
     others = None
     for bounds in outer:
         own = Sums.of(call, by_contexts, bounds)
@@ -255,7 +256,7 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
             cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + j[None, :]
-            _, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
+            _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
             known = inside[:, None] & there[None, :]
             r = tl.load(cells + start, mask=known, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
@@ -310,16 +311,16 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     sums = tl.zeros((C, C), tl.float32)
     for number in range(begin, begin + (run.sizes.pieces if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
-        _, _, row, n_rows, _, _, _, _ = tile
+        _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, _query_scales = tile
         g = clean(kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND))
         of_squares = bounded(-g * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
             shift = kept_shift(run, item, row, n_rows, KIND)
-            _, _, _, p, _, scales = context_weights(run, tile, context, left, shift, KIND)
+            _s, _n, _norms, p, _lengths, scales = context_weights(run, tile, context, left, shift, KIND)
             p = p * scales[None, :]
             others = p
             if KIND.WIDE:
-                _, _, _, others, _, scales = context_weights(run, tile, context, right, shift, KIND)
+                _s, _n, _norms, others, _lengths, scales = context_weights(run, tile, context, right, shift, KIND)
                 others = others * scales[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
     r, c = left + tl.arange(0, C), right + tl.arange(0, C)
@@ -338,7 +339,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     C: tl.constexpr = KIND.C
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
-    first_item, _, row, n_rows, column, members, _, query_scales = tile
+    first_item, _n_items, row, n_rows, column, members, _query_lengths, query_scales = tile
     piece = number % run.sizes.pieces if KIND.LISTED else number
     j = tl.arange(0, N)
     here = j < n_rows
@@ -362,11 +363,11 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         slots = run.sizes.context_slots if KIND.LISTED else context[1]
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
-            context_rows = (context[0] + c).to(tl.int64)
+            context_rows = context[0] + c
             gradients = tl.zeros((N, C), tl.float32)
             pull = tl.zeros((C,), tl.float32)
             if filled:
-                s, n, norms, p, _, scales = context_weights(run, tile, context, start, shift, KIND)
+                s, n, norms, p, _lengths, scales = context_weights(run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
                 of_weights = bounded(of_products[:, None] * s + of_squares[:, None] * weighted, MOST_GRADIENT)
                 of_logits = p * (of_weights - mean[:, None])

@@ -302,8 +302,8 @@ class Call:
         side = self.contexts if of_contexts else self.queries
         own = 0 if of_contexts else 1
         starts, places = self.plan.starts[own], self.plan.places[own]
-        # A row more than there are, so that the last item's first row exists if it is empty.
-        rows = torch.empty(n_rows + 1, self.dim, dtype=dtype, device=self.device)
+        # A row more than there are: of nothing but empty items something is read.
+        rows = (torch.empty if n_rows else torch.zeros)(n_rows + 1, self.dim, dtype=dtype, device=self.device)
         norms = torch.empty(2, aligned(n_rows + 1), dtype=torch.float32, device=self.device)
         items = torch.empty(aligned(2 * count) + count, dtype=torch.int32, device=self.device)
         packed = Packed(rows, norms[0], norms[1], items, items[aligned(2 * count) :])

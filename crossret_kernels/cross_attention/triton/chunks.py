@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -213,9 +214,9 @@ def runs_of(call: Call, fusable: bool = True) -> Iterator[Run]:
     cells = call.contexts.n_rows * call.queries.n_rows
     fused = fusable and single and cells <= FUSED_CELLS and not (call.long or call.wide)
     queries = None
-    for own in zip(parts.contexts, parts.contexts[1:], strict=False):
+    for own in pairwise(parts.contexts):
         contexts = pack_contexts(call, own, call.dtype)
-        for tiles in zip(parts.queries, parts.queries[1:], strict=False):
+        for tiles in pairwise(parts.queries):
             if queries is None or len(parts.queries) > 2:
                 queries = pack_queries(call, tiles, call.dtype)
             yield dense_run(call, contexts, queries, own, tiles, fused)

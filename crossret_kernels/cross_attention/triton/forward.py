@@ -16,10 +16,12 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_SQUARES,
     SHIFT,
     clip,
+    context_similarities,
     context_weights,
     item_of,
     query_tile,
     row_lengths,
+    rows_within,
     weighted_grams,
     wide,
 )
@@ -34,6 +36,7 @@ MOST_FACTOR = tl.constexpr(1e30)  # of gradients' factors, so that 0/1 products 
 TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 # Below this part of what orthogonal contexts would make it, pᵀGp is a small difference of large terms.
 CANCELLED = tl.constexpr(0.25)
+MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
 POOLED_CONTEXTS = tl.constexpr(16)  # items of contexts, and queries, that are pooled at a time
 POOLED_QUERIES = tl.constexpr(32)
 
@@ -88,10 +91,9 @@ def gram_matrices(run, KIND: tl.constexpr):
     first, count = item_of(run.contexts, item)
     if tl.program_id(1) == 0:
         tl.store(run.contexts.broken + item, broken_item(run.contexts, first, count))
-    last = first + tl.maximum(count - 1, 0)
-    rows, columns = tl.minimum(first + r, last), tl.minimum(first + c, last)
-    _, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
-    _, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
+    rows, columns = rows_within(first, r, count), rows_within(first, c, count)
+    _lengths, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
+    _lengths, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
     x = run.contexts.rows
     block = product(
         x, rows.to(tl.int64) * KIND.D, x, columns.to(tl.int64) * KIND.D, KIND.D, C, C, KIND.K, True, KIND.MAIN
@@ -118,7 +120,7 @@ def query_statistics(run, KIND: tl.constexpr):
         there = r < run.sizes.context_slots
         r += item * run.sizes.context_slots
         column = 0
-    _, scales = row_lengths(run.contexts, r, there, KIND)
+    _lengths, scales = row_lengths(run.contexts, r, there, KIND)
     j = tl.arange(0, 32)
     cells = run.S + wide(r)[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
     greatest = tl.full((C,), float("-inf"), tl.float32)
@@ -128,7 +130,7 @@ def query_statistics(run, KIND: tl.constexpr):
             inside = (start + j < count)[:, None] & there[None, :]
             s = tl.load(cells + start, mask=inside, other=0.0)
             if KIND.NORMALIZE:
-                _, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
+                _lengths, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
             x = clip(s, run, KIND)
             if KIND.NORM != "softmax":
@@ -148,17 +150,17 @@ def query_statistics(run, KIND: tl.constexpr):
 def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, some columns of features at a time."""
     N: tl.constexpr = KIND.N
-    K: tl.constexpr = KIND.K
-    _, _, row, n_rows, _, _, _, query_scales = tile
+    K: tl.constexpr = MENDED
+    _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, query_scales = tile
     k = tl.arange(0, K)
-    rows = (row + tl.minimum(tl.arange(0, N), tl.maximum(n_rows - 1, 0))).to(tl.int64)
+    rows = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64)
     products = tl.zeros((N,), tl.float32)
     squares = tl.zeros((N,), tl.float32)
     for d in range(0, KIND.D, K):
         attended = tl.zeros((N, K), tl.float32)
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-            _, _, _, p, _, scales = context_weights(run, tile, context, start, shift, KIND)
-            c = context[0] + tl.minimum(start + tl.arange(0, KIND.C), tl.maximum(context[1] - 1, 0))
+            _s, _n, _norms, p, _lengths, scales = context_weights(run, tile, context, start, shift, KIND)
+            c = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
             x = tl.load(run.contexts.rows + c.to(tl.int64)[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
             attended = tl.dot(p * scales[None, :], x, attended, input_precision=KIND.FINE)
         q = tl.load(run.queries.rows + rows[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
@@ -171,13 +173,11 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
 def greatest_logits(run, tile, context, KIND: tl.constexpr):
     """Of every query the greatest λn of an item's contexts, (N,)."""
     N: tl.constexpr = KIND.N
-    shift = tl.zeros((N,), tl.float32)
     greatest = tl.full((N,), float("-inf"), tl.float32)
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-        _, n, _, _, _, _ = context_weights(run, tile, context, start, shift, KIND)
-        logits = bounded(n * run.numbers.lambda_softmax, MOST_LOGIT)
-        inside = (start + tl.arange(0, KIND.C) < context[1])[None, :]
-        greatest = tl.maximum(greatest, tl.max(tl.where(inside, logits, float("-inf")), 1))
+        _s, n, _norms, there, _lengths, _scales = context_similarities(run, tile, context, start, KIND)
+        logits = tl.where(there[None, :], bounded(n * run.numbers.lambda_softmax, MOST_LOGIT), float("-inf"))
+        greatest = tl.maximum(greatest, tl.max(logits, 1))
     return greatest
 
 
@@ -190,7 +190,7 @@ def attend(run, KIND: tl.constexpr):
     """
     N: tl.constexpr = KIND.N
     tile = query_tile(tl.program_id(0), run, KIND)
-    first_item, _, row, n_rows, _, _, query_lengths, _ = tile
+    first_item, _n_items, row, n_rows, _column, _members, query_lengths, _query_scales = tile
     here = tl.arange(0, N) < n_rows
     begin = first_item if KIND.LISTED else tl.program_id(1) * run.sizes.abreast
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + run.sizes.abreast, run.sizes.n_contexts)
@@ -202,7 +202,7 @@ def attend(run, KIND: tl.constexpr):
         squares = tl.zeros((N,), tl.float32)
         orthogonal = tl.zeros((N,), tl.float32)
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-            s, _, _, p, lengths, _ = context_weights(run, tile, context, start, shift, KIND)
+            s, _n, _norms, p, lengths, _scales = context_weights(run, tile, context, start, shift, KIND)
             products += tl.sum(p * s, 1)
             totals += tl.sum(p, 1)
             squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
@@ -283,7 +283,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     first, count = item_of(run.queries, query)
     item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
     cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
-    found, _, _ = pooled_relevances(cells, inside, count, run, KIND)
+    found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
     counts = tl.load(run.contexts.items + 2 * item + 1, mask=inside, other=1)
     broken = tl.load(run.contexts.broken + item, mask=inside, other=0) + broken_item(run.queries, first, count)
     found = tl.where(broken > 0, float("nan"), found)
