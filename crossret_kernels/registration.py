@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
@@ -129,8 +129,12 @@ def _schema(operands: Sequence[Operand]) -> str:
 def _implement(name: str, module: str, function: str) -> None:
     """Kernels in Python: on CUDA devices and, where Triton interprets them, on the CPU."""
 
+    @cache
+    def implementation() -> Callable[..., Any]:
+        return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
+
     def kernel(*arguments: Any) -> Any:
-        run = getattr(importlib.import_module(module), function)
+        run = implementation()
         features = next(argument for argument in arguments if isinstance(argument, Tensor))
         if not features.is_cuda:
             return run(*arguments)

@@ -32,9 +32,10 @@ def launch(
     if INTERPRETED:
         kernel[grid](*arguments, KIND=kind)
         return
-    found = _compiled.get((kernel, kind, key, warps))
+    own = kernel.fn, kind, key, warps  # a kernel's own hash is that of its source
+    found = _compiled.get(own)
     if found is None:
-        found = _compiled[kernel, kind, key, warps] = compiled(kernel, grid, arguments, kind, warps)
+        found = _compiled[own] = compiled(kernel, grid, arguments, kind, warps)
     found[grid](*arguments, kind)
 
 

@@ -27,7 +27,7 @@ def wide(index):
 @triton.jit
 def item_of(side, item):
     """(first row, number of rows) of an item."""
-    return tl.load(side.items + 2 * item), tl.load(side.items + 2 * item + 1)
+    return tl.load(side.items + 3 * item), tl.load(side.items + 3 * item + 1)
 
 
 @triton.jit
@@ -75,7 +75,7 @@ def query_tile(number, run, KIND: tl.constexpr):
         n_items = 1 if KIND.LONG else tl.load(tile + 3) - tl.load(tile + 1)
     rows = row + tl.arange(0, N)
     g = tl.arange(0, G)
-    items = run.queries.items + 2 * (first_item + g)
+    items = run.queries.items + 3 * (first_item + g)
     begins = tl.load(items, mask=g < n_items, other=0)
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
     members = ((rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])).to(tl.float32)

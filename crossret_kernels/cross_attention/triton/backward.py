@@ -40,7 +40,6 @@ from crossret_kernels.cross_attention.triton.chunks import (
     pack_contexts,
     pack_queries,
     parts_of,
-    pieces_of,
 )
 from crossret_kernels.cross_attention.triton.forward import (
     MOST_FACTOR,
@@ -63,7 +62,7 @@ FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divid
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted."""
-    call, needed = Call.of(*arguments[1:-2]), arguments[-2:]
+    call, needed = Call(*arguments[1:-2]), arguments[-2:]
     grad_scores = arguments[0].float()
     if max(grad_scores.stride(), default=0) >= 2**31:
         grad_scores = grad_scores.contiguous()
@@ -89,7 +88,7 @@ def _packed_dtype(call: Call) -> torch.dtype:
 
 def _apart(call: Call) -> bool:
     """Whether gradients of similarities cannot take their place: narrower ones, or where blocks need one another."""
-    return call.wide or _packed_dtype(call) != torch.float32
+    return call.plan.wide or _packed_dtype(call) != torch.float32
 
 
 class Sums:
@@ -172,9 +171,9 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
             gram_gradients, (run.n_contexts, run.gram_blocks**2, 1), (inputs, of_grams, run.n_tiles), kind, run.key, 8
         )
     out = torch.empty(inputs.S.shape, dtype=_packed_dtype(call), device=call.device) if _apart(call) else inputs.S
-    pieces = pieces_of(call) if run.listed else run.n_tiles
-    pulls = torch.empty(inputs.sizes.context_rows * pieces if call.long else 16, device=call.device)
-    for last in (False, True) if call.long else (True,):
+    pieces = call.plan.pieces if run.listed else run.n_tiles
+    pulls = torch.empty(inputs.sizes.context_rows * pieces if call.plan.long else 16, device=call.device)
+    for last in (False, True) if call.plan.long else (True,):
         launch(
             similarity_gradients, run.grid, (inputs, out, pulls, pieces), kind._replace(LAST=last), run.key, run.warps
         )
@@ -211,11 +210,12 @@ def _store_listed(call: Call, run: Run, of_contexts: bool, sums: Sums, out: Tens
 def _copy(
     call: Call, of_contexts: bool, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor, first: int
 ) -> None:
-    side, own = (call.contexts, 0) if of_contexts else (call.queries, 1)
-    source = Source(0 if side.packed else out.stride(0), out.stride(-2), first, side.longest, 0)
+    own = 0 if of_contexts else 1
+    side, longest = (call.contexts, call.queries)[own], (call.plan.contexts, call.plan.queries)[own].longest
+    source = Source(0 if side.packed else out.stride(0), out.stride(-2), first, longest, 0)
     kind, packed = call.row_kind(side)._replace(UNIT=1), sums.packed
     launch(
-        kernel, (packed.broken.numel(), max(1, -(-side.longest // kind.ROWS)), 1),
+        kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
         (call.plan.starts[own], call.plan.places[own], *order, packed, sums.total, sums.own, out, source), kind,
         (call.key, packed.rows.dtype, out.stride(0) >= 2**31),
     )  # fmt: skip
@@ -251,8 +251,8 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
         for block in range(0, 1 if KIND.LISTED else run.sizes.n_contexts, POOLED_CONTEXTS):
             item, inside, places = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
-            counts = tl.load(run.contexts.items + 2 * item + 1, mask=inside, other=1)
-            broken = tl.load(run.contexts.broken + item, mask=inside, other=0) + query_broken
+            counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
+            broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + query_broken
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
             cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + j[None, :]
@@ -466,7 +466,7 @@ def store_gradients(starts, places, packed, sums, own, out, source, KIND: tl.con
     place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
     there = place < tl.load(starts + item + 1) - start
     d = tl.arange(0, KIND.WIDTH)
-    rows = tl.load(packed.items + 2 * number) + place
+    rows = tl.load(packed.items + 3 * number) + place
     cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
     total = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
     along = tl.load(own + rows, mask=there, other=0.0)

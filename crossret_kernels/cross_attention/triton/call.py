@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.triton_launch import launch, precisions
-from crossret_kernels.triton_sides import HostSide
+from crossret_kernels.triton_sides import Geometry, HostSide
 
 TILE = 128  # rows of queries that a program attends with, at most
 BLOCK = 64  # contexts that it attends to at a time
@@ -36,15 +33,13 @@ class Packed(NamedTuple):
         rows: (rows, D) without gaps, D rounded up to `STEP`; what was not finite is zero.
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
-        items: (items, 2) int32, first row and number of rows.
-        broken: (items,) int32 of contexts, whether one of an item's rows was not finite.
+        items: (items, 3) int32, first row, number of rows and, of contexts, whether one was not finite.
     """
 
     rows: Tensor
     norms: Tensor
     powers: Tensor
     items: Tensor
-    broken: Tensor
 
 
 class Numbers(NamedTuple):
@@ -130,162 +125,101 @@ class Source(NamedTuple):
     column: int
 
 
-@dataclass(frozen=True)
 class Plan:
-    """What lengths of both sides come to, on the device and on the host.
+    """What the lengths of both sides come to, on the host and on the device.
 
     Attributes:
+        contexts, queries: how their items follow one another.
+        tile, block: rows of queries in a tile, contexts in a block.
+        long, wide: whether queries' items take several tiles, contexts' several blocks.
+        most_items: places for items of queries in a tile.
+        pieces: tiles that an item of queries takes at most.
+        tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
         starts: of contexts and of queries, (items + 1,) int32, where their rows begin among all of their side.
         places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
-        tiles: (tiles + 1, 2) int32 of queries: first row, first item.
-        tile_rows, tile_items: the same on the host.
+        tiles: (tiles + 1, 2) int32, tile_rows and tile_items.
     """
 
-    starts: tuple[Tensor, Tensor]
-    places: tuple[Tensor, Tensor]
-    tiles: Tensor
-    tile_rows: list[int]
-    tile_items: list[int]
-
-    @classmethod
-    def of(cls, contexts: HostSide, queries: HostSide, tile: int, most: int, device: torch.device) -> Plan:
-        rows, items = tiles_of(queries, tile, most)
-        tables = [contexts.starts, queries.starts, np.array([rows, items], np.int32).T]
-        tables += [side.places for side in (contexts, queries) if side.places is not None]
-        of_contexts, of_queries, tiles, *rest = on_device(device, *tables)
+    def __init__(self, contexts: HostSide, queries: HostSide, listed: bool, may_be_empty: bool) -> None:
+        self.contexts, self.queries = contexts.geometry(may_be_empty), queries.geometry(may_be_empty)
+        rows = self.queries.longest if listed else self.queries.n_rows
+        self.tile, self.block = min(TILE, power_above(rows)), min(BLOCK, power_above(self.contexts.longest))
+        self.long, self.wide = self.queries.longest > self.tile, self.contexts.longest > self.block
+        shortest = LEAST if listed or self.long else -(-self.tile * queries.count // max(self.queries.n_rows, 1))
+        self.most_items = min(MOST_ITEMS, power_above(shortest))
+        self.pieces = max(1, -(-self.queries.longest // self.tile))
+        self.tile_rows, self.tile_items = tiles_of(self.queries, self.tile, self.most_items)
+        tables = [self.contexts.starts, self.queries.starts, np.array([self.tile_rows, self.tile_items], np.int32).T]
+        tables += [side.places for side in (self.contexts, self.queries) if side.places is not None]
+        of_contexts, of_queries, self.tiles, *rest = on_device(contexts.features.device, *tables)
+        self.starts = of_contexts, of_queries
         places = iter(rest)
-        found = tuple(
+        self.places = tuple(
             starts if side.places is None else next(places)
-            for side, starts in ((contexts, of_contexts), (queries, of_queries))
+            for side, starts in zip((self.contexts, self.queries), self.starts, strict=True)
         )
-        return cls((of_contexts, of_queries), (found[0], found[1]), tiles, rows, items)
 
 
-def tiles_of(side: HostSide, size: int, most: int) -> tuple[list[int], list[int]]:
+def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]]:
     """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
 
     Where an item has more rows than that, tiles hold a piece of one item each.
     """
-    starts = side.starts
     if side.longest > size:
         pieces = np.maximum(-(-side.lengths // size), 1)
-        items = np.repeat(np.arange(len(pieces)), pieces)
-        within = np.arange(len(items)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        rows = starts[items] + within * size
-        return [*rows.tolist(), int(starts[-1])], [*items.tolist(), len(pieces)]
-    every = starts.tolist()
-    items = [0]
-    last, item = len(every) - 1, 0
+        owners = np.repeat(np.arange(len(pieces)), pieces)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        rows = side.starts[owners] + within * size
+        return [*rows.tolist(), side.n_rows], [*owners.tolist(), len(pieces)]
+    every = side.starts.tolist()
+    items, item, last = [0], 0, len(every) - 1
     while item < last:
         item = min(bisect_right(every, every[item] + size) - 1, item + most, last)
         items.append(item)
     return [every[item] for item in items], items
 
 
-@dataclass(frozen=True)
 class Call:
     """One call, its sides as contexts and queries.
 
     Attributes:
-        sides: the attended and the attending side.
+        contexts, queries: the attended and the attending side.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
-        options: of the scores.
-        numbers: what kernels take of them.
+        options: of the scores; `numbers` what kernels take of them.
+        context_column: of a pair.
+        plan: of the sides' lengths.
+        shape: of the scores.
+        dim: D of packed rows.
+        key: what compiled kernels depend on beside `Kind` and the packed rows' dtype.
     """
 
-    contexts: HostSide
-    queries: HostSide
-    pairs: Tensor | None
-    options: CrossAttentionOptions
-    numbers: Numbers
-
-    @classmethod
-    def of(cls, *arguments: Any) -> Call:
+    def __init__(self, *arguments: Any) -> None:
         """From what the operation `crossret::scan_scores_triton` takes."""
-        empty = arguments[9]
-        images = HostSide.of(*arguments[:4], may_be_empty=empty is not None)
-        captions = HostSide.of(*arguments[4:8], may_be_empty=empty is not None)
-        pairs, options = arguments[8], CrossAttentionOptions(*arguments[10:17])
-        contexts, queries = (images, captions) if options.direction == "t2i" else (captions, images)
-        numbers = Numbers(
-            options.clip_slope, options.lambda_softmax, options.lambda_lse, 0.0 if empty is None else float(empty)
-        )
-        return cls(contexts, queries, None if pairs is None else pairs.contiguous(), options, numbers)
-
-    @property
-    def device(self) -> torch.device:
-        return self.contexts.features.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.contexts.features.dtype
-
-    @property
-    def context_column(self) -> int:
-        """Of a pair."""
-        return 0 if self.options.direction == "t2i" else 1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the scores."""
-        if self.pairs is not None:
-            return (self.pairs.size(0),)
-        n = len(self.contexts), len(self.queries)
-        return n if self.context_column == 0 else n[::-1]
-
-    @cached_property
-    def dim(self) -> int:
-        """D of packed rows."""
-        return -(-self.contexts.features.size(-1) // STEP) * STEP
-
-    @cached_property
-    def tile(self) -> int:
-        """Rows of queries in a tile."""
-        rows = self.queries.longest if self.pairs is not None else self.queries.n_rows
-        return min(TILE, power_above(rows))
-
-    @cached_property
-    def block(self) -> int:
-        """Contexts in a block."""
-        return min(BLOCK, power_above(self.contexts.longest))
-
-    @property
-    def long(self) -> bool:
-        """Whether queries' items take several tiles."""
-        return self.queries.longest > self.tile
-
-    @property
-    def wide(self) -> bool:
-        """Whether contexts' items take several blocks."""
-        return self.contexts.longest > self.block
-
-    @cached_property
-    def most_items(self) -> int:
-        """Places for items of queries in a tile."""
-        if self.pairs is not None or self.long:
-            return LEAST
-        return min(MOST_ITEMS, power_above(-(-self.tile * len(self.queries) // max(self.queries.n_rows, 1))))
-
-    @cached_property
-    def plan(self) -> Plan:
-        contexts, queries, tile, most = self.contexts, self.queries, self.tile, self.most_items
-        key = (self.device, tile, most, contexts.key, queries.key)
-        return kept_plan(Plan, key, self.device, lambda: Plan.of(contexts, queries, tile, most, self.device))
-
-    @cached_property
-    def key(self) -> Hashable:
-        """What compiled kernels depend on beside `Kind` and the packed rows' dtype."""
-        return self.device, self.dtype
+        images, captions = HostSide(*arguments[:4]), HostSide(*arguments[4:8])
+        pairs, empty = arguments[8:10]
+        self.options = options = CrossAttentionOptions(*arguments[10:17])
+        self.numbers = Numbers(options.clip_slope, options.lambda_softmax, options.lambda_lse, empty or 0.0)
+        self.context_column = 0 if options.direction == "t2i" else 1
+        contexts, queries = (images, captions) if self.context_column == 0 else (captions, images)
+        self.contexts, self.queries = contexts, queries
+        self.pairs: Tensor | None = None if pairs is None else pairs.contiguous()
+        self.shape = (images.count, captions.count) if pairs is None else (pairs.size(0),)
+        self.device, self.dtype = contexts.features.device, contexts.features.dtype
+        self.dim = -(-contexts.features.shape[-1] // STEP) * STEP
+        self.key = self.device, self.dtype
+        listed, may_be_empty = pairs is not None, empty is not None
+        key = self.device, listed, may_be_empty, TILE, BLOCK, contexts.key, queries.key
+        self.plan = kept_plan(Plan, key, self.device, lambda: Plan(contexts, queries, listed, may_be_empty))
 
     def kind_of(self, packed: torch.dtype, fused: bool) -> Kind:
         """What kernels of pairs are compiled for, with rows packed in this dtype."""
-        options = self.options
+        options, plan = self.options, self.plan
         main, fine = precisions(self.dtype)
         free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
         return Kind(
             options.clips, options.norm, not free, options.normalize, options.pooling, self.pairs is not None,
-            self.long, self.wide, fused, False, False, self.most_items, self.dim, self.tile, self.block, step, main,
+            plan.long, plan.wide, fused, False, False, plan.most_items, self.dim, plan.tile, plan.block, step, main,
             fine,
         )  # fmt: skip
 
@@ -293,27 +227,27 @@ class Call:
         """What kernels that copy rows of a side to where they are packed, or back, are compiled for."""
         width = power_above(self.dim)
         return RowKind(
-            side.packed, side.places is not None, self.pairs is not None, self.options.normalize, side.unit,
-            side.features.size(-1), self.dim, width, max(1, PACKED_ELEMENTS // width),
+            side.packed, side.masked, self.pairs is not None, self.options.normalize, side.unit,
+            side.features.shape[-1], self.dim, width, max(1, PACKED_ELEMENTS // width),
         )  # fmt: skip
 
     def pack(self, of_contexts: bool, first: int, count: int, n_rows: int, dtype: torch.dtype) -> Packed:
         """A run of `count` items from `first` on, of listed pairs their items, as `n_rows` rows of this dtype."""
-        side = self.contexts if of_contexts else self.queries
         own = 0 if of_contexts else 1
-        starts, places = self.plan.starts[own], self.plan.places[own]
+        side, longest = ((self.contexts, self.queries)[own], (self.plan.contexts, self.plan.queries)[own].longest)
+        starts, device = self.plan.starts[own], self.device
         # A row more than there are: of nothing but empty items something is read.
-        rows = (torch.empty if n_rows else torch.zeros)(n_rows + 1, self.dim, dtype=dtype, device=self.device)
-        norms = torch.empty(2, aligned(n_rows + 1), dtype=torch.float32, device=self.device)
-        items = torch.empty(aligned(2 * count) + count, dtype=torch.int32, device=self.device)
-        packed = Packed(rows, norms[0], norms[1], items, items[aligned(2 * count) :])
+        rows = (torch.empty if n_rows else torch.zeros)(n_rows + 1, self.dim, dtype=dtype, device=device)
+        norms = torch.empty(n_rows + 1, dtype=torch.float32, device=device)
+        powers = torch.empty_like(norms) if self.options.normalize else norms
+        packed = Packed(rows, norms, powers, torch.empty(count, 3, dtype=torch.int32, device=device))
         column = self.context_column if of_contexts else 1 - self.context_column
         kind = self.row_kind(side)
-        source = Source(side.item_stride // kind.UNIT, side.row_stride // kind.UNIT, first, side.longest, column)
+        source = Source(side.item_stride // kind.UNIT, side.row_stride // kind.UNIT, first, longest, column)
         pairs = starts if self.pairs is None else self.pairs
         launch(
-            pack_rows, (count, max(1, -(-side.longest // kind.ROWS)), 1),
-            (side.features, starts, places, pairs, packed, source), kind, (self.key, dtype, side.far),
+            pack_rows, (count, max(1, -(-longest // kind.ROWS)), 1),
+            (side.features, starts, self.plan.places[own], pairs, packed, source), kind, (self.key, dtype, side.far),
         )  # fmt: skip
         return packed
 
@@ -357,8 +291,8 @@ def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexp
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = r < count
     if tl.program_id(1) == 0:
-        tl.store(packed.items + 2 * number, first)
-        tl.store(packed.items + 2 * number + 1, count)
+        tl.store(packed.items + 3 * number, first)
+        tl.store(packed.items + 3 * number + 1, count)
     place = r
     if KIND.MASKED:
         place = tl.load(places + start + r, mask=there, other=0)

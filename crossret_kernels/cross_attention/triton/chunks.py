@@ -96,31 +96,31 @@ class Run:
     def __init__(
         self, call: Call, contexts: Packed, queries: Packed, first: tuple[int, int], tiles: range, fused: bool = False
     ) -> None:
-        n_contexts, n_queries = contexts.broken.numel(), queries.broken.numel()
+        n_contexts, n_queries = contexts.items.size(0), queries.items.size(0)
         rows, columns = contexts.rows.size(0) - 1, queries.rows.size(0) - 1
         self.call, self.contexts, self.queries = call, contexts, queries
         self.first_context, self.first_query = first
         self.n_contexts, self.n_queries, self.n_tiles = n_contexts, n_queries, len(tiles)
         self.listed = call.pairs is not None
-        pitch = -(-(call.queries.longest if self.listed else columns) // PITCH)
+        pitch = -(-(call.plan.queries.longest if self.listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(call)
         abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * len(tiles) // PROGRAMS))
         sizes = Sizes(
             n_contexts, n_queries, rows, pitch, aligned(rows * n_queries), 0 if self.listed else columns,
-            aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, pieces_of(call),
-            call.queries.longest, call.contexts.longest,
+            aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, call.plan.pieces,
+            call.plan.queries.longest, call.plan.contexts.longest,
         )  # fmt: skip
         cells = 16 if fused else rows * pitch * PITCH
-        statistics = 2 * sizes.plane if call.long else 16
+        statistics = 2 * sizes.plane if call.plan.long else 16
         parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane
-        S, grams, statistics_, kept = torch.empty(sum(parts), device=call.device).split(parts)
+        S, grams, statistics_, kept = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
         self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, statistics_, kept, sizes, call.numbers)
         self.kind = call.kind_of(contexts.rows.dtype, fused)
         self.key = call.key, contexts.rows.dtype
-        self.gram_blocks = -(-gram_pitch // call.block)
-        self.context_blocks = -(-(call.contexts.longest if self.listed else rows) // call.block)
+        self.gram_blocks = -(-gram_pitch // call.plan.block)
+        self.context_blocks = -(-(call.plan.contexts.longest if self.listed else rows) // call.plan.block)
         self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
-        self.warps = 8 if call.tile >= 128 else 4
+        self.warps = 8 if call.plan.tile >= 128 else 4
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         if self.listed:
@@ -132,7 +132,9 @@ class Run:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
         rows = cells.view(-1, self.inputs.sizes.pitch * PITCH)
         if self.listed:
-            return rows.view(self.n_contexts, self.call.contexts.longest, -1)[:, :, : self.call.queries.longest]
+            return rows.view(self.n_contexts, self.call.plan.contexts.longest, -1)[
+                :, :, : self.call.plan.queries.longest
+            ]
         return rows[:, : self.queries.rows.size(0) - 1]
 
     def rows_of(self, side: Packed) -> Tensor:
@@ -157,12 +159,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def gram_pitch_of(call: Call) -> int:
-    return -(-max(call.contexts.longest, 1) // PITCH) * PITCH
-
-
-def pieces_of(call: Call) -> int:
-    """Tiles that an item of queries takes at most."""
-    return max(1, -(-call.queries.longest // call.tile))
+    return -(-max(call.plan.contexts.longest, 1) // PITCH) * PITCH
 
 
 class Parts(NamedTuple):
@@ -174,23 +171,23 @@ class Parts(NamedTuple):
 
 def parts_of(call: Call, apart: bool) -> Parts:
     """Both sides in parts that fit; `apart` says that gradients of similarities do not take their place."""
-    plan, contexts, queries = call.plan, call.contexts, call.queries
+    plan, contexts, queries = call.plan, call.plan.contexts, call.plan.queries
     most_cells = CELL_BYTES // (8 if apart else 4)
     most_rows = max(1, ROW_BYTES // (4 * call.dim))
-    weights = contexts.n_rows + PLANES * len(contexts)
+    weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
     most_contexts = max(1, min(most_rows, most_cells // most_queries))
     most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(call) ** 2))
-    if weights <= most_contexts and len(contexts) <= most_items:
-        bounds = [0, len(contexts)]
+    if weights <= most_contexts and len(contexts.lengths) <= most_items:
+        bounds = [0, len(contexts.lengths)]
     else:
-        ends = contexts.starts + PLANES * np.arange(len(contexts) + 1)
+        ends = contexts.starts + PLANES * np.arange(len(contexts.lengths) + 1)
         bounds = parted(ends.tolist(), most_contexts, most_items)
     if queries.n_rows <= most_queries:
         return Parts(bounds, [0, len(plan.tile_rows) - 1])
-    if not call.long:
+    if not call.plan.long:
         return Parts(bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows)))
-    items = parted(queries.starts.tolist(), most_queries, len(queries))  # whose pieces stay together
+    items = parted(queries.starts.tolist(), most_queries, len(queries.lengths))  # whose pieces stay together
     return Parts(bounds, [bisect_left(plan.tile_items, item) for item in items])
 
 
@@ -211,8 +208,8 @@ def runs_of(call: Call, fusable: bool = True) -> Iterator[Run]:
         return
     parts = parts_of(call, apart=False)
     single = len(parts.contexts) == len(parts.queries) == 2
-    cells = call.contexts.n_rows * call.queries.n_rows
-    fused = fusable and single and cells <= FUSED_CELLS and not (call.long or call.wide)
+    cells = call.plan.contexts.n_rows * call.plan.queries.n_rows
+    fused = fusable and single and cells <= FUSED_CELLS and not (call.plan.long or call.plan.wide)
     queries = None
     for own in pairwise(parts.contexts):
         contexts = pack_contexts(call, own, call.dtype)
@@ -224,14 +221,14 @@ def runs_of(call: Call, fusable: bool = True) -> Iterator[Run]:
 
 def pack_contexts(call: Call, own: tuple[int, int], dtype: torch.dtype) -> Packed:
     """A part of the contexts' items."""
-    starts = call.contexts.starts
+    starts = call.plan.contexts.starts
     return call.pack(True, own[0], own[1] - own[0], int(starts[own[1]] - starts[own[0]]), dtype)
 
 
 def pack_queries(call: Call, tiles: tuple[int, int], dtype: torch.dtype) -> Packed:
     """The queries' items of a part of the tiles."""
     first, last = (call.plan.tile_items[tile] for tile in tiles)  # pieces of one item are never parted
-    starts = call.queries.starts
+    starts = call.plan.queries.starts
     return call.pack(False, first, last - first, int(starts[last] - starts[first]), dtype)
 
 
@@ -245,7 +242,7 @@ def dense_run(
 def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
-    rows = call.contexts.longest, call.queries.longest
+    rows = call.plan.contexts.longest, call.plan.queries.longest
     cells = rows[0] * -(-rows[1] // PITCH) * PITCH
     of_pair = sum(rows) * (call.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch_of(call) ** 2 + PLANES * rows[1])
     most = max(1, most_bytes // of_pair)
@@ -254,4 +251,4 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
         contexts, queries = (
             call.pack(own, first, count, count * n, dtype) for own, n in zip((True, False), rows, strict=True)
         )
-        yield Run(call, contexts, queries, (first, first), range(count * pieces_of(call)))
+        yield Run(call, contexts, queries, (first, first), range(count * call.plan.pieces))

@@ -43,7 +43,7 @@ POOLED_QUERIES = tl.constexpr(32)
 
 def scores(*arguments: Any) -> Tensor:
     """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
-    call = Call.of(*arguments)
+    call = Call(*arguments)
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
     if out.numel():
         for run in runs_of(call):
@@ -90,7 +90,7 @@ def gram_matrices(run, KIND: tl.constexpr):
     c = tl.program_id(1) % blocks * C + tl.arange(0, C)
     first, count = item_of(run.contexts, item)
     if tl.program_id(1) == 0:
-        tl.store(run.contexts.broken + item, broken_item(run.contexts, first, count))
+        tl.store(run.contexts.items + 3 * item + 2, broken_item(run.contexts, first, count))
     rows, columns = rows_within(first, r, count), rows_within(first, c, count)
     _lengths, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
     _lengths, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
@@ -284,7 +284,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
     cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
     found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
-    counts = tl.load(run.contexts.items + 2 * item + 1, mask=inside, other=1)
-    broken = tl.load(run.contexts.broken + item, mask=inside, other=0) + broken_item(run.queries, first, count)
+    counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
+    broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + broken_item(run.queries, first, count)
     found = tl.where(broken > 0, float("nan"), found)
     tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
