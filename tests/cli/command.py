@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from crossret import cli
+from tests.processes import started
 
 TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
 TINY_MODELS = {
@@ -50,6 +52,6 @@ class Cli:
         return int(exit_.value.code or 0)
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "crossret", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

@@ -15,6 +15,7 @@ import pytest
 
 import crossret as crossret_package
 from tests.cli.command import COMMANDS, ENVIRONMENT, Cli
+from tests.processes import started
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -135,7 +136,7 @@ def test_pictures_that_cannot_be_written_are_named(tmp_path: Path, workers: str)
 def test_whoever_stops_reading_is_told_nothing(unbuffered: str) -> None:
     environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-m", "crossret", "presets"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with started(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 1)
 

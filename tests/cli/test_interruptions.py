@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from crossret.files.tensors import read_header
 from tests.cli.command import ENVIRONMENT, TINY, Cli, start
+from tests.processes import started, time_limit
 
 
 @pytest.mark.parametrize("command", ["evaluate", "demo"])
@@ -46,8 +47,9 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
         "builtins.__import__ = pressed\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "crossret: interrupted\n")
+    with started([sys.executable, "-c", code], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        _, err = process.communicate()
+    assert (process.returncode, err) == (130, "crossret: interrupted\n")
 
 
 def test_an_interruption_before_the_first_checkpoint_says_so(
@@ -103,12 +105,13 @@ def test_a_terminal_that_is_gone_leaves_a_checkpoint(data: Path, tmp_path: Path)
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover
         os.execve(sys.executable, [*command, str(tmp_path / "run")], ENVIRONMENT)
-    log = tmp_path / "run" / "log.jsonl"
-    while not (log.exists() and log.stat().st_size):
-        if select.select([terminal], [], [], 0.01)[0]:
-            os.read(terminal, 65536)
-    os.close(terminal)  # the system sends SIGHUP, and whatever is printed from now on fails
-    _, status = os.waitpid(pid, 0)
+    with time_limit(pid):
+        log = tmp_path / "run" / "log.jsonl"
+        while not (log.exists() and log.stat().st_size):
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 65536)
+        os.close(terminal)  # the system sends SIGHUP, and whatever is printed from now on fails
+        _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     before = json.loads(read_header(tmp_path / "run" / "checkpoint.safetensors")[1]["position"])
     assert before["step"] > 0
@@ -116,7 +119,7 @@ def test_a_terminal_that_is_gone_leaves_a_checkpoint(data: Path, tmp_path: Path)
 
 def test_nohup_goes_on_without_its_terminal(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "crossret", "train", str(data), *TINY, "--epochs", "2", "--output"]
-    with subprocess.Popen(
+    with started(
         [*command, str(tmp_path / "run")],
         stderr=subprocess.PIPE,
         text=True,

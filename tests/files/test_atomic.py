@@ -11,11 +11,13 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from crossret.files.atomic import atomic_write
+from tests.processes import started
 
 KILLED_INSIDE_THE_BLOCK = """
 import sys
@@ -50,8 +52,8 @@ def test_an_exception_leaves_the_old_file_alone(tmp_path: Path, error: type[Base
     assert os.listdir(tmp_path) == ["file"]
 
 
-def start(program: str, path: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+def start(program: str, path: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return started(
         [sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from crossret.files.locks import LOCK, locked
+from tests.processes import started
 
 HOLD = textwrap.dedent(
     """
@@ -24,7 +25,7 @@ HOLD = textwrap.dedent(
 
 def test_another_process_is_named_and_its_death_unlocks(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(BlockingIOError, match=f"in use by process {other.pid} on ") as caught, locked(tmp_path):

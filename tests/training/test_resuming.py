@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -18,6 +17,7 @@ import torch
 
 from crossret.models import Scan
 from crossret.training import ResumedElsewhere
+from tests.processes import started
 from tests.training import toy
 from tests.training.toy import (
     CONFIG,
@@ -93,7 +93,7 @@ def test_ctrl_c_during_an_update_waits_for_its_end(
 def test_killed_again_and_again_it_goes_on_bit_for_bit(straight: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     for kill in range(3):
-        with subprocess.Popen(
+        with started(
             [sys.executable, toy.__file__, str(tmp_path)],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         ) as trainer:

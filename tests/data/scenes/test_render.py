@@ -16,6 +16,7 @@ from PIL import Image
 from crossret.data import PrecomputedDataset, render_scenes, tokenize
 from crossret.data.scenes.features import region_features
 from crossret.data.scenes.regions import grid_boxes
+from tests.processes import started
 
 COUNTS = {"train": 6, "dev": 2, "test": 3}
 
@@ -145,7 +146,7 @@ render_scenes(sys.argv[1], train=500, dev=2, test=2, workers=int(sys.argv[2]), p
 def test_a_rendering_that_is_killed_or_interrupted_has_no_finished_manifest(tmp_path, blow, workers):
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     root = str(Path(__file__).parents[3])
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", PROGRAM, str(tmp_path), str(workers)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
