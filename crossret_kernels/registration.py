@@ -105,6 +105,34 @@ def define_indices(
     return cast("Callable[..., Tensor]", operation)
 
 
+def define_loss(name: str, options: str, module: str | None = None) -> Callable[..., Sequence[Tensor]]:
+    """Registers ``crossret::<name>`` and ``crossret::<name>_backward``: a loss over scores (n_rows, n_columns).
+
+    Both take the scores, image_ids and caption_ids, (n_columns,) int64 or None, then `options`, in schema notation, of
+    which the last two are the reduction, 2 for none, and an offset. The first returns the loss, float32, and the
+    statistics (4, n_rows) float32 from which the second, which takes the loss's gradient and them first, makes the
+    scores' gradient. Their kernels are `loss` and `gradient` of `module`, or in csrc. Returns the operation as a function
+    that is differentiable once. Autocast passes it by.
+    """
+    tensors = "Tensor scores, Tensor? image_ids, Tensor? caption_ids"
+    arguments = f"Tensor grad_loss, Tensor statistics, {tensors}, {options}"
+    for overload in ("", ".plain"):
+        loss, backward, plain = f"{name}{overload}", f"{name}_backward{overload}", overload == ".plain"
+        _define(loss, f"({tensors}, {options}) -> (Tensor, Tensor)", _fake_loss, plain)
+        _define(backward, f"({arguments}) -> Tensor", lambda *given: given[2].new_empty(given[2].shape), plain)
+        if module is not None:
+            _implement(loss, module, "loss")
+            _implement(backward, module, "gradient")
+    operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
+    once = _differentiable_once(gradient.plain, f"{name}_backward")
+    function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2]))
+    for registered, rule in ((f"{name}_backward", once), (name, function)):
+        torch.library.register_autograd(
+            f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
+        )
+    return _eagerly(operation, function, [0])
+
+
 def unmasked(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """An operation of `UNMASKED_SIDES` called with `SIDES`, whose masks are None."""
 
@@ -162,6 +190,12 @@ def _fake_indices(operands: Sequence[Operand]) -> Callable[..., Tensor]:
         return features.new_empty((*shape, width), dtype=torch.int64)
 
     return fake
+
+
+def _fake_loss(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    rows = scores.size(0)
+    shape = (rows,) if arguments[-2] == 2 else ()
+    return scores.new_empty(shape, dtype=torch.float32), scores.new_empty((4, rows), dtype=torch.float32)
 
 
 def _shape_of_pairs(operands: Sequence[Operand], arguments: tuple[Any, ...]) -> tuple[tuple[int, ...], Tensor]:
@@ -269,16 +303,40 @@ def _differentiable(
     return Scores
 
 
-def _differentiable_once(plain: Callable[..., tuple[Tensor, ...]], name: str) -> Any:
+def _loss_function(plain: Callable[..., Any], gradient: Callable[..., Tensor]) -> Any:
+    """A plain loss with its gradient as an autograd.Function."""
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+            return tuple(plain(*arguments))  # type: ignore[return-value]
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            ctx.mark_non_differentiable(output[1])
+            ctx.set_materialize_grads(False)  # zeros for the statistics would cost as much as a small loss
+            ctx.save_for_backward(output[1], *inputs[:3])
+            ctx.options = inputs[3:]
+
+        @staticmethod
+        def backward(ctx: Any, grad_loss: Tensor | None, _of_statistics: None) -> tuple[Tensor | None, ...]:
+            grad = None if grad_loss is None else gradient(grad_loss, *ctx.saved_tensors, *ctx.options)
+            return (grad, *[None] * (2 + len(ctx.options)))
+
+    return Loss
+
+
+def _differentiable_once(plain: Callable[..., Any], name: str) -> Any:
     """Gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
 
     class Gradients(torch.autograd.Function):
         @staticmethod
-        def forward(*arguments: Any) -> tuple[Tensor, ...]:
-            return tuple(plain(*arguments))
+        def forward(*arguments: Any) -> Any:
+            made = plain(*arguments)
+            return made if isinstance(made, Tensor) else tuple(made)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             pass
 
         @staticmethod

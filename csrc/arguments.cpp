@@ -12,8 +12,6 @@
 
 namespace crossret {
 
-namespace {
-
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
@@ -30,7 +28,6 @@ Dtype feature_dtype(const Tensor& values, const char* name) {
   }
 }
 
-// The integers of a 1-D int64 tensor.
 const int64_t* integers(const Tensor& tensor, const char* name) {
   STD_TORCH_CHECK(
       tensor.is_cpu() && tensor.dim() == 1 && tensor.scalar_type() == ScalarType::Long && tensor.is_contiguous(), name,
@@ -38,22 +35,12 @@ const int64_t* integers(const Tensor& tensor, const char* name) {
   return tensor.const_data_ptr<int64_t>();
 }
 
+namespace {
+
 const char* data_of(const Tensor& tensor) { return static_cast<const char*>(tensor.data_ptr()); }
 
 // torch looks up the operation by its name, which takes as long as scoring a short item.
 Tensor in_order(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
-
-// A contiguous tensor on the CPU, not filled; likewise without a look-up.
-template <size_t dims>
-Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype) {
-  std::array<int64_t, dims> strides;
-  int64_t stride = 1;
-  for (size_t dim = dims; dim-- > 0; stride *= std::max<int64_t>(sizes[dim], 1)) strides[dim] = stride;
-  AtenTensorHandle made = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, aoti_torch_device_type_cpu(), 0, &made));
-  return Tensor(made);
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "cross_attention/cpu.h"
 #include "maxsim/cpu.h"
+#include "ranking_loss/tensors.h"
 
 namespace crossret {
 
@@ -175,6 +176,35 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[0] = torch::stable::detail::from(indices);
 }
 
+RankingLossArguments take_ranking_loss(Arguments& arguments) {
+  constexpr Negatives negatives[] = {Negatives::hardest, Negatives::sum, Negatives::softmax};
+  constexpr Reduction reductions[] = {Reduction::sum, Reduction::mean, Reduction::none};
+  // In the schema's order, as those of an initialiser are.
+  RankingLossArguments given{arguments.take<Tensor>(),
+                             arguments.take<std::optional<Tensor>>(),
+                             arguments.take<std::optional<Tensor>>(),
+                             arguments.take<double>(),
+                             chosen("negatives", negatives, arguments.take<int64_t>()),
+                             arguments.take<double>(),
+                             chosen("reduction", reductions, arguments.take<int64_t>()),
+                             arguments.take<int64_t>()};
+  arguments.finish();
+  return given;
+}
+
+void triplet_loss(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  const auto [loss, statistics] = ranking_loss(take_ranking_loss(arguments));
+  stack[0] = torch::stable::detail::from(loss);
+  stack[1] = torch::stable::detail::from(statistics);
+}
+
+void triplet_loss_gradient(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  const Tensor grad_loss = arguments.take<Tensor>(), statistics = arguments.take<Tensor>();
+  stack[0] = torch::stable::detail::from(ranking_loss_gradient(grad_loss, statistics, take_ranking_loss(arguments)));
+}
+
 std::string cpu_isas() {
   std::string names;
   for (const std::string& name : available_isas()) names += (names.empty() ? "" : " ") + name;
@@ -206,6 +236,10 @@ STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
     library.impl(name, &gradients<MaxSim>);
   }
   library.impl("maxsim_argmax", &maxsim_argmax);
+  for (const char* name : {"triplet_loss", "triplet_loss.plain"}) library.impl(name, &triplet_loss);
+  for (const char* name : {"triplet_loss_backward", "triplet_loss_backward.plain"}) {
+    library.impl(name, &triplet_loss_gradient);
+  }
 }
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {

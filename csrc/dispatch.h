@@ -6,6 +6,7 @@
 #include "cross_attention/problem.h"
 #include "maxsim/problem.h"
 #include "pairs/side.h"
+#include "ranking_loss/problem.h"
 
 // GCC has AVX512-BF16 since its version 10.
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
@@ -37,6 +38,7 @@ struct Kernels {
   void (*finish_gradient)(const Side&, int64_t item, int64_t row, const float* sum, void* out);
   const CrossAttentionKernels* cross_attention;
   const MaxSimKernels* maxsim;
+  const RankingLossKernels* ranking_loss;
 };
 
 // Names of the instruction sets that were built and that this processor has or emulates.

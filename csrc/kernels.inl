@@ -12,6 +12,7 @@
 #include "cross_attention/backward.inl"
 #include "cross_attention/feature_gradients.inl"
 #include "maxsim/best.inl"
+#include "ranking_loss/hinges.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
@@ -28,7 +29,8 @@ const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA),
                          prepare_memory,
                          finish_gradient,
                          &cross_attention_kernels,
-                         &maxsim_kernels};
+                         &maxsim_kernels,
+                         &ranking_loss_kernels};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

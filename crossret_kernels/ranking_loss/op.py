@@ -1,19 +1,28 @@
-"""`triplet_loss`: ranking losses over a score matrix, in PyTorch operations on any device."""
+"""`triplet_loss`: ranking losses over a score matrix; its schema and dispatch to backends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import BACKENDS, UnsupportedByBackend
-from crossret_kernels.checks import check_number, choose
+from crossret_kernels.backends import Refusal, select_backend
+from crossret_kernels.checks import checked
 from crossret_kernels.inputs import as_integers, check_floating, check_has_values
+from crossret_kernels.ranking_loss.options import LossOptions
+from crossret_kernels.ranking_loss.reference import triplet_loss_reference
+from crossret_kernels.ranking_loss.torch import triplet_loss_torch
+from crossret_kernels.registration import define_loss, transformed
 
-NEGATIVES = ("hardest", "sum", "softmax")
-REDUCTIONS = ("sum", "mean", "none")
 Ids = Tensor | Sequence[int] | None
+
+MOST_COLUMNS = 2**24  # which the kernels number by float32
+_OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive_offset"
+_LOSSES = {
+    "cpu": define_loss("triplet_loss", _OPTIONS),
+    "triton": define_loss("triplet_loss_triton", _OPTIONS, "crossret_kernels.ranking_loss.triton"),
+}
 
 
 def triplet_loss(
@@ -24,88 +33,92 @@ def triplet_loss(
     p: float = 8.0,
     image_ids: Ids = None,
     caption_ids: Ids = None,
+    positive_offset: int = 0,
     reduction: str = "sum",
     backend: str | None = None,
 ) -> Tensor:
     """Triplet ranking loss of matching images and captions over their scores, in both directions.
 
     Args:
-        scores: (n, n) float32, float64, bfloat16 or float16, dense; image i and caption i match.
+        scores: (n_rows, n_columns) float32, float64, bfloat16 or float16, dense; image i and caption
+            i + positive_offset match. (n, n) in one process; where several train together, the images of this one
+            against the captions of all.
         margin: α of the hinge [α − S(positive) + S(negative)]₊.
-        negatives: "hardest": the hardest negative of each row and column (SCAN Eq. 12); "sum": all of them
-            (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs from
-            the sum at p = 1 to the hardest as p grows.
+        negatives: "hardest": the hardest negative of each row and column (SCAN Eq. 12), the first of equals; "sum": all
+            of them (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs
+            from the sum at p = 1 to the hardest as p grows.
         p: order of that norm, at least 1; used by "softmax" alone.
-        image_ids: (n,) integers, the image of each pair; default: all differ.
-        caption_ids: (n,) integers, the caption of each pair; default: all differ. Image i and caption j are negatives
-            of each other only where neither the images nor the captions of pairs i and j are the same, so that two
-            captions of one image never are.
-        reduction: "sum" over rows and columns (SCAN), "mean" over the n positives, or "none": (n,), of each
-            positive the loss of its row plus that of its column.
-        backend: None or "torch".
+        image_ids: (n_columns,) integers, the image of each column's pair; default: all differ.
+        caption_ids: (n_columns,) integers, the caption of each column's pair; default: all differ. Image i and caption j
+            are negatives of each other only where neither the images nor the captions of their pairs are the same, so
+            that two captions of one image never are.
+        positive_offset: the column of the first row's positive, 0 … n_columns − n_rows.
+        reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
+            of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
+            columns whose positives are elsewhere have none.
+        backend: "cpu", "triton", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND, else the
+            fastest that serves the call. "torch" makes several matrices of hinges and alone is differentiable twice;
+            "cpu" and "triton" compute in float32 and keep nothing as large as the scores but their gradient, and a copy
+            of scores whose rows are not contiguous. Under torch.func's transforms None takes "torch".
 
     Returns:
-        A scalar, or (n,) for "none", in the scores' dtype. Where no negative exists the loss is zero, with zero
-        gradient; where hinges are zero so are their gradients, never NaN.
+        A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
+        autocast. Where no negative exists the loss is zero, with zero gradient; where hinges are zero so are their
+        gradients, never NaN. NaN among the hinges of a row or column makes its loss NaN, and by "softmax" the gradients
+        of its hinges above zero, and no others'.
 
     Raises:
         ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no
             dense floating-point tensor, ids that are no integers, numbers that are none.
-        UnsupportedByBackend: any other backend.
+        UnsupportedByBackend: the named backend cannot serve the call.
     """
-    margin, p = _check(scores, margin, negatives, p, reduction, backend)
-    n = scores.size(0)
-    match = torch.eye(n, dtype=torch.bool, device=scores.device)
-    for ids, name in ((image_ids, "image_ids"), (caption_ids, "caption_ids")):
-        if ids is not None:
-            same = _as_ids(ids, name, n, scores.device)
-            match = match | (same[:, None] == same[None, :])
-    positives = scores.diagonal()
-    per_image = _pool((margin - positives[:, None] + scores).masked_fill(match, 0).relu(), negatives, p)
-    per_caption = _pool((margin - positives[None, :] + scores).masked_fill(match, 0).relu().T, negatives, p)
-    losses = per_image + per_caption
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / max(n, 1)
+    options = checked(LossOptions, margin, negatives, p, reduction)
+    _check_shape(scores, positive_offset)
+    ids = [
+        None if given is None else _as_ids(given, name, scores)
+        for given, name in ((image_ids, "image_ids"), (caption_ids, "caption_ids"))
+    ]
+    chosen = select_backend(backend, scores.device, scores.dtype, _refusals(scores))
+    if chosen not in _LOSSES:
+        loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
+        return loss(scores, *ids, options, positive_offset)
+    made = _LOSSES[chosen](scores, *ids, *options.codes, positive_offset)[0]
+    # As torch's own sums have it, which autocast keeps from overflowing.
+    wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
+    return made if wide else made.to(scores.dtype)
 
 
-def _pool(hinges: Tensor, negatives: str, p: float) -> Tensor:
-    """Hinges (n, n) ≥ 0, one row a positive, to one loss each; matching entries are zero."""
-    if negatives == "sum" or hinges.size(1) == 0:  # of no hinges there is no maximum
-        return hinges.sum(1)
-    hardest = hinges.max(1).values
-    if negatives == "hardest":
-        return hardest
-    # Scaled by the maximum, so that no power overflows, and underflows only beside a 1. The scale cancels: a constant.
-    scale = hardest.detach()
-    ratios = hinges / scale.where(scale != 0, 1)[:, None]
-    return torch.linalg.vector_norm(ratios, p, dim=1) * scale
-
-
-def _check(
-    scores: Tensor, margin: float, negatives: str, p: float, reduction: str, backend: str | None
-) -> tuple[float, float]:
-    """The margin and p as floats."""
+def _check_shape(scores: Tensor, offset: int) -> None:
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
     check_floating(scores, "scores")
     check_has_values(scores, "scores")
-    if scores.dim() != 2 or scores.size(0) != scores.size(1):
-        raise ValueError(f"scores must be square, one matching caption an image, got {tuple(scores.shape)}")
-    choose("negatives", negatives, NEGATIVES)
-    choose("reduction", reduction, REDUCTIONS)
-    margin, p = check_number("margin", margin), check_number("p", p)
-    if p < 1:
-        raise ValueError(f"p must be at least 1, not {p!r}")
-    if backend not in (None, *BACKENDS):
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    if backend not in (None, "torch"):
-        raise UnsupportedByBackend(f"backend {backend!r} cannot serve triplet_loss: it is built in PyTorch operations")
-    return margin, p
+    if scores.dim() != 2:
+        raise ValueError(f"scores must have shape (n_rows, n_columns), got {tuple(scores.shape)}")
+    n_rows, n_columns = scores.shape
+    if n_rows > n_columns:
+        raise ValueError(f"scores must have a column for every row's positive, got {tuple(scores.shape)}")
+    if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)):
+        raise TypeError(f"positive_offset must be an integer, not {type(offset).__name__}")
+    if not 0 <= offset <= n_columns - n_rows:
+        raise ValueError(
+            f"positive_offset must lie in 0..{n_columns - n_rows}, as scores are {n_rows} by {n_columns}, not {offset}"
+        )
 
 
-def _as_ids(ids: Tensor | Sequence[int], name: str, n: int, device: torch.device) -> Tensor:
+def _refusals(scores: Tensor) -> Mapping[str, Refusal] | None:
+    """What its kernels do not serve, by backend."""
+    if transformed():
+        reason = "torch.func's transforms and forward-mode differentiation go through 'torch'"
+    elif scores.size(1) > MOST_COLUMNS:
+        reason = f"its kernels take up to {MOST_COLUMNS} columns"
+    else:
+        return None
+    return dict.fromkeys(("cpu", "triton"), lambda: reason)
+
+
+def _as_ids(ids: Tensor | Sequence[int], name: str, scores: Tensor) -> Tensor:
     tensor = as_integers(ids, name)
-    if tensor.shape != (n,):
-        raise ValueError(f"{name} must hold one id for each of {n} rows, got shape {tuple(tensor.shape)}")
-    return tensor.to(device)
+    if tensor.shape != scores.shape[1:]:
+        raise ValueError(f"{name} must hold one id for each of {scores.size(1)} columns, got {tuple(tensor.shape)}")
+    return tensor.to(scores.device).contiguous()

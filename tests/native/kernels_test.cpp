@@ -20,10 +20,11 @@
 namespace crossret {
 
 // An instruction set that is not linked in leaves these behind.
-#define CROSSRET_ABSENT(isa)                                                                                       \
-  namespace isa {                                                                                                  \
-  extern const Kernels kernels __attribute__((weak));                                                              \
-  const Kernels kernels = {#isa, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}; \
+#define CROSSRET_ABSENT(isa)                                                     \
+  namespace isa {                                                                \
+  extern const Kernels kernels __attribute__((weak));                            \
+  const Kernels kernels = {#isa,    nullptr, nullptr, nullptr, nullptr, nullptr, \
+                           nullptr, nullptr, nullptr, nullptr, nullptr};         \
   }
 CROSSRET_ABSENT(amx_emulated)
 CROSSRET_ABSENT(avx2)

@@ -1,0 +1,28 @@
+"""Options of the ranking losses, checked, and as operations take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossret_kernels.checks import Coded, choose, keep_numbers
+
+NEGATIVES = ("hardest", "sum", "softmax")
+REDUCTIONS = ("sum", "mean", "none")
+
+
+@dataclass(frozen=True)
+class LossOptions(Coded):
+    """What a loss is made of besides scores and ids; ValueError or TypeError where a value is none."""
+
+    margin: float
+    negatives: str
+    p: float
+    reduction: str
+
+    def __post_init__(self) -> None:
+        choose("negatives", self.negatives, NEGATIVES)
+        choose("reduction", self.reduction, REDUCTIONS)
+        keep_numbers(self, "margin", "p")
+        if self.p < 1:
+            raise ValueError(f"p must be at least 1, not {self.p!r}")
+        self.carry(self.margin, NEGATIVES.index(self.negatives), self.p, REDUCTIONS.index(self.reduction))

@@ -1,0 +1,43 @@
+"""Backend "reference" of the ranking losses: the papers' formulas, all hinges materialised, float32 or float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.ranking_loss.options import LossOptions
+
+
+def triplet_loss_reference(
+    scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
+) -> Tensor:
+    """A scalar, or (n_rows,), in the scores' dtype."""
+    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    n = len(exact)
+    pairs = torch.arange(n, device=exact.device)
+    columns = torch.arange(exact.size(1), device=exact.device)
+    negative = columns != pairs[:, None] + offset
+    for ids in (image_ids, caption_ids):
+        if ids is not None:
+            negative &= ids != ids[pairs + offset][:, None]
+    positive = exact[pairs, pairs + offset]
+    of_rows = (options.margin - positive)[:, None] + exact
+    of_columns = (options.margin - positive)[:, None] + exact[:, offset : offset + n].mT
+    own = negative[:, offset : offset + n].mT
+    losses = _pooled(of_rows, negative, options) + _pooled(of_columns, own, options)
+    reduced = {"none": lambda: losses, "sum": losses.sum, "mean": lambda: losses.sum() / max(n, 1)}[options.reduction]
+    return reduced().to(scores.dtype)
+
+
+def _pooled(hinges: Tensor, negative: Tensor, options: LossOptions) -> Tensor:
+    """SCAN Eq. 11 or 12 or HAN Eq. 4 of hinges that are not clamped yet, one row a positive."""
+    counted = negative & ~(hinges <= 0)  # NaN counts
+    hinges = hinges.where(counted, 0)
+    if options.negatives == "sum":
+        return hinges.sum(1)
+    if options.negatives == "hardest":
+        return hinges.max(1).values if hinges.size(1) else hinges.sum(1)
+    # ‖h‖ₚ = exp(ln Σ exp(p ln h) / p), over the rows that have a hinge
+    some = counted.any(1)
+    logs = hinges.where(counted, 1).log().masked_fill(~counted & some[:, None], -torch.inf)
+    return ((options.p * logs).logsumexp(1) / options.p).exp().where(some, 0) if hinges.size(1) else hinges.sum(1)

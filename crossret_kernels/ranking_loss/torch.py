@@ -1,0 +1,43 @@
+"""Backend "torch" of the ranking losses: PyTorch operations on any device, twice differentiable."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.ranking_loss.options import LossOptions
+
+
+def triplet_loss_torch(
+    scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
+) -> Tensor:
+    """A scalar, or (n_rows,), in the scores' dtype."""
+    n_rows, n_columns = scores.shape
+    own = slice(offset, offset + n_rows)
+    places = torch.arange(n_columns, device=scores.device)
+    match = torch.zeros(n_rows, n_columns, dtype=torch.bool, device=scores.device)
+    for ids in (places, image_ids, caption_ids):
+        if ids is not None:
+            match = match | (ids[own, None] == ids[None, :])
+    positives = scores.diagonal(offset)[:n_rows]
+    of_rows = options.margin - positives[:, None] + scores
+    of_columns = options.margin - positives[None, :] + scores[:, own]
+    losses = _pool(of_rows.masked_fill(match, 0).relu(), options) + _pool(
+        of_columns.masked_fill(match[:, own], 0).relu().T, options
+    )
+    if options.reduction == "none":
+        return losses
+    return losses.sum() if options.reduction == "sum" else losses.sum() / max(n_rows, 1)
+
+
+def _pool(hinges: Tensor, options: LossOptions) -> Tensor:
+    """Hinges ≥ 0, one row a positive, to one loss each; matching entries are zero."""
+    if options.negatives == "sum" or hinges.size(1) == 0:  # of no hinges there is no maximum
+        return hinges.sum(1)
+    hardest = hinges.max(1).values
+    if options.negatives == "hardest":
+        return hardest
+    # Scaled by the maximum, so that no power overflows, and underflows only beside a 1. The scale cancels: a constant.
+    scale = hardest.detach()
+    ratios = hinges / scale.where(scale != 0, 1)[:, None]
+    return torch.linalg.vector_norm(ratios, options.p, dim=1) * scale
