@@ -4,6 +4,10 @@ namespace CROSSRET_ISA {
 
 // x ∈ [0, 1] to a power ≥ 0, by products of squares and square roots: exact to a few roundings whatever the exponent.
 static inline F power(F x, const Exponent& exponent) {
+  if (exponent.whole == 7 && exponent.fraction == 0) {  // HAN's, without the loop
+    const F square = V::mul(x, x);
+    return V::mul(V::mul(square, square), V::mul(square, x));
+  }
   F result = V::set(1.0f), square = x, root = x;
   for (int64_t whole = exponent.whole; whole != 0; whole >>= 1) {
     if ((whole & 1) != 0) result = V::mul(result, square);
@@ -14,6 +18,23 @@ static inline F power(F x, const Exponent& exponent) {
     if ((fraction >> 31) != 0) result = V::mul(result, root);
   }
   return result;
+}
+
+// h / scale, which must be 1 of equals where the exponent is so large that a rounded 1 / scale would show in the power.
+static inline F ratio_of(F hinge, F scale, F inverse, const Exponent& exponent) {
+  return exponent.whole < 64 ? V::mul(hinge, inverse) : V::div(hinge, scale);
+}
+
+// 1 / scale; hinges below the normal range are beside nothing.
+static inline F inverse_of(F scale) {
+  const F least = V::set(1.17549435e-38f);
+  return V::div(V::set(1.0f), V::select(V::less(scale, least), least, scale));
+}
+
+static inline F lane_numbers() {
+  float numbers[V::width];
+  for (int i = 0; i < V::width; ++i) numbers[i] = static_cast<float>(i);
+  return V::load(numbers);
 }
 
 // The greater, NaN where either is.
@@ -88,11 +109,11 @@ struct Hinges<Negatives::sum> {
 
 template <>
 struct Hinges<Negatives::softmax> {
-  F most, powers, slopes;
+  F most, powers, slopes, inverse;
 
-  static Hinges none(float scale) { return {V::set(scale), V::zero(), V::zero()}; }
+  static Hinges none(float scale) { return {V::set(scale), V::zero(), V::zero(), inverse_of(V::set(scale))}; }
   static Hinges load(const HingeStatistics& from, int64_t at, int64_t n) {
-    return {V::load(from.kind(0, at), n), V::load(from.kind(1, at), n), V::load(from.kind(2, at), n)};
+    return {V::load(from.kind(0, at), n), V::load(from.kind(1, at), n), V::load(from.kind(2, at), n), V::zero()};
   }
   void store(const HingeStatistics& to, int64_t at, int64_t n) const {
     V::store(to.kind(0, at), most, n);
@@ -101,7 +122,7 @@ struct Hinges<Negatives::softmax> {
   }
   // The scale is the greatest of all that is added: no power overflows, and they underflow only beside a 1.
   void add(F hinge, F, const Exponent& exponent) {
-    const F ratio = V::select(V::nonzero(hinge), V::div(hinge, most), V::zero());  // of no hinges the scale is 0
+    const F ratio = V::select(V::nonzero(hinge), ratio_of(hinge, most, inverse, exponent), V::zero());
     const F slope = V::select(V::nonzero(hinge), power(ratio, exponent), V::zero());
     powers = V::fma(slope, ratio, powers);
     slopes = V::add(slopes, slope);
@@ -213,10 +234,14 @@ static void measure_tile(const RankingLossCall& call, const Tile& tile, const Hi
                          const HingeStatistics& columns, float* scratch) {
   using Kept = Hinges<negatives>;
   const TileScores from = widened(call, tile, scratch);
-  if constexpr (negatives == Negatives::softmax) rescale<matched>(call, tile, from, rows, columns);
-  float numbers[V::width];
-  for (int i = 0; i < V::width; ++i) numbers[i] = static_cast<float>(i);
-  const F lanes = V::load(numbers);
+  float inverses[kTileColumns];
+  if constexpr (negatives == Negatives::softmax) {
+    rescale<matched>(call, tile, from, rows, columns);
+    for (int64_t c = 0; matched && c < tile.columns; c += V::width) {
+      V::store(inverses + c, inverse_of(V::load(columns.kind(0, c), tile.columns - c)), tile.columns - c);
+    }
+  }
+  const F lanes = lane_numbers();
   each_hinge(
       call, tile, from, [&](int64_t r) { return Kept::none(*rows.kind(0, r)); },
       [&](Kept& row, int64_t r, int64_t c, int64_t left, F hinge, const auto& of_column)
@@ -225,6 +250,7 @@ static void measure_tile(const RankingLossCall& call, const Tile& tile, const Hi
             row.add(hinge, number, call.slope);
             if constexpr (matched) {
               Kept column = Kept::load(columns, c, left);
+              if constexpr (negatives == Negatives::softmax) column.inverse = V::load(inverses + c, left);
               column.add(of_column(), V::set(static_cast<float>(tile.row + r)), call.slope);
               column.store(columns, c, left);
             }
@@ -232,15 +258,24 @@ static void measure_tile(const RankingLossCall& call, const Tile& tile, const Hi
       [&](const Kept& row, int64_t r) { row.finish(rows, r); });
 }
 
+// Of a vector of rows or columns, as `HingeGradients` has them; of softmax's keys the inverses too.
+struct Pulls {
+  F grads, keys, inverses;
+};
+
 // ∂loss/∂hinge times a gradient; of no hinge 0, whatever the gradient.
 template <Negatives negatives>
-static inline F pull(F hinge, F number, F grad, F key, const Exponent& slope) {
-  if constexpr (negatives == Negatives::hardest) return V::select(V::nonzero(V::sub(number, key)), V::zero(), grad);
+static inline F pull(F hinge, F number, const Pulls& of, const Exponent& slope) {
+  if constexpr (negatives == Negatives::hardest) {
+    return V::select(V::nonzero(V::sub(number, of.keys)), V::zero(), of.grads);
+  }
+  F grads = of.grads;
   if constexpr (negatives == Negatives::softmax) {
     // loss / M is a norm of hinges / M, so that M cancels: (h / loss)ᵖ⁻¹, with h ≤ loss but for rounding.
-    grad = V::mul(grad, power(V::min(V::set(1.0f), V::div(hinge, key)), slope));
+    const F ratio = ratio_of(hinge, of.keys, of.inverses, slope);
+    grads = V::mul(grads, power(V::min(V::set(1.0f), ratio), slope));
   }
-  return V::select(V::nonzero(hinge), grad, V::zero());
+  return V::select(V::nonzero(hinge), grads, V::zero());
 }
 
 template <Negatives negatives, bool matched>
@@ -248,30 +283,42 @@ static void differentiate_tile(const RankingLossCall& call, const Tile& tile, co
                                const HingeGradients& columns, char* out, int64_t out_row_bytes, float* scratch) {
   const bool read = negatives != Negatives::hardest;  // of the hardest the places are known
   const TileScores from = read ? widened(call, tile, scratch) : TileScores{scratch, kTileColumns};
-  float made[kTileColumns], numbers[V::width];
-  for (int i = 0; i < V::width; ++i) numbers[i] = static_cast<float>(i);
-  const F lanes = V::load(numbers);
+  float made[kTileColumns], inverses[kTileColumns];
   const int64_t first = tile.column - call.offset;
-  const auto row_of = [&](int64_t r) {
-    return call.dtype == Dtype::float32 ? reinterpret_cast<float*>(out + r * out_row_bytes) : made;
+  if constexpr (negatives == Negatives::softmax) {
+    for (int64_t c = 0; matched && c < tile.columns; c += V::width) {
+      V::store(inverses + c, inverse_of(V::load(columns.keys + first + c, tile.columns - c)), tile.columns - c);
+    }
+  }
+  const F lanes = lane_numbers();
+  struct Row {
+    float* to;
+    F number;
+    Pulls pulls;
   };
   each_hinge(
-      call, tile, from, row_of,
-      [&](float* to, int64_t r, int64_t c, int64_t left, F hinge, const auto& of_column)
+      call, tile, from,
+      [&](int64_t r) {
+        const int64_t i = tile.row + r;
+        float* const to = call.dtype == Dtype::float32 ? reinterpret_cast<float*>(out + r * out_row_bytes) : made;
+        const F key = V::set(rows.keys[i]);
+        return Row{to, V::set(static_cast<float>(i)), {V::set(rows.grads[i]), key, inverse_of(key)}};
+      },
+      [&](const Row& row, int64_t, int64_t c, int64_t left, F hinge, const auto& of_column)
           __attribute__((always_inline)) {
-            const int64_t i = tile.row + r;
             const F column = V::add(lanes, V::set(static_cast<float>(tile.column + c)));
-            F sum = pull<negatives>(hinge, column, V::set(rows.grads[i]), V::set(rows.keys[i]), call.slope);
+            F sum = pull<negatives>(hinge, column, row.pulls, call.slope);
             if constexpr (matched) {
-              const F grads = V::load(columns.grads + first + c, left), keys = V::load(columns.keys + first + c, left);
-              sum = V::add(sum, pull<negatives>(of_column(), V::set(static_cast<float>(i)), grads, keys, call.slope));
+              Pulls pulls{V::load(columns.grads + first + c, left), V::load(columns.keys + first + c, left), V::zero()};
+              if constexpr (negatives == Negatives::softmax) pulls.inverses = V::load(inverses + c, left);
+              sum = V::add(sum, pull<negatives>(of_column(), row.number, pulls, call.slope));
             }
-            V::store(to + c, sum, left);
+            V::store(row.to + c, sum, left);
           },
-      [&](float* to, int64_t r) {
+      [&](const Row& row, int64_t r) {
         const int64_t i = tile.row + r, at = i - first;
         const float total = rows.totals[i] + columns.totals[i];
-        if (matched && at >= 0 && at < tile.columns) to[at] = total != 0.0f ? 0.0f - rows.grads[i] * total : 0.0f;
+        if (matched && at >= 0 && at < tile.columns) row.to[at] = total != 0.0f ? 0.0f - rows.grads[i] * total : 0.0f;
         if (call.dtype == Dtype::float32) return;
         auto* const halves = reinterpret_cast<uint16_t*>(out + r * out_row_bytes);
         for (int64_t c = 0; c < tile.columns; c += V::width) {
