@@ -109,10 +109,10 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     """Registers ``crossret::<name>`` and ``crossret::<name>_backward``: a loss over scores (n_rows, n_columns).
 
     Both take the scores, image_ids and caption_ids, (n_columns,) int64 or None, then `options`, in schema notation, of
-    which the last two are the reduction, 2 for none, and an offset. The first returns the loss, float32, and the
-    statistics (4, n_rows) float32 from which the second, which takes the loss's gradient and them first, makes the
-    scores' gradient. Their kernels are `loss` and `gradient` of `module`, or in csrc. Returns the operation as a function
-    that is differentiable once. Autocast passes it by.
+    which the last two are the reduction, 2 for none, and an offset. The first returns the loss, float32, and statistics
+    (4, n_rows) float32 from which the second, which takes the loss's gradient and them first, makes the scores'. Their
+    kernels are `loss` and `gradient` of `module`, or in csrc. Returns the operation as a function that is
+    differentiable once. Autocast passes it by.
     """
     tensors = "Tensor scores, Tensor? image_ids, Tensor? caption_ids"
     arguments = f"Tensor grad_loss, Tensor statistics, {tensors}, {options}"

@@ -49,9 +49,9 @@ def triplet_loss(
             from the sum at p = 1 to the hardest as p grows.
         p: order of that norm, at least 1; used by "softmax" alone.
         image_ids: (n_columns,) integers, the image of each column's pair; default: all differ.
-        caption_ids: (n_columns,) integers, the caption of each column's pair; default: all differ. Image i and caption j
-            are negatives of each other only where neither the images nor the captions of their pairs are the same, so
-            that two captions of one image never are.
+        caption_ids: (n_columns,) integers, the caption of each column's pair; default: all differ. Image i and caption
+            j are negatives of each other only where neither the images nor the captions of their pairs are the same,
+            so that two captions of one image never are.
         positive_offset: the column of the first row's positive, 0 … n_columns − n_rows.
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:

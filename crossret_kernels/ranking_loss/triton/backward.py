@@ -1,0 +1,75 @@
+"""Ranking losses in Triton: the scores' gradient, written in one pass over them."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crossret_kernels.ranking_loss.triton.hinges import COLUMNS, ROWS, constants, scaled, tile_hinges
+from crossret_kernels.triton_launch import launch
+
+
+@triton.jit
+def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
+    """∂loss/∂hinge times a gradient; of no hinge 0, whatever the gradient."""
+    if NEGATIVES == 0:
+        made = tl.where(places == keys, grads, 0.0)
+    elif NEGATIVES == 1:
+        made = tl.where(hinges == 0.0, 0.0, grads)
+    else:
+        # loss / M is a norm of hinges / M, so that M cancels: (h / loss)ᵖ⁻¹
+        made = tl.where(hinges == 0.0, 0.0, grads * scaled(hinges, keys, slope, SLOPE)[1])
+    return made
+
+
+@triton.jit(do_not_specialize=["offset", "grad_stride"])
+def score_gradients(
+    grad_loss, statistics, scores, image_ids, caption_ids, out,
+    n_rows, n_columns, stride, grad_stride, offset, margin, slope, share,
+    IMAGE_IDS: tl.constexpr, CAPTION_IDS: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """A tile of the gradient; `share` of the loss's gradient is a positive's."""
+    across = tl.cdiv(n_columns, COLUMNS)
+    row = tl.program_id(0) // across * ROWS
+    column = tl.program_id(0) % across * COLUMNS
+    rows, columns, row_hinges, column_hinges = tile_hinges(
+        scores, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset, margin,
+        IMAGE_IDS, CAPTION_IDS, ROWS, COLUMNS,
+    )  # fmt: skip
+    at = columns - offset
+    in_rows = rows < n_rows
+    matched = (at >= 0) & (at < n_rows)
+    row_grads = tl.load(grad_loss + rows * grad_stride, mask=in_rows, other=0.0) * share
+    column_grads = tl.load(grad_loss + at * grad_stride, mask=matched, other=0.0) * share
+    row_keys = tl.load(statistics + rows, mask=in_rows, other=-1.0)
+    column_keys = tl.load(statistics + 2 * n_rows + at, mask=matched, other=-1.0)
+    totals = tl.load(statistics + n_rows + rows, mask=in_rows, other=0.0)
+    totals += tl.load(statistics + 3 * n_rows + rows, mask=in_rows, other=0.0)
+    grads = pulls(row_hinges, columns[None, :], row_grads[:, None], row_keys[:, None], slope, NEGATIVES, SLOPE)
+    grads += pulls(column_hinges, rows[:, None], column_grads[None, :], column_keys[None, :], slope, NEGATIVES, SLOPE)
+    of_positives = tl.where(totals == 0.0, 0.0, 0.0 - row_grads * totals)
+    grads = tl.where(columns[None, :] == rows[:, None] + offset, of_positives[:, None], grads)
+    to = out + rows.to(tl.int64)[:, None] * n_columns + columns[None, :]
+    tl.store(to, grads.to(out.dtype.element_ty), mask=in_rows[:, None] & (columns < n_columns)[None, :])
+
+
+def gradient(
+    grad_loss: Tensor, statistics: Tensor, scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None,
+    margin: float, negatives: int, p: float, reduction: int, offset: int,
+) -> Tensor:  # fmt: skip
+    """`crossret::triplet_loss_triton_backward`: the scores' gradient, of the loss's, in their dtype."""
+    n_rows, n_columns = scores.shape
+    out = torch.empty((n_rows, n_columns), dtype=scores.dtype, device=scores.device)
+    if n_rows:
+        scores = scores if scores.stride(1) == 1 else scores.contiguous()
+        launch(score_gradients, (-(-n_rows // ROWS) * -(-n_columns // COLUMNS),),
+            grad_loss, statistics, scores,
+            scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids, out,
+            n_rows, n_columns, scores.stride(0), grad_loss.stride(0) if reduction == 2 else 0, offset, margin, p - 1,
+            1 / n_rows if reduction == 1 else 1.0,
+            **constants(image_ids, caption_ids, negatives, p),
+        )  # fmt: skip
+    return out
