@@ -15,18 +15,19 @@ from typing import Any
 import torch
 
 import crossret_kernels
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
 from tests.kernels.offline import ARCHITECTURES, Launch, launches_of
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
 ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # some two thousand, hours of work
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
-FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores}
+FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores, "ranking_loss": triplet_loss}
 # Operations are known by their folders: what has no Triton yet has no cases.
 BUILT = {
     path.parent.name: importlib.import_module(f"crossret_kernels.{path.parent.name}.triton")
     for path in sorted(Path(crossret_kernels.__file__).parent.glob("*/triton.py"))
 }
+BUILT["ranking_loss"] = importlib.import_module("crossret_kernels.ranking_loss.triton")
 
 
 @contextmanager
@@ -85,6 +86,15 @@ class Case:
                 torch.autograd.grad(scores.sum(), sides)
 
 
+class Loss(Case):
+    """A call of `triplet_loss`, and its gradient."""
+
+    def call(self) -> None:
+        scores = torch.zeros(70, 200, dtype=DTYPES[self.precision], requires_grad=True)
+        loss = triplet_loss(scores, backend="triton", **self.options)
+        torch.autograd.grad(loss, scores, torch.ones_like(loss))
+
+
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -120,6 +130,10 @@ COVERING = [
     maxsim("bfloat16", (90, 100), regions=(50, 50), dim=1024, options={"direction": "i2t"}),
     long_features("bfloat16", ARCHITECTURES, options={"direction": "i2t", "pooling": "max", "normalize": True}),
     long_features("bfloat16", (80, 100), words=(150, 197), options={"normalize": True}),
+    Loss("ranking_loss", "float32", ARCHITECTURES, options={"negatives": "softmax"}),
+    Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
+    Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
+    Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
 ]
 
 

@@ -67,7 +67,7 @@ def kernels() -> set[str]:
     """Those that are launched, not called by others: they ask which program they are."""
     package = Path(crossret_kernels.__file__).parent
     found = set()
-    for path in package.glob("**/triton*.py"):
+    for path in [*package.glob("**/triton*.py"), *package.glob("**/triton/*.py")]:
         module = importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
         for name, value in vars(module).items():
             if isinstance(value, JITFunction) and value.__module__ == module.__name__ and "program_id" in value.src:
