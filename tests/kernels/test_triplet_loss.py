@@ -1,4 +1,4 @@
-"""triplet_loss against loops in float64: negatives, ids, reductions, gradients, extremes, tracing and errors."""
+"""triplet_loss by every backend against loops in float64: values, gradients, extremes, tracing, errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
 from tests.kernels.strategies import examples
+from tests.kernels.tolerance import ISAS
 
+BACKENDS = ("cpu", "torch", "reference")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")
 ORDERS = (1.0, 1.5, 2.0, 8.0, 64.0)
 
 negatives_of_every_kind = pytest.mark.parametrize("negatives", NEGATIVES)
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def pooled(hinges: list[float], negatives: str, p: float) -> float:
@@ -44,58 +48,149 @@ def oracle(
     p: float,
     image_ids: list[int] | None,
     caption_ids: list[int] | None,
+    positive_offset: int,
 ) -> np.ndarray:
     """The loss of every positive, of its row plus its column."""
-    n = len(scores)
-    losses = np.zeros(n)
+    n_rows, n_columns = scores.shape
+    losses = np.zeros(n_rows)
 
     def differ(i: int, j: int) -> bool:
         return i != j and not any(ids is not None and ids[i] == ids[j] for ids in (image_ids, caption_ids))
 
-    for i in range(n):
-        others = [j for j in range(n) if differ(i, j)]
-        row = [max(0.0, margin - scores[i, i] + scores[i, j]) for j in others]
-        column = [max(0.0, margin - scores[i, i] + scores[j, i]) for j in others]
+    for i in range(n_rows):
+        own = i + positive_offset
+        hinge = margin - scores[i, own]
+        row = [max(0.0, hinge + scores[i, j]) for j in range(n_columns) if differ(own, j)]
+        column = [max(0.0, hinge + scores[k, own]) for k in range(n_rows) if differ(own, k + positive_offset)]
         losses[i] = pooled(row, negatives, p) + pooled(column, negatives, p)
     return losses
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, dict[str, Any]]:
-    n = draw(st.integers(0, 7))
+def batches(draw: st.DrawFn, on_grid: bool = False) -> tuple[Tensor, dict[str, Any]]:
+    """Scores in float64 and options; on a grid of eighths hinges are exact in every dtype, and many of them tie."""
+    n_rows = draw(st.integers(0, 7) | st.sampled_from((17, 40) if on_grid else (9,)))
+    before, behind = draw(st.sampled_from((0, 0, 1, 5))), draw(st.sampled_from((0, 0, 2, 30)))
+    n_columns = before + n_rows + behind
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    scores = torch.randn(n, n, generator=generator, dtype=torch.float64) * draw(st.sampled_from((0.1, 1.0, 10.0)))
-    ids = st.none() | st.lists(st.integers(-1, 3), min_size=n, max_size=n)
+    scores = torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64)
+    scores = (scores * 4).round() / 8 if on_grid else scores * draw(st.sampled_from((0.1, 1.0, 10.0)))
+    ids = st.none() | st.lists(st.integers(-1, 3 * n_rows), min_size=n_columns, max_size=n_columns)
     return scores, {
-        "margin": draw(st.sampled_from((0.0, 0.2, 1.0))),
+        "margin": draw(st.sampled_from((0.0, 0.25, 1.0) if on_grid else (0.0, 0.2, 1.0))),
         "negatives": draw(st.sampled_from(NEGATIVES)),
         "p": draw(st.sampled_from(ORDERS)),
         "image_ids": draw(ids),
         "caption_ids": draw(ids),
+        "positive_offset": before,
     }
+
+
+def reduced(losses: Any, reduction: str) -> Any:
+    return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / max(len(losses), 1)}[reduction]
 
 
 @given(
     batch=batches(),
     reduction=st.sampled_from(REDUCTIONS),
-    dtype=st.sampled_from((torch.float64, torch.float32, torch.bfloat16, torch.float16)),
+    dtype=st.sampled_from(DTYPES),
+    backend=st.sampled_from(BACKENDS),
     strided=st.booleans(),
 )
 @examples(200)
 def test_agrees_with_the_loops(
-    batch: tuple[Tensor, dict[str, Any]], reduction: str, dtype: torch.dtype, strided: bool
+    batch: tuple[Tensor, dict[str, Any]], reduction: str, dtype: torch.dtype, backend: str, strided: bool
 ) -> None:
     scores, options = batch[0].to(dtype), batch[1]
     losses = oracle(scores.double().numpy(), **options)
-    expected = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / max(len(losses), 1)}[reduction]
-    loss = triplet_loss(scores.T.contiguous().T if strided else scores, reduction=reduction, **options)
+    expected = reduced(losses, reduction)
+    served = None if backend == "cpu" and dtype == torch.float64 else backend
+    given_scores = scores.T.contiguous().T if strided else scores
+    loss = triplet_loss(given_scores, reduction=reduction, backend=served, **options)
     assert loss.dtype == dtype
     assert loss.shape == np.shape(expected)
-    # Every hinge is rounded at the size of its scores; the losses sum up to 2n of them in each of n rows.
-    size = 1 + float(batch[0].abs().max()) if scores.numel() else 1.0
-    tolerance = 4 * torch.finfo(dtype).eps * size * (2 * len(scores) + 1)
-    tolerance *= 1 if reduction == "none" else len(scores) + 1
-    np.testing.assert_allclose(loss.double().numpy(), expected, rtol=0, atol=tolerance)
+    # Every hinge is rounded at the size of its scores; the losses sum up to n_rows + n_columns of them in each row.
+    eps, size = torch.finfo(dtype).eps, 1 + float(scores.double().abs().max()) if scores.numel() else 1.0
+    n_rows, n_columns = scores.shape
+    exact = max(dtype, torch.float32, key=lambda kind: -torch.finfo(kind).eps)
+    within = eps if backend == "torch" else torch.finfo(exact).eps  # others round the result alone
+    tolerance = 4 * within * size * (n_rows + n_columns + 1) * (1 if reduction == "none" else n_rows + 1)
+    np.testing.assert_allclose(loss.double().numpy(), expected, rtol=eps, atol=tolerance)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@given(batch=batches(on_grid=True), reduction=st.sampled_from(REDUCTIONS), dtype=st.sampled_from(DTYPES[1:]))
+@examples(40)
+def test_gradients_of_kernels_are_those_of_the_chain_in_float64(
+    isa: str, batch: tuple[Tensor, dict[str, Any]], reduction: str, dtype: torch.dtype
+) -> None:
+    """Of equal hinges the first takes the gradient, as torch's max has it."""
+    torch.ops.crossret.select_cpu_isa(isa)
+    try:
+        check_gradients(*batch, reduction, dtype, ("cpu", "reference"))
+    finally:
+        torch.ops.crossret.select_cpu_isa("")
+
+
+def check_gradients(
+    scores: Tensor, options: dict[str, Any], reduction: str, dtype: torch.dtype, backends: tuple[str, ...]
+) -> None:
+    def derived(values: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+        leaf = values.clone().requires_grad_()
+        loss = triplet_loss(leaf, reduction=reduction, backend=backend, **options)
+        weights = torch.linspace(1, 2, loss.numel(), dtype=loss.dtype).view_as(loss)
+        return loss, torch.autograd.grad(loss, leaf, weights)[0]
+
+    expected = derived(scores, "torch")
+    largest = float(expected[1].abs().max()) if scores.numel() else 0.0
+    for backend in backends:
+        loss, gradient = derived(scores.to(dtype), backend)
+        rounding = 2 * torch.finfo(dtype).eps
+        torch.testing.assert_close(loss.double(), expected[0], rtol=rounding + 3e-6, atol=1e-6)
+        # Weights of the reduction are rounded too.
+        torch.testing.assert_close(
+            gradient.double(), expected[1], rtol=rounding + 2e-5, atol=(rounding + 1e-5) * largest
+        )
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@negatives_of_every_kind
+@pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(70, 2100, 1000), (1030, 1030, 0), (130, 1200, 1070)])
+def test_many_tiles(negatives: str, reduction: str, n_rows: int, n_columns: int, offset: int) -> None:
+    """Bands of rows, tiles of columns, and those without positives ahead and behind."""
+    generator = torch.Generator().manual_seed(4)
+    scores = (torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64) * 4).round() / 8
+    options = {"margin": 0.25, "negatives": negatives, "positive_offset": offset}
+    check_gradients(scores, options, reduction, torch.float32, ("cpu",))
+
+
+@negatives_of_every_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loses_no_more_than_twice_what_the_chain_does(negatives: str, dtype: torch.dtype) -> None:
+    scores = torch.randn(150, 150, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
+    expected = triplet_loss(scores.double(), negatives=negatives, reduction="none")
+    errors = {
+        backend: (triplet_loss(scores, negatives=negatives, reduction="none", backend=backend) - expected).abs().max()
+        for backend in ("cpu", "torch")
+    }
+    assert errors["cpu"] <= 2 * errors["torch"] + torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@negatives_of_every_kind
+def test_number_of_threads_does_not_show(negatives: str, dtype: torch.dtype) -> None:
+    scores = torch.randn(700, 900, generator=torch.Generator().manual_seed(6)).to(dtype).requires_grad_()
+    results = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            loss = triplet_loss(scores, negatives=negatives, positive_offset=150, backend="cpu")
+            results.append((loss, *torch.autograd.grad(loss, scores)))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(one, another) for one, another in zip(results[0], other, strict=True))
 
 
 @given(batch=batches(), reduction=st.sampled_from(REDUCTIONS))
@@ -103,9 +198,24 @@ def test_agrees_with_the_loops(
 def test_gradients_are_derivatives(batch: tuple[Tensor, dict[str, Any]], reduction: str) -> None:
     """Random scores, so that no two hinges tie and none is zero."""
     scores, options = batch
-    assert gradcheck(
-        lambda s: triplet_loss(s, reduction=reduction, **options), (scores.requires_grad_(),), fast_mode=True
-    )
+    for backend in ("torch", "reference"):
+        assert gradcheck(
+            lambda s, backend=backend: triplet_loss(s, reduction=reduction, backend=backend, **options),
+            (scores.requires_grad_(),),
+            fast_mode=True,
+        )
+
+
+def test_second_derivatives_are_served_by_torch_alone() -> None:
+    scores = torch.randn(5, 5, generator=torch.Generator().manual_seed(7)).requires_grad_()
+    for backend in ("torch", "cpu"):
+        loss = triplet_loss(scores, negatives="softmax", backend=backend)
+        (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
+        if backend == "torch":
+            assert torch.autograd.grad(gradient.square().sum(), scores)[0].isfinite().all()
+        else:
+            with pytest.raises(RuntimeError, match="cannot be differentiated: second derivatives are served by"):
+                torch.autograd.grad(gradient.square().sum(), scores)
 
 
 def test_ids_may_be_tensors_of_any_integer_type() -> None:
@@ -168,6 +278,7 @@ def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tole
     torch.testing.assert_close(scores.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
 
 
+@every_backend
 @negatives_of_every_kind
 @pytest.mark.parametrize("p", ORDERS)
 @pytest.mark.parametrize(
@@ -182,23 +293,78 @@ def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tole
     ids=["negative hinges", "hinges of exactly zero", "one image", "one pair", "no pair"],
 )
 def test_zero_losses_have_zero_gradients(
-    negatives: str, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
+    backend: str, negatives: str, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
 ) -> None:
     for reduction in REDUCTIONS:
         leaf = scores.clone().requires_grad_()
         loss = triplet_loss(
-            leaf, margin=margin, negatives=negatives, p=p, image_ids=image_ids, reduction=reduction, backend="torch"
+            leaf, margin=margin, negatives=negatives, p=p, image_ids=image_ids, reduction=reduction, backend=backend
         )
         assert torch.equal(loss, torch.zeros_like(loss))
         assert torch.equal(torch.autograd.grad(loss.sum(), leaf)[0], torch.zeros_like(scores))
 
 
+@pytest.mark.parametrize("image_ids", [None, [0, 1, 2, 0, 1]])
+@pytest.mark.parametrize("place", [(0, 1), (2, 2), (0, 3), (4, 0)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@every_backend
 @negatives_of_every_kind
-def test_nan_is_not_hidden(negatives: str) -> None:
-    scores = torch.zeros(3, 3)
-    scores[0, 1] = float("nan")
-    per_positive = triplet_loss(scores, negatives=negatives, reduction="none")
-    assert per_positive.isnan().tolist() == [True, True, False]
+def test_nan_is_where_hinges_meet_it(
+    negatives: str, backend: str, value: float, place: tuple[int, int], image_ids: list[int] | None
+) -> None:
+    """Losses of rows and columns; gradients by "softmax", of hinges above zero. (0, 3) are no negatives by the ids."""
+    results = []
+    for served in ("torch", backend):
+        scores = torch.zeros(5, 5)
+        scores[1, 4] = -1.0
+        scores[place] = value
+        leaf = scores.requires_grad_()
+        losses = triplet_loss(leaf, negatives=negatives, image_ids=image_ids, reduction="none", backend=served)
+        results.append((losses, *torch.autograd.grad(losses.sum(), leaf)))
+    if value != value and image_ids is None and place[0] != place[1]:
+        assert results[1][0].isnan().nonzero().flatten().tolist() == sorted(place)
+    if value == value and negatives == "softmax" and backend == "reference":
+        return  # its formula knows the norm of ∞, which others divide by itself
+    torch.testing.assert_close(results[1][0], results[0][0], equal_nan=True)
+    torch.testing.assert_close(results[1][1], results[0][1], equal_nan=True)
+
+
+@negatives_of_every_kind
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_opcheck(negatives: str, reduction: str) -> None:
+    operations = torch.ops.crossret
+    scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(8))
+    ids = torch.tensor([0, 1, 1, 2, 3, 0])
+    options = (0.2, NEGATIVES.index(negatives), 8.0, REDUCTIONS.index(reduction), 1)
+    torch.library.opcheck(operations.triplet_loss.default, (scores.clone().requires_grad_(), ids, None, *options))
+    loss, statistics = operations.triplet_loss(scores, None, ids, *options)
+    gradient = torch.ones_like(loss), statistics, scores, None, ids
+    torch.library.opcheck(operations.triplet_loss_backward.default, (*gradient, *options))
+
+
+@negatives_of_every_kind
+def test_compiled_for_any_size(negatives: str) -> None:
+    """Losses and gradients, under autocast too, which changes neither."""
+
+    def loss(scores: Tensor, offset: int) -> Tensor:
+        return triplet_loss(scores, negatives=negatives, positive_offset=offset, reduction="mean", backend="cpu")
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
+    for n_rows, n_columns, offset in ((3, 5, 2), (6, 9, 3), (7, 7, 0)):
+        scores = torch.randn(n_rows, n_columns, generator=torch.Generator().manual_seed(n_rows)).requires_grad_()
+        expected = loss(scores, offset)
+        gradient = torch.autograd.grad(expected, scores)
+        with torch.autocast("cpu", torch.bfloat16):
+            under_autocast = loss(scores, offset)
+        for made in (compiled(scores, offset), under_autocast):
+            assert made.dtype == torch.float32
+            assert torch.equal(made, expected)
+            assert torch.equal(*torch.autograd.grad(made, scores), *gradient)
+
+
+def test_transforms_of_kernels_are_refused() -> None:
+    with pytest.raises(UnsupportedByBackend, match=r"torch\.func's transforms"):
+        torch.func.grad(lambda scores: triplet_loss(scores, backend="cpu"))(torch.rand(4, 4))
 
 
 @negatives_of_every_kind
@@ -258,9 +424,26 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
     ("list", [[0.0]], {}, TypeError, "scores must be a floating-point tensor, not list"),
     ("masked", np.ma.masked_array([[0.0]], [[1]]), {}, TypeError, "scores must be a floating-point tensor, not Masked"),
     ("integers", torch.ones(2, 2).long(), {}, TypeError, "scores must be float32, float64, bfloat16 or float16"),
-    ("oblong", torch.ones(2, 3), {}, ValueError, "scores must be square, one matching caption an image, got (2, 3)"),
-    ("vector", torch.ones(3), {}, ValueError, "scores must be square"),
-    ("batch", torch.ones(1, 2, 2), {}, ValueError, "scores must be square"),
+    ("oblong", torch.ones(3, 2), {}, ValueError, "scores must have a column for every row's positive, got (3, 2)"),
+    ("vector", torch.ones(3), {}, ValueError, "scores must have shape (n_rows, n_columns), got (3,)"),
+    ("batch", torch.ones(1, 2, 2), {}, ValueError, "scores must have shape (n_rows, n_columns)"),
+    (
+        "offset",
+        torch.ones(2, 5),
+        {"positive_offset": 4},
+        ValueError,
+        "positive_offset must lie in 0..3, as scores are 2 by 5, not 4",
+    ),
+    ("negative offset", torch.ones(2, 5), {"positive_offset": -1}, ValueError, "positive_offset must lie in 0..3"),
+    ("offset flag", torch.ones(2, 5), {"positive_offset": True}, TypeError, "positive_offset must be an integer"),
+    ("float offset", torch.ones(2, 5), {"positive_offset": 1.0}, TypeError, "positive_offset must be an integer"),
+    (
+        "ids of rows",
+        torch.ones(2, 5),
+        {"image_ids": [0, 1]},
+        ValueError,
+        "image_ids must hold one id for each of 5 columns, got (2,)",
+    ),
     *(
         (name, torch.ones(2, 2), options, error, message)
         for name, options, error, message in (
@@ -281,7 +464,7 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
                 "few ids",
                 {"image_ids": [1]},
                 ValueError,
-                "image_ids must hold one id for each of 2 rows, got shape (1,)",
+                "image_ids must hold one id for each of 2 columns, got (1,)",
             ),
             ("a column", {"caption_ids": torch.ones(2, 1).long()}, ValueError, "caption_ids must hold one id for each"),
             ("float ids", {"image_ids": [0.0, 1.0]}, TypeError, "image_ids[0] must be an integer, not float"),
@@ -298,7 +481,7 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
             ("sparse ids", {"image_ids": torch.ones(2).long().to_sparse()}, TypeError, "image_ids must be a dense"),
             ("an id", {"image_ids": 3}, TypeError, "image_ids must be an integer tensor or a list"),
             ("backend name", {"backend": "gpu"}, ValueError, "backend must be one of"),
-            ("backend", {"backend": "cpu"}, UnsupportedByBackend, "backend 'cpu' cannot serve triplet_loss"),
+            ("backend", {"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call"),
         )
     ),
 )

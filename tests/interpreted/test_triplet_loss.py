@@ -1,0 +1,75 @@
+"""`triplet_loss` by backend "triton" against the chain in float64: values, gradients, NaN, opcheck."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from crossret_kernels import triplet_loss
+from crossret_kernels.ranking_loss.triton import forward
+
+NEGATIVES = ("hardest", "sum", "softmax")
+IDS = [number % 60 for number in range(200)]
+CASES: tuple[tuple[int, int, dict[str, Any]], ...] = (
+    (70, 70, {"negatives": "hardest"}),
+    (70, 200, {"negatives": "hardest", "positive_offset": 65, "image_ids": IDS, "reduction": "none"}),
+    (70, 70, {"negatives": "sum", "reduction": "mean"}),
+    (40, 200, {"negatives": "sum", "positive_offset": 160, "caption_ids": IDS, "image_ids": IDS[::-1]}),
+    (70, 70, {"negatives": "softmax", "reduction": "none"}),
+    (40, 200, {"negatives": "softmax", "p": 1.5, "positive_offset": 1, "caption_ids": IDS}),
+    (33, 33, {"negatives": "softmax", "p": 1.0}),
+    (33, 33, {"negatives": "softmax", "p": 1000.0}),
+    (1, 1, {"negatives": "softmax"}),
+    (1, 3, {"positive_offset": 2}),
+    (0, 2, {"reduction": "mean"}),
+)
+
+
+@pytest.mark.parametrize(("n_rows", "n_columns", "options"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_agrees_with_the_chain(
+    n_rows: int, n_columns: int, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eighths, of which hinges are exact and many tie; in float16 by two programs that have two blocks of rows each."""
+    if dtype == torch.float16:
+        monkeypatch.setattr(forward, "PROGRAMS", 2)
+    generator = torch.Generator().manual_seed(n_rows)
+    scores = (torch.randn(n_rows, n_columns, generator=generator) * 4).round() / 8
+    scores = scores.T.contiguous().T if n_rows == 33 else scores
+    results = []
+    for kind, backend in ((torch.float64, "torch"), (dtype, "triton")):
+        leaf = scores.to(kind).requires_grad_()
+        loss = triplet_loss(leaf, margin=0.25, backend=backend, **options)
+        weights = torch.linspace(1, 2, loss.numel(), dtype=kind).view_as(loss)
+        results.append((loss, *torch.autograd.grad(loss, leaf, weights)))
+    rounding = 2 * torch.finfo(dtype).eps
+    largest = float(results[0][1].abs().max()) if n_rows else 0.0
+    torch.testing.assert_close(results[1][0].double(), results[0][0], rtol=rounding + 3e-6, atol=1e-6)
+    atol = (rounding + 1e-5) * largest
+    torch.testing.assert_close(results[1][1].double(), results[0][1], rtol=rounding + 2e-4, atol=atol)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of NaN in the interpreter
+@pytest.mark.parametrize("negatives", NEGATIVES)
+def test_nan_is_where_hinges_meet_it(negatives: str) -> None:
+    results = []
+    for backend in ("torch", "triton"):
+        scores = torch.zeros(5, 5)
+        scores[0, 1] = scores[4, 4] = float("nan")
+        leaf = scores.requires_grad_()
+        losses = triplet_loss(leaf, negatives=negatives, reduction="none", backend=backend)
+        results.append((losses, *torch.autograd.grad(losses.sum(), leaf)))
+    for made, expected in zip(*results, strict=True):
+        torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+def test_opcheck() -> None:
+    operations = torch.ops.crossret
+    scores, options = torch.randn(4, 6, generator=torch.Generator().manual_seed(8)), (0.2, 0, 8.0, 0, 1)
+    leaf = scores.clone().requires_grad_()
+    torch.library.opcheck(operations.triplet_loss_triton.default, (leaf, None, None, *options))
+    loss, statistics = operations.triplet_loss_triton(scores, None, None, *options)
+    gradient = torch.ones_like(loss), statistics, scores, None, None
+    torch.library.opcheck(operations.triplet_loss_triton_backward.default, (*gradient, *options))
