@@ -10,7 +10,7 @@ from crossret_kernels.arithmetic import safe_sqrt
 
 
 class TripletLoss(nn.Module):
-    """Hinge-based triplet ranking loss over a score matrix whose diagonal holds the matching pairs.
+    """Hinge-based triplet ranking loss over a score matrix of which a diagonal holds the matching pairs.
 
     Args:
         margin: alpha of the hinges.
@@ -28,13 +28,14 @@ class TripletLoss(nn.Module):
         self.p = p
         self.reduction = reduction
 
-    def forward(self, scores: Tensor, image_ids: Tensor | None = None) -> Tensor:
+    def forward(self, scores: Tensor, image_ids: Tensor | None = None, *, positive_offset: int = 0) -> Tensor:
         """The loss of one batch.
 
         Args:
-            scores: (n, n) float, image-major; image i and caption i match.
-            image_ids: (n,) int64, the image that entry i is about: captions of one image are never each other's
+            scores: (n, m) float, image-major, m = n in one process; image i and caption i + positive_offset match.
+            image_ids: (m,) int64, the image that caption j is about: captions of one image are never each other's
                 negatives. None where all images differ.
+            positive_offset: where several processes train together, the first caption of this one.
 
         Returns:
             a scalar.
@@ -48,6 +49,7 @@ class TripletLoss(nn.Module):
             negatives=self.negatives,
             p=self.p,
             image_ids=image_ids,
+            positive_offset=positive_offset,
             reduction=self.reduction,
         )
 

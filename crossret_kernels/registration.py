@@ -126,10 +126,8 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradient.plain, f"{name}_backward")
     function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2]))
-    for registered, rule in ((f"{name}_backward", once), (name, function)):
-        torch.library.register_autograd(
-            f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
-        )
+    for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, function.keep)):
+        torch.library.register_autograd(f"crossret::{registered}", rule.backward, setup_context=set_up, lib=_LIBRARY)
     return _eagerly(operation, function, [0])
 
 
@@ -304,25 +302,29 @@ def _differentiable(
 
 
 def _loss_function(plain: Callable[..., Any], gradient: Callable[..., Tensor]) -> Any:
-    """A plain loss with its gradient as an autograd.Function."""
+    """A plain loss with its gradient as an autograd.Function: the older kind, as torch binds a newer one's arguments by
+    inspection, which costs as much as a small loss; `keep` is the set_up of the newer.
+    """
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1], *inputs[:3])
+        ctx.options = inputs[3:]
 
     class Loss(torch.autograd.Function):
         @staticmethod
-        def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-            return tuple(plain(*arguments))  # type: ignore[return-value]
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-            ctx.mark_non_differentiable(output[1])
-            ctx.set_materialize_grads(False)  # zeros for the statistics would cost as much as a small loss
-            ctx.save_for_backward(output[1], *inputs[:3])
-            ctx.options = inputs[3:]
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+            output: Any = tuple(plain(*arguments))
+            keep(ctx, arguments, output)
+            return output
 
         @staticmethod
         def backward(ctx: Any, grad_loss: Tensor | None, _of_statistics: None) -> tuple[Tensor | None, ...]:
             grad = None if grad_loss is None else gradient(grad_loss, *ctx.saved_tensors, *ctx.options)
             return (grad, *[None] * (2 + len(ctx.options)))
 
+    Loss.keep = keep  # type: ignore[attr-defined]
     return Loss
 
 

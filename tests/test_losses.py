@@ -32,6 +32,8 @@ def test_options_reach_the_loss(options: dict[str, Any]) -> None:
     assert torch.equal(TripletLoss(**options)(SCORES, ids), expected)
     assert torch.equal(TripletLoss(**options)(SCORES), triplet_loss(SCORES, **options))
     assert TripletLoss(**options)(SCORES) != TripletLoss(**options)(SCORES, ids)
+    rows = TripletLoss(**options)(SCORES[1:3], ids, positive_offset=1)
+    assert torch.equal(rows, triplet_loss(SCORES[1:3], image_ids=ids, positive_offset=1, **options))
 
 
 def test_options_differ() -> None:

@@ -74,15 +74,12 @@ def triplet_loss(
     """
     options = checked(LossOptions, margin, negatives, p, reduction)
     _check_shape(scores, positive_offset)
-    ids = [
-        None if given is None else _as_ids(given, name, scores)
-        for given, name in ((image_ids, "image_ids"), (caption_ids, "caption_ids"))
-    ]
+    images, captions = _as_ids(image_ids, "image_ids", scores), _as_ids(caption_ids, "caption_ids", scores)
     chosen = select_backend(backend, scores.device, scores.dtype, _refusals(scores))
     if chosen not in _LOSSES:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
-        return loss(scores, *ids, options, positive_offset)
-    made = _LOSSES[chosen](scores, *ids, *options.codes, positive_offset)[0]
+        return loss(scores, images, captions, options, positive_offset)
+    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)[0]
     # As torch's own sums have it, which autocast keeps from overflowing.
     wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
     return made if wide else made.to(scores.dtype)
@@ -117,7 +114,9 @@ def _refusals(scores: Tensor) -> Mapping[str, Refusal] | None:
     return dict.fromkeys(("cpu", "triton"), lambda: reason)
 
 
-def _as_ids(ids: Tensor | Sequence[int], name: str, scores: Tensor) -> Tensor:
+def _as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
+    if ids is None:
+        return None
     tensor = as_integers(ids, name)
     if tensor.shape != scores.shape[1:]:
         raise ValueError(f"{name} must hold one id for each of {scores.size(1)} columns, got {tuple(tensor.shape)}")

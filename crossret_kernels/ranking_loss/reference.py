@@ -25,8 +25,9 @@ def triplet_loss_reference(
     of_columns = (options.margin - positive)[:, None] + exact[:, offset : offset + n].mT
     own = negative[:, offset : offset + n].mT
     losses = _pooled(of_rows, negative, options) + _pooled(of_columns, own, options)
-    reduced = {"none": lambda: losses, "sum": losses.sum, "mean": lambda: losses.sum() / max(n, 1)}[options.reduction]
-    return reduced().to(scores.dtype)
+    if options.reduction != "none":
+        losses = losses.sum() / (max(n, 1) if options.reduction == "mean" else 1)
+    return losses.to(scores.dtype)
 
 
 def _pooled(hinges: Tensor, negative: Tensor, options: LossOptions) -> Tensor:
