@@ -1,4 +1,4 @@
-"""Ranking losses of square score matrices with their gradients: native kernels beside the chain of PyTorch operations."""
+"""Ranking losses of square score matrices with their gradients: native kernels beside the chain in torch."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def almost_nothing(run: Run) -> Iterator[Row]:
 
 
 def losses(run: Run) -> Iterator[Row]:
-    """A loss with its gradient, divided by reading the scores and writing their gradient; and by it, the chain in torch."""
+    """A loss and its gradient, divided by reading the scores and writing that gradient; the chain in torch, by it."""
     n = 1024 if run.quick else 4096
     generator = torch.Generator().manual_seed(0)
     scores = (torch.randn(n, n, generator=generator) * 0.1 + 0.15 * torch.eye(n)).requires_grad_()
