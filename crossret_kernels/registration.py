@@ -126,7 +126,12 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradient.plain, f"{name}_backward")
     function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2]))
-    for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, function.keep)):
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        function.keep(ctx, inputs, output[1])
+
+    for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, keep)):
         torch.library.register_autograd(f"crossret::{registered}", rule.backward, setup_context=set_up, lib=_LIBRARY)
     return _eagerly(operation, function, [0])
 
@@ -302,29 +307,28 @@ def _differentiable(
 
 
 def _loss_function(plain: Callable[..., Any], gradient: Callable[..., Tensor]) -> Any:
-    """A plain loss with its gradient as an autograd.Function: the older kind, as torch binds a newer one's arguments by
-    inspection, which costs as much as a small loss; `keep` is the set_up of the newer.
-    """
+    """A plain loss with its gradient as an autograd.Function, which returns the loss alone.
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], *inputs[:3])
-        ctx.options = inputs[3:]
+    It is of the older kind, as torch binds a newer one's arguments by inspection, which costs as much as a small loss.
+    """
 
     class Loss(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-            output: Any = tuple(plain(*arguments))
-            keep(ctx, arguments, output)
-            return output
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor]:
+            loss, statistics = plain(*arguments)
+            Loss.keep(ctx, arguments, statistics)
+            return (loss,)
 
         @staticmethod
-        def backward(ctx: Any, grad_loss: Tensor | None, _of_statistics: None) -> tuple[Tensor | None, ...]:
-            grad = None if grad_loss is None else gradient(grad_loss, *ctx.saved_tensors, *ctx.options)
+        def keep(ctx: Any, inputs: tuple[Any, ...], statistics: Tensor) -> None:
+            ctx.save_for_backward(statistics, *inputs[:3])
+            ctx.options = inputs[3:]
+
+        @staticmethod
+        def backward(ctx: Any, grad_loss: Tensor, *_of_statistics: Tensor) -> tuple[Tensor | None, ...]:
+            grad = gradient(grad_loss, *ctx.saved_tensors, *ctx.options)
             return (grad, *[None] * (2 + len(ctx.options)))
 
-    Loss.keep = keep  # type: ignore[attr-defined]
     return Loss
 
 
