@@ -10,7 +10,7 @@ import torch
 from hypothesis import Phase, assume, given
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.backends import select_backend
 from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, PRECISIONS, gpu, lengths, offsets, precision, randn
 from tests.kernels.strategies import (
@@ -155,3 +155,22 @@ def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, i
         found = results(function, regions, words, normalize=True, backend=BACKEND, **options)
         for ours, true in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "sum", "softmax"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])
+def test_triplet_loss(negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int) -> None:
+    """On a grid of eighths, of which hinges are exact in every dtype and many tie."""
+    scores = (randn(n_rows, n_columns) * 4).round() / 8
+    results = []
+    for kind, backend in ((torch.float64, "torch"), (dtype, BACKEND)):
+        leaf = scores.to(DEVICE, kind).requires_grad_()
+        losses = triplet_loss(
+            leaf, margin=0.25, negatives=negatives, positive_offset=offset, reduction="none", backend=backend
+        )
+        results.append((losses.double(), torch.autograd.grad(losses.sum(), leaf)[0].double()))
+    unit = 2 * torch.finfo(dtype).eps
+    for made, expected in zip(results[1], results[0], strict=True):
+        largest = float(expected.abs().max())
+        torch.testing.assert_close(made, expected, rtol=unit + 2e-4, atol=(unit + 1e-5) * largest)

@@ -1,5 +1,6 @@
 // Checks the kernels of every instruction set against the formulas in double precision, one pair at a time, without
-// torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes.
+// torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes; and
+// ranking losses.
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "maxsim/cpu.h"
 #include "pairs/parallel.h"
 #include "batch.h"
+#include "losses.h"
 
 namespace crossret {
 
@@ -154,6 +156,8 @@ int main(int argc, char** argv) {
     }
   }
   for (size_t i = 0; i < names.size(); ++i) {
+    select_isa(names[i]);
+    check_losses(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }
