@@ -1,4 +1,4 @@
-"""Registration of the pairwise score operations: schemas, fake kernels, autograd and autocast, once for all of them."""
+"""Registration of the pairwise score operations, and of losses over scores: schemas, fake kernels, autograd, autocast."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ static inline __attribute__((always_inline)) void each_hinge(const RankingLossCa
                                                              const TileScores& from, const Start& start,
                                                              const Step& step, const Done& done) {
   const float *const labels = call.labels[0] + tile.column, *const others = call.labels[1] + tile.column;
-  const float* const thresholds = call.thresholds + (tile.column - call.offset);
+  const float* const thresholds = call.thresholds + (tile.matched ? tile.column - call.offset : 0);
   for (int64_t r = 0; r < tile.rows; ++r) {
     const int64_t positive = tile.row + r + call.offset;
     const F label = V::set(call.labels[0][positive]), other = V::set(call.labels[1][positive]);

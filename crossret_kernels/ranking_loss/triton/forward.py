@@ -55,6 +55,7 @@ def hinge_statistics(
                 old_a, old_b, old_c = load_statistics(own + at, n_rows, matched, NEGATIVES)
                 new_a, new_b, new_c = merged(old_a, old_b, old_c, new_a, new_b, new_c, slope, NEGATIVES, SLOPE)
             store_statistics(own + at, n_rows, matched, new_a, new_b, new_c, NEGATIVES)
+        tl.debug_barrier()  # columns' statistics are read again, by whichever thread
         rows = block * ROWS + tl.arange(0, ROWS)
         store_statistics(of_rows + rows, n_rows, rows < n_rows, a, b, c, NEGATIVES)
 
