@@ -1,4 +1,4 @@
-"""Registration of the pairwise score operations, and of losses over scores: schemas, fake kernels, autograd, autocast."""
+"""Registration of the pairwise score operations and of losses: schemas, fake kernels, autograd and autocast, once."""
 
 from __future__ import annotations
 
