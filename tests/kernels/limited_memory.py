@@ -11,12 +11,13 @@ import ctypes
 import mmap
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
 
 LIMIT = 64 * 2**20
 T2I = {"direction": "t2i", "pooling": "lse"}
@@ -24,6 +25,7 @@ I2T = {"direction": "i2t", "pooling": "avg"}
 FORWARD = (1000, 8, 16), (5000, 6, 16)
 BACKWARD = (256, 36, 32), (256, 20, 32)  # the attention would take 180 MiB
 LONG = (192, 36, 1024), (192, 20, 1024)  # in half precision 42 MiB of gradients, which float32 sums would double
+LOSS = "loss"
 CASES: dict[str, tuple[Any, ...]] = {
     "forward t2i": (scan_scores, *FORWARD, torch.float32, T2I),
     "forward i2t": (scan_scores, *FORWARD, torch.bfloat16, I2T),
@@ -50,23 +52,37 @@ def run(backend: str, case: str) -> None:
     if dtype != torch.float32:
         grads[torch.rand(grads.shape, generator=generator) < 0.99] = 0
 
-    def compute(count: int) -> None:
+    def compute(count: int | None) -> None:
         """The first `count` items of both sides."""
         part = [side[:count] for side in sides]
         scores = function(*part, backend=backend, **options)
         if backward:
             torch.autograd.grad(scores, part, grads[: len(part[0]), : len(part[1])])
 
+    limited(compute, grads.nbytes + sum(side.nbytes for side in sides if backward))
+
+
+def run_loss(backend: str) -> None:
+    scores = torch.randn(5000, 5000, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def compute(count: int | None) -> None:
+        part = scores[:count, :count]
+        torch.autograd.grad(triplet_loss(part, negatives="softmax", backend=backend), part)
+
+    limited(compute, scores.nbytes)
+
+
+def limited(compute: Callable[[int | None], None], results: int) -> None:
+    """All of it, results of so many bytes, where no more than `LIMIT` can be mapped besides."""
     compute(16)  # loads code, starts threads
     ctypes.CDLL(None).malloc_trim(0)
-    results = grads.nbytes + sum(side.nbytes for side in sides if backward)
     resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + results + LIMIT, resource.RLIM_INFINITY))
-    compute(max(images[0], captions[0]))
+    compute(None)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
     for name in sys.argv[2:]:
-        run(sys.argv[1], name)
+        run_loss(sys.argv[1]) if name == LOSS else run(sys.argv[1], name)
         print(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kernels.limited_memory import CASES
+from tests.kernels.limited_memory import CASES, LOSS
 from tests.kernels.peak_memory import HALF, assert_peaks_rise_by_at_most
 from tests.kernels.subprocesses import run_python
 
@@ -101,12 +101,12 @@ def test_the_workspace_of_attention_pooling_is_bounded() -> None:
 
 
 def test_nothing_beyond_the_bound_is_even_mapped() -> None:
-    process = run_python("-m", "tests.kernels.limited_memory", "cpu", *CASES, MALLOC_ARENA_MAX="1")
+    process = run_python("-m", "tests.kernels.limited_memory", "cpu", *CASES, LOSS, MALLOC_ARENA_MAX="1")
     assert process.returncode == 0, process.stderr
-    assert process.stdout.splitlines() == list(CASES)
+    assert process.stdout.splitlines() == [*CASES, LOSS]
 
 
-@pytest.mark.parametrize("case", ["forward t2i", "backward half maxsim"])
+@pytest.mark.parametrize("case", ["forward t2i", "backward half maxsim", LOSS])
 def test_the_limit_on_mappings_holds(case: str) -> None:
     process = run_python("-m", "tests.kernels.limited_memory", "reference", case, MALLOC_ARENA_MAX="1")
     assert process.returncode != 0
