@@ -121,8 +121,8 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
         _define(loss, f"({tensors}, {options}) -> (Tensor, Tensor)", _fake_loss, plain)
         _define(backward, f"({arguments}) -> Tensor", lambda *given: given[2].new_empty(given[2].shape), plain)
         if module is not None:
-            _implement(loss, module, "loss")
-            _implement(backward, module, "gradient")
+            _implement(loss, f"{module}.forward", "loss")
+            _implement(backward, f"{module}.backward", "gradient")
     operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradient.plain, f"{name}_backward")
     function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2]))

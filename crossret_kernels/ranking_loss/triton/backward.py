@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.ranking_loss.triton.hinges import COLUMNS, ROWS, constants, scaled, tile_hinges
+from crossret_kernels.ranking_loss.triton.hinges import COLUMNS, ROWS, key_of, kind_of, scaled, tile_hinges
 from crossret_kernels.triton_launch import launch
 
 
@@ -24,20 +24,24 @@ def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl
     return made
 
 
-@triton.jit(do_not_specialize=["offset", "grad_stride"])
+@triton.jit(
+    do_not_specialize=["n_rows", "n_columns", "stride", "grad_stride", "offset"],
+    do_not_specialize_on_alignment=["grad_loss", "scores", "image_ids", "caption_ids"],
+)
 def score_gradients(
     grad_loss, statistics, scores, image_ids, caption_ids, out,
     n_rows, n_columns, stride, grad_stride, offset, margin, slope, share,
-    IMAGE_IDS: tl.constexpr, CAPTION_IDS: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    KIND: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient; `share` of the loss's gradient is a positive's."""
+    NEGATIVES: tl.constexpr = KIND.NEGATIVES
+    SLOPE: tl.constexpr = KIND.SLOPE
     across = tl.cdiv(n_columns, COLUMNS)
     row = tl.program_id(0) // across * ROWS
     column = tl.program_id(0) % across * COLUMNS
     rows, columns, row_hinges, column_hinges = tile_hinges(
         scores, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset, margin,
-        IMAGE_IDS, CAPTION_IDS, ROWS, COLUMNS,
+        KIND,
     )  # fmt: skip
     at = columns - offset
     in_rows = rows < n_rows
@@ -65,11 +69,12 @@ def gradient(
     out = torch.empty((n_rows, n_columns), dtype=scores.dtype, device=scores.device)
     if n_rows:
         scores = scores if scores.stride(1) == 1 else scores.contiguous()
-        launch(score_gradients, (-(-n_rows // ROWS) * -(-n_columns // COLUMNS),),
-            grad_loss, statistics, scores,
-            scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids, out,
-            n_rows, n_columns, scores.stride(0), grad_loss.stride(0) if reduction == 2 else 0, offset, margin, p - 1,
-            1 / n_rows if reduction == 1 else 1.0,
-            **constants(image_ids, caption_ids, negatives, p),
+        launch(
+            score_gradients, (-(-n_rows // ROWS.value) * -(-n_columns // COLUMNS.value), 1, 1),
+            (grad_loss, statistics, scores, scores if image_ids is None else image_ids,
+             scores if caption_ids is None else caption_ids, out, n_rows, n_columns, scores.stride(0),
+             grad_loss.stride(0) if reduction == 2 else 0, offset, margin, p - 1,
+             1 / n_rows if reduction == 1 else 1.0),
+            kind_of(image_ids, caption_ids, negatives, p), (key_of(scores), grad_loss.dtype), warps=8,
         )  # fmt: skip
     return out

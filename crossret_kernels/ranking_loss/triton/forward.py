@@ -8,9 +8,11 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.ranking_loss.triton.hinges import (
+    COLUMNS,
     NOWHERE,
     ROWS,
-    constants,
+    key_of,
+    kind_of,
     load_statistics,
     merged,
     of_hinges,
@@ -21,16 +23,20 @@ from crossret_kernels.ranking_loss.triton.hinges import (
 from crossret_kernels.triton_launch import launch
 
 PROGRAMS = 512  # at most, each with statistics of its own of every column
-PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
+PARTS, POSITIVES = tl.constexpr(32), tl.constexpr(64)  # of a tile that brings programs' statistics together
 
 
-@triton.jit(do_not_specialize=["offset", "programs", "per_program"])
+@triton.jit(
+    do_not_specialize=["n_rows", "n_columns", "stride", "offset", "programs", "per_program"],
+    do_not_specialize_on_alignment=["scores", "image_ids", "caption_ids"],
+)
 def hinge_statistics(
     scores, image_ids, caption_ids, parts, n_rows, n_columns, stride, offset, margin, slope, programs, per_program,
-    IMAGE_IDS: tl.constexpr, CAPTION_IDS: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    KIND: tl.constexpr,
 ):  # fmt: skip
     """A program's blocks of rows, all columns of them: statistics of the rows, and what they add to every column."""
+    NEGATIVES: tl.constexpr = KIND.NEGATIVES
+    SLOPE: tl.constexpr = KIND.SLOPE
     first = tl.program_id(0) * per_program
     own = parts + tl.program_id(0).to(tl.int64) * 3 * n_rows
     of_rows = parts + programs.to(tl.int64) * 3 * n_rows
@@ -41,7 +47,7 @@ def hinge_statistics(
         for column in range(0, n_columns, COLUMNS):
             rows, columns, row_hinges, column_hinges = tile_hinges(
                 scores, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset, margin,
-                IMAGE_IDS, CAPTION_IDS, ROWS, COLUMNS,
+                KIND,
             )  # fmt: skip
             shape: tl.constexpr = (ROWS, COLUMNS)
             numbers = tl.broadcast_to(columns[None, :], shape)
@@ -74,12 +80,13 @@ def finished(a, b, c, p, NEGATIVES: tl.constexpr):
     return loss, key, total
 
 
-@triton.jit(do_not_specialize=["programs"])
+@triton.jit(do_not_specialize=["n_rows", "programs"])
 def losses_of_statistics(
-    losses, statistics, parts, n_rows, programs, slope, p,
-    NEGATIVES: tl.constexpr, SLOPE: tl.constexpr, PARTS: tl.constexpr, POSITIVES: tl.constexpr,
+    losses, statistics, parts, n_rows, programs, slope, p, KIND: tl.constexpr
 ):  # fmt: skip
     """Brings columns' statistics together, always in the same order; losses, keys and totals of some positives."""
+    NEGATIVES: tl.constexpr = KIND.NEGATIVES
+    SLOPE: tl.constexpr = KIND.SLOPE
     positives = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
     inside = positives < n_rows
     a = tl.zeros((POSITIVES,), tl.float32)
@@ -112,19 +119,19 @@ def loss(
     statistics = losses.new_empty((4, n_rows))
     if n_rows:
         scores = scores if scores.stride(1) == 1 else scores.contiguous()
-        blocks = -(-n_rows // ROWS)
+        blocks = -(-n_rows // ROWS.value)
         per_program = -(-blocks // PROGRAMS)
         programs = -(-blocks // per_program)
         parts = losses.new_empty((programs + 1, 3, n_rows))  # the last of the rows
-        compiled_for = constants(image_ids, caption_ids, negatives, p)
-        launch(hinge_statistics, (programs,),
-            scores, scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids,
-            parts, n_rows, n_columns, scores.stride(0), offset, margin, p - 1, programs, per_program,
-            **compiled_for,
+        kind, key = kind_of(image_ids, caption_ids, negatives, p), key_of(scores)
+        launch(
+            hinge_statistics, (programs, 1, 1),
+            (scores, scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids,
+             parts, n_rows, n_columns, scores.stride(0), offset, margin, p - 1, programs, per_program), kind, key, 8,
         )  # fmt: skip
-        launch(losses_of_statistics, (-(-n_rows // POSITIVES),),
-            losses, statistics, parts, n_rows, programs, p - 1, p,
-            NEGATIVES=negatives, SLOPE=compiled_for["SLOPE"], PARTS=PARTS, POSITIVES=POSITIVES,
+        launch(
+            losses_of_statistics, (-(-n_rows // POSITIVES.value), 1, 1),
+            (losses, statistics, parts, n_rows, programs, p - 1, p), kind, key,
         )  # fmt: skip
     if reduction == 2:
         return losses, statistics

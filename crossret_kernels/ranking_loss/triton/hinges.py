@@ -7,30 +7,36 @@ M, Σ (h / M)ᵖ and Σ (h / M)ᵖ⁻¹.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 32, 64  # of a tile
+ROWS, COLUMNS = tl.constexpr(32), tl.constexpr(64)  # of a tile
 LONGEST_PRODUCT = 64  # orders up to which powers are products
 NOWHERE = tl.constexpr(2**30)  # no place of a hinge
 LEAST = tl.constexpr(1.17549435e-38)  # normal number
 
 
-def constants(image_ids: Tensor | None, caption_ids: Tensor | None, negatives: int, p: float) -> dict[str, Any]:
-    """What kernels over tiles are compiled for."""
+class Kind(NamedTuple):
+    """What kernels over tiles are compiled for; SLOPE is p − 1 where its powers are products, else −1."""
+
+    IMAGE_IDS: bool
+    CAPTION_IDS: bool
+    NEGATIVES: int
+    SLOPE: int
+
+
+def kind_of(image_ids: Tensor | None, caption_ids: Tensor | None, negatives: int, p: float) -> Kind:
     whole = negatives == 2 and p <= LONGEST_PRODUCT and p == int(p)
-    return {
-        "IMAGE_IDS": image_ids is not None,
-        "CAPTION_IDS": caption_ids is not None,
-        "NEGATIVES": negatives,
-        "SLOPE": int(p) - 1 if whole else -1,  # p − 1 where its powers are products
-        "ROWS": ROWS,
-        "COLUMNS": COLUMNS,
-        "num_warps": 8,
-    }
+    return Kind(image_ids is not None, caption_ids is not None, negatives, int(p) - 1 if whole else -1)
+
+
+def key_of(scores: Tensor) -> Hashable:
+    """What compiled kernels depend on beside their kind."""
+    return scores.device, scores.dtype, scores.stride(0) >= 2**31
 
 
 @triton.jit
@@ -127,7 +133,7 @@ def of_hinges(hinges, places, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr
 @triton.jit
 def tile_hinges(
     scores, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset, margin,
-    IMAGE_IDS: tl.constexpr, CAPTION_IDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    KIND: tl.constexpr,
 ):  # fmt: skip
     """Of the tile that begins at a row and a column: its rows, its columns, hinges of rows, hinges of columns.
 
@@ -144,10 +150,10 @@ def tile_hinges(
     of_rows = tl.load(starts + rows + offset, mask=in_rows, other=0.0).to(tl.float32)
     of_columns = tl.load(diagonal, mask=matched, other=0.0).to(tl.float32)
     negative = in_rows[:, None] & in_columns[None, :] & (columns[None, :] != rows[:, None] + offset)
-    if IMAGE_IDS:
+    if KIND.IMAGE_IDS:
         own = tl.load(image_ids + rows + offset, mask=in_rows, other=0)
         negative &= own[:, None] != tl.load(image_ids + columns, mask=in_columns, other=0)[None, :]
-    if CAPTION_IDS:
+    if KIND.CAPTION_IDS:
         own = tl.load(caption_ids + rows + offset, mask=in_rows, other=0)
         negative &= own[:, None] != tl.load(caption_ids + columns, mask=in_columns, other=0)[None, :]
     row_hinges = (margin - of_rows)[:, None] + s.to(tl.float32)
