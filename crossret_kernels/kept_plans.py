@@ -89,7 +89,10 @@ class _Kept:
 
 
 def _tables(plan: object) -> list[Tensor]:
-    return [value for value in getattr(plan, "__dict__", {}).values() if isinstance(value, Tensor)]
+    """What a plan has on the device, those in tuples too."""
+    values = getattr(plan, "__dict__", {}).values()
+    every = [x for value in values for x in (value if isinstance(value, tuple) else (value,))]
+    return [x for x in every if isinstance(x, Tensor)]
 
 
 _kept = _Kept()

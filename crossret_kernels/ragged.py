@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_INTEGERS = ("offsets", "padded_lengths", "mask")
-
 
 @dataclass(slots=True)
 class Ragged:
@@ -176,24 +174,22 @@ class Ragged:
         return F.pad(valid, (0, width - valid.size(1)))
 
 
-def on_host(*sides: Ragged) -> tuple[Ragged, ...]:
-    """Sides whose offsets, lengths or masks are on the CPU: those of a device are waited for, once for all sides."""
-    given = [(side.offsets, side.padded_lengths, side.mask) for side in sides]
+def on_host(images: Ragged, captions: Ragged) -> tuple[Ragged, Ragged]:
+    """Sides whose offsets, lengths or masks are on the CPU: those of a device are waited for, once for both sides."""
+    given = [(side.offsets, side.padded_lengths, side.mask) for side in (images, captions)]
     there = [x for integers in given for x in integers if x is not None and not x.is_cpu]
     if not there:
-        return sides
+        return images, captions
     joined = torch.cat([x.flatten().to(torch.int64) for x in there]).cpu()
     parts = iter(joined.split([x.numel() for x in there]))
-    return tuple(
-        replace(
-            side,
-            **{
-                name: x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype)
-                for name, x in zip(_INTEGERS, integers, strict=True)
-            },
+
+    def brought(side: Ragged, integers: tuple[Tensor | None, ...]) -> Ragged:
+        offsets, lengths, mask = (
+            x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in integers
         )
-        for side, integers in zip(sides, given, strict=True)
-    )
+        return replace(side, offsets=offsets, padded_lengths=lengths, mask=mask)
+
+    return brought(images, given[0]), brought(captions, given[1])
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,8 @@ IMPORT = re.compile(rf"^\s*(?:from|import) ({PACKAGE}[\w.]*)", re.MULTILINE)
 
 
 def kernel_sources(root: Path = ROOT) -> list[Path]:
-    """The package's triton*.py and, at any remove, the modules of the package that they import."""
-    wanted = sorted((root / PACKAGE).glob("**/triton*.py"))
+    """The package's triton*.py, all in folders named triton and, at any remove, the modules that they import."""
+    wanted = sorted({*(root / PACKAGE).glob("**/triton*.py"), *(root / PACKAGE).glob("**/triton/*.py")})
     found: set[Path] = set()
     while wanted:
         path = wanted.pop()

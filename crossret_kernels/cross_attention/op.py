@@ -195,8 +195,8 @@ def scan_scores(
         scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
     elif chosen == "triton":
         numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
-        sides = on_host(images, captions)
-        scores = in_slices(_TRITON, *sides, selected, (empty_score, *numbers))
+        images, captions = on_host(images, captions)
+        scores = in_slices(_TRITON, images, captions, selected, (empty_score, *numbers))
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         listed_pairs = None if selected is None else selected.listed()

@@ -16,14 +16,13 @@ import pytest
 import torch
 
 from benchmarks.cases import Case
-from benchmarks.gpu import implementations, report, run, tiles
+from benchmarks.gpu import implementations, report, run
 from benchmarks.gpu.cases import CASES, SAMPLED_CAPTIONS, GpuCase
 from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS, mask_of, operands
 from benchmarks.gpu.results import GpuResults, Measurement, read_gpu_results, write_gpu_results
 from benchmarks.gpu.sources import kernel_sources, sources_hash
 from benchmarks.gpu.tables import STALE, gpu_table, missed_targets
 from benchmarks.gpu.timing import MOST_COPIES, ROTATED_BYTES, copies, median_seconds
-from crossret_kernels.cross_attention import tiling, triton
 
 CPU = torch.device("cpu")
 
@@ -56,13 +55,14 @@ def package(tmp_path: Path) -> Path:
 
 def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     names = {path.relative_to(report.ROOT).as_posix() for path in kernel_sources()}
-    assert {f"crossret_kernels/{name}.py" for name in ("triton_tiles", "triton_launch", "tile_plan", "ragged")} <= names
-    assert "crossret_kernels/cross_attention/triton_kernels.py" in names
-    assert "crossret_kernels/maxsim/row_blocks.py" in names
+    assert {
+        f"crossret_kernels/{name}.py" for name in ("triton_tiles", "triton_launch", "triton_sides", "kept_plans")
+    } <= names
+    assert "crossret_kernels/cross_attention/triton/forward.py" in names
     assert not {name for name in names if "chunked" in name or "reference" in name}
 
 
-@pytest.mark.parametrize("name", ["cross_attention/triton_kernels.py", "tile_plan.py"])
+@pytest.mark.parametrize("name", ["cross_attention/triton/attention.py", "kept_plans.py"])
 def test_the_hash_changes_with_any_of_the_sources(name: str, package: Path) -> None:
     before = sources_hash(package)
     assert before == sources_hash()
@@ -240,41 +240,6 @@ def test_slow_implementations_score_the_first_captions(monkeypatch: pytest.Monke
     ours, theirs = made.measurements
     assert (ours.pairs, theirs.pairs) == (2 * (SAMPLED_CAPTIONS + 9), 2 * SAMPLED_CAPTIONS)
     assert theirs.floor_seconds == pytest.approx(0.2 * theirs.flop / ours.flop)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_every_tile_is_timed_alone(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = GpuCase("t2i LSE", Case(4, 4, dim=16), "bfloat16", ("triton", LOOP), training)
-    kernel, other = ("backward", "forward") if training else ("forward", "backward")
-    costs = tiling.COSTS[kernel]
-    seen: list[tuple[dict[tuple[int, int], float], int, bool]] = []
-
-    def measure(case: GpuCase, device: object, timer: object, missing: dict[str, str]) -> list[Measurement]:
-        assert case.implementations == ("triton",)
-        assert tiling.COSTS[other] == untouched
-        seen.append((tiling.COSTS[kernel], tiling.STAGES[kernel], triton.too_long()))
-        if len(seen) == 2:
-            missing["triton"] = "no room"
-            return []
-        return [measurement("triton", 0.003)]
-
-    untouched = dict(tiling.COSTS[other])
-    monkeypatch.setattr(triton, "too_long", lambda *_: False)
-    monkeypatch.setattr(tiles, "measure", measure)
-    figures = dict(tiles.timings(case, CPU, Clock(100.0)))
-    assert seen[:-1] == [({tile: 1.0}, stages, False) for tile in costs for stages in tiles.STAGES]
-    assert seen[-1] == (costs, tiling.STAGES[kernel], True)
-    assert list(figures.values()) == [1.5, "no room", *[1.5] * (len(seen) - 2)]
-    assert next(iter(figures)) == "64 × 64, 2 stages"
-
-
-def test_tiles_are_timed_of_items_that_fit_them() -> None:
-    def case(regions: int, words: int, setting: str | None = "t2i LSE") -> GpuCase:
-        sizes = Case(4, 4, dim=16, regions=(regions, regions), words=(6, words))
-        return GpuCase(setting, sizes, "bfloat16", ("triton",))
-
-    assert all(map(tiles.in_tiles, (case(36, 20), case(128, 64), case(64, 128))))
-    assert not any(map(tiles.in_tiles, (case(197, 20), case(129, 6), case(65, 65), case(36, 20, None))))
 
 
 def test_others_are_wanted_to_be_slower(results: GpuResults) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,6 +96,13 @@ def test_plans_of_a_captured_graph_stay(streams: Streams, monkeypatch: pytest.Mo
     assert not streams.waited  # a captured wait for what was not captured is an error
 
 
+def test_a_capture_makes_no_plan(streams: Streams) -> None:
+    """It would copy from host memory that is gone when the graph is replayed."""
+    streams.captured = True
+    with pytest.raises(RuntimeError, match=r"these lengths have no plan yet, .* captured: score features"):
+        tiles_of(ragged([1]), 16, 16)
+
+
 def test_memory_of_a_plan_waits_for_every_other_stream_that_reads_it(streams: Streams) -> None:
     plan = tiles_of(ragged([1]), 16, 16)
     tiles_of(ragged([1]), 16, 16)
@@ -147,7 +155,9 @@ def test_threads_share_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def calls(seed: int) -> None:
         for index in np.random.default_rng(seed).integers(len(sides), size=200):
-            plan = kept_plans.kept_plan(Table, (option,), sides[index], lambda of=index: Table(torch.tensor(of)))
+            plan = kept_plans.kept_plan_of_side(
+                Table, (option,), sides[index], lambda of=index: Table(torch.tensor(of))
+            )
             assert plan.table == index
 
     with ThreadPoolExecutor(4) as pool:
