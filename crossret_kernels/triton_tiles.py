@@ -159,6 +159,12 @@ def column_maxima(x, owners, n_items):
 
 
 @triton.jit
+def shown(size):
+    """The value of a size that `triton_launch.hidden` hides."""
+    return size >> 2
+
+
+@triton.jit
 def bounded(x, MOST: tl.constexpr):
     """x held within ±MOST; NaN becomes 0. What a maximum with NaN is differs between versions of Triton."""
     return tl.where(x == x, tl.minimum(tl.maximum(x, -MOST), MOST), 0.0)

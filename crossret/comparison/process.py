@@ -74,6 +74,8 @@ def run_step(name: str, step: Step) -> dict[str, Any]:
 def serve() -> None:
     """Do the step on stdin; exit with 130 where it was interrupted, or as ``signals`` says."""
     signals.end_like_ctrl_c()
+    # What is started in the background of a script inherits that SIGINT is ignored; the parent's end is told by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         task = json.loads(sys.stdin.buffer.readline())
         threading.Thread(target=_interrupt_at_the_end_of_stdin, daemon=True).start()

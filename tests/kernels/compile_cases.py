@@ -95,6 +95,10 @@ patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a ti
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
 long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
+# These compile to the same but for a step or two, whatever they are compiled for.
+WITHOUT_PRODUCTS = {"pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients"}
+FEW_KINDS = 4
+
 # Every kernel on every architecture, and at every precision on one or another. Further options are compiled for one.
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
@@ -155,7 +159,9 @@ def compilations() -> dict[str, tuple[Launch, int]]:
         if case.operation in BUILT:
             launches = launches_of(case.call)
             for launch, architecture in itertools.product(launches, case.architectures):
-                found.setdefault((launch.key, architecture), launch)
+                kinds = sum(other.name == launch.name for other in found.values())
+                if ALL or launch.name not in WITHOUT_PRODUCTS or kinds < FEW_KINDS:
+                    found.setdefault((launch.key, architecture), launch)
     named: dict[str, tuple[Launch, int]] = {}
     for (_, architecture), launch in found.items():
         dtype = str(launch.dtype).removeprefix("torch.")

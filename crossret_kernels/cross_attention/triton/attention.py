@@ -8,7 +8,7 @@ that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.I
 import triton
 import triton.language as tl
 
-from crossret_kernels.triton_tiles import bounded, inverse, product, share_left
+from crossret_kernels.triton_tiles import bounded, inverse, product, share_left, shown
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
@@ -59,14 +59,14 @@ def query_tile(number, run, KIND: tl.constexpr):
     N: tl.constexpr = KIND.N
     G: tl.constexpr = KIND.G
     if KIND.LISTED:
-        first_item = number // run.sizes.pieces
+        first_item = number // shown(run.sizes.pieces)
         n_items = 1
-        column = number % run.sizes.pieces * N
-        row = first_item * run.sizes.query_slots + column
+        column = number % shown(run.sizes.pieces) * N
+        row = first_item * shown(run.sizes.query_slots) + column
         _first, count = item_of(run.queries, first_item)
         n_rows = tl.maximum(tl.minimum(count - column, N), 0)
     else:
-        first = run.tiles + 2 * run.sizes.first_tile
+        first = run.tiles + 2 * shown(run.sizes.first_tile)
         tile = first + 2 * number
         row = tl.load(tile) - tl.load(first)
         column = row
@@ -101,7 +101,7 @@ def similarities(run, tile, context_rows, there, context_scales, KIND: tl.conste
         )
         s = tl.where(inside, s, 0.0)
     else:
-        cells = context_rows[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
+        cells = context_rows[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
         s = tl.load(run.S + cells, mask=inside, other=0.0)
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales[None, :]
@@ -134,12 +134,12 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
     first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
-    statistics = run.statistics + context_rows.to(tl.int64) * run.sizes.n_queries + first_item
+    statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.n_queries) + first_item
     if KIND.NORM == "softmax":
         shift = x
         if KIND.LONG:
             sums = tl.load(statistics)[None, :] + norms
-            greatest = tl.load(statistics + run.sizes.plane)[None, :] + tl.zeros_like(x)
+            greatest = tl.load(statistics + shown(run.sizes.plane))[None, :] + tl.zeros_like(x)
             shift = tl.where(tl.sum(members, 1)[:, None] > 0, greatest, x)
         else:
             rows = row + tl.arange(0, x.shape[0])
@@ -204,7 +204,7 @@ def gram_block(grams, item, pitch, row, column, C: tl.constexpr):
 @triton.jit
 def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of which p are the weights; WIDE items' others are weighed again."""
-    pitch = run.sizes.gram_pitch
+    pitch = shown(run.sizes.gram_pitch)
     weighted = tl.dot(p, gram_block(run.grams, item, pitch, start, start, KIND.C), input_precision=KIND.FINE)
     if KIND.WIDE:
         for other in range(0, context[1], KIND.C):

@@ -51,8 +51,8 @@ from crossret_kernels.cross_attention.triton.forward import (
     pooled_relevances,
     score_places,
 )
-from crossret_kernels.triton_launch import launch
-from crossret_kernels.triton_tiles import bounded, inverse, share_left
+from crossret_kernels.triton_launch import hidden, launch
+from crossret_kernels.triton_tiles import bounded, inverse, share_left, shown
 
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
@@ -64,7 +64,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted."""
     call, needed = Call(*arguments[1:-2]), arguments[-2:]
     grad_scores = arguments[0].float()
-    if max(grad_scores.stride(), default=0) >= 2**31:
+    if max(grad_scores.stride(), default=0) >= 2**29:
         grad_scores = grad_scores.contiguous()
     sides = (call.contexts, call.queries)[:: 1 - 2 * call.context_column]
     outs = [
@@ -172,7 +172,7 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         )
     out = torch.empty(inputs.S.shape, dtype=_packed_dtype(call), device=call.device) if _apart(call) else inputs.S
     pieces = call.plan.pieces if run.listed else run.n_tiles
-    pulls = torch.empty(inputs.sizes.context_rows * pieces if call.plan.long else 16, device=call.device)
+    pulls = torch.empty(run.sizes.context_rows * pieces if call.plan.long else 16, device=call.device)
     for last in (False, True) if call.plan.long else (True,):
         launch(
             similarity_gradients, run.grid, (inputs, out, pulls, pieces), kind._replace(LAST=last), run.key, run.warps
@@ -212,12 +212,12 @@ def _copy(
 ) -> None:
     own = 0 if of_contexts else 1
     side, longest = (call.contexts, call.queries)[own], (call.plan.contexts, call.plan.queries)[own].longest
-    source = Source(0 if side.packed else out.stride(0), out.stride(-2), first, longest, 0)
+    source = Source(*map(hidden, (0 if side.packed else out.stride(0), out.stride(-2), first, longest, 0)))
     kind, packed = call.row_kind(side)._replace(UNIT=1), sums.packed
     launch(
         kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
         (call.plan.starts[own], call.plan.places[own], *order, packed, sums.total, sums.own, out, source), kind,
-        (call.key, packed.rows.dtype, out.stride(0) >= 2**31),
+        (call.key, packed.rows.dtype, out.stride(0) >= 2**29),
     )  # fmt: skip
 
 
@@ -243,19 +243,19 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
     query_broken = broken_item(run.queries, first, count)
-    plane = run.sizes.kept_plane
+    plane = shown(run.sizes.kept_plane)
     j = tl.arange(0, POOLED_QUERIES)
     for start in range(0, count, POOLED_QUERIES):
         there = start + j < count
         along = tl.zeros((POOLED_QUERIES,), tl.float32)
-        for block in range(0, 1 if KIND.LISTED else run.sizes.n_contexts, POOLED_CONTEXTS):
+        for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
             item, inside, places = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
             counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
             broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + query_broken
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
-            cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + j[None, :]
+            cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
             _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
             known = inside[:, None] & there[None, :]
             r = tl.load(cells + start, mask=known, other=0.0)
@@ -286,7 +286,7 @@ def clean(x):
 def kept_rows(run, item, row, n_rows, plane, KIND: tl.constexpr):
     """What is kept in a plane of an item of contexts and a tile's queries, (N,)."""
     j = tl.arange(0, KIND.N)
-    places = run.kept + plane * run.sizes.kept_plane + wide(item) * run.sizes.kept_pitch + row + j
+    places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j
     return tl.load(places, mask=j < n_rows, other=0.0)
 
 
@@ -302,14 +302,14 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ."""
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    pitch = run.sizes.gram_pitch
+    pitch = shown(run.sizes.gram_pitch)
     blocks = tl.cdiv(pitch, C)
     left = tl.program_id(1) // blocks * C
     right = tl.program_id(1) % blocks * C
     context = item_of(run.contexts, item)
-    begin = item * run.sizes.pieces if KIND.LISTED else 0
+    begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0
     sums = tl.zeros((C, C), tl.float32)
-    for number in range(begin, begin + (run.sizes.pieces if KIND.LISTED else n_tiles)):
+    for number in range(begin, begin + (shown(run.sizes.pieces) if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
         _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, _query_scales = tile
         g = clean(kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND))
@@ -340,11 +340,11 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
     first_item, _n_items, row, n_rows, column, members, _query_lengths, query_scales = tile
-    piece = number % run.sizes.pieces if KIND.LISTED else number
+    piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
     j = tl.arange(0, N)
     here = j < n_rows
-    begin = first_item if KIND.LISTED else tl.program_id(1) * run.sizes.abreast
-    end = begin + 1 if KIND.LISTED else tl.minimum(begin + run.sizes.abreast, run.sizes.n_contexts)
+    begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
+    end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
     for item in range(begin, end):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND)
@@ -360,7 +360,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         of_squares = bounded(-clean(g) * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
         mean = clean(g) * kept_rows(run, item, row, n_rows, MEAN, KIND)
         shift = kept_shift(run, item, row, n_rows, KIND)
-        slots = run.sizes.context_slots if KIND.LISTED else context[1]
+        slots = shown(run.sizes.context_slots) if KIND.LISTED else context[1]
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
@@ -378,7 +378,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     along = item_sums((n if KIND.NORM == "softmax" else x) * of_logits, members, KIND)
                     if KIND.LONG:
                         if KIND.LAST:
-                            at = pulls + tl.minimum(context_rows, run.sizes.context_rows - 1) * pulls_pitch
+                            at = pulls + tl.minimum(context_rows, shown(run.sizes.context_rows) - 1) * pulls_pitch
                             first_piece = 0 if KIND.LISTED else number - (row - query_row) // N
                             for other in range(0, tl.cdiv(query_count, N)):
                                 pull += tl.load(at + first_piece + other)
@@ -393,8 +393,8 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     gradients = gradients * query_scales[:, None] * scales[None, :]
                 gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
             if KIND.LAST:
-                stored = column + j < run.sizes.query_slots if KIND.LISTED else here
-                cells = context_rows[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
+                stored = column + j < shown(run.sizes.query_slots) if KIND.LISTED else here
+                cells = context_rows[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
                 tl.store(out + cells, gradients.to(out.dtype.element_ty), mask=stored[:, None] & (c < slots)[None, :])
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
@@ -430,7 +430,7 @@ def add_gram_products(run, of_grams, sums, KIND: tl.constexpr):
     total = tl.load(cells, mask=there, other=0.0)
     for start in range(0, count, C):
         c = start + tl.arange(0, C)
-        block = gram_block(of_grams, item, run.sizes.gram_pitch, tl.program_id(1) * C, start, C)
+        block = gram_block(of_grams, item, shown(run.sizes.gram_pitch), tl.program_id(1) * C, start, C)
         rows = run.contexts.rows + (first + c).to(tl.int64)[:, None] * KIND.D + d[None, :]
         x = tl.load(rows, mask=(c < count)[:, None], other=0.0).to(tl.float32)
         total = tl.dot(block, x, total, input_precision=KIND.FINE)
@@ -461,7 +461,7 @@ def add_rows(total, own, packed, rows, place, item, start, there, out, source, K
 def store_gradients(starts, places, packed, sums, own, out, source, KIND: tl.constexpr):
     """A part's sums as the gradients of ROWS rows of an item, where they lie."""
     number = tl.program_id(0)
-    item = wide(source.first + number)
+    item = wide(shown(source.first) + number)
     start = tl.load(starts + item)
     place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
     there = place < tl.load(starts + item + 1) - start
@@ -490,11 +490,11 @@ def add_listed_gradients(starts, places, items, order, ends, packed, sums, own, 
         total = tl.zeros((ROWS, WIDTH), tl.float32)
         along = tl.zeros((ROWS,), tl.float32)
         for other in range(number, tl.load(ends + number).to(tl.int32)):
-            rows = tl.load(order + other).to(tl.int32) * source.slots + place
+            rows = tl.load(order + other).to(tl.int32) * shown(source.slots) + place
             cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
             along += tl.load(own + rows, mask=there, other=0.0)
-        rows = tl.load(order + number).to(tl.int32) * source.slots + place
+        rows = tl.load(order + number).to(tl.int32) * shown(source.slots) + place
         if KIND.MASKED:
             place = tl.load(places + start + place, mask=there, other=0)
         add_rows(total, along, packed, rows, place, item, start, there, out, source, KIND)

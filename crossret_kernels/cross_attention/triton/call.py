@@ -13,10 +13,11 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.triton_launch import launch, precisions
+from crossret_kernels.triton_launch import hidden, launch, precisions
 from crossret_kernels.triton_sides import Geometry, HostSide
+from crossret_kernels.triton_tiles import shown
 
-TILE = 128  # rows of queries that a program attends with, at most
+TILE = 128  # rows of queries that a program attends with, at most; of IEEE products, in several parts each, half of it
 BLOCK = 64  # contexts that it attends to at a time
 LEAST = 16  # the least side of a product in Triton
 MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it part empty
@@ -140,10 +141,10 @@ class Plan:
         tiles: (tiles + 1, 2) int32, tile_rows and tile_items.
     """
 
-    def __init__(self, contexts: HostSide, queries: HostSide, listed: bool, may_be_empty: bool) -> None:
+    def __init__(self, contexts: HostSide, queries: HostSide, most: int, listed: bool, may_be_empty: bool) -> None:
         self.contexts, self.queries = contexts.geometry(may_be_empty), queries.geometry(may_be_empty)
         rows = self.queries.longest if listed else self.queries.n_rows
-        self.tile, self.block = min(TILE, power_above(rows)), min(BLOCK, power_above(self.contexts.longest))
+        self.tile, self.block = min(most, power_above(rows)), min(BLOCK, power_above(self.contexts.longest))
         self.long, self.wide = self.queries.longest > self.tile, self.contexts.longest > self.block
         shortest = LEAST if listed or self.long else -(-self.tile * queries.count // max(self.queries.n_rows, 1))
         self.most_items = min(MOST_ITEMS, power_above(shortest))
@@ -190,6 +191,7 @@ class Call:
         plan: of the sides' lengths.
         shape: of the scores.
         dim: D of packed rows.
+        precisions: of products of features, and of those after them.
         key: what compiled kernels depend on beside `Kind` and the packed rows' dtype.
     """
 
@@ -208,13 +210,15 @@ class Call:
         self.dim = -(-contexts.features.shape[-1] // STEP) * STEP
         self.key = self.device, self.dtype
         listed, may_be_empty = pairs is not None, empty is not None
-        key = self.device, listed, may_be_empty, TILE, BLOCK, contexts.key, queries.key
-        self.plan = kept_plan(Plan, key, self.device, lambda: Plan(contexts, queries, listed, may_be_empty))
+        self.precisions = precisions(self.dtype)
+        most = TILE // 2 if self.precisions[0] == "ieee" and TILE > LEAST else TILE
+        key = self.device, listed, may_be_empty, most, BLOCK, contexts.key, queries.key
+        self.plan = kept_plan(Plan, key, self.device, lambda: Plan(contexts, queries, most, listed, may_be_empty))
 
     def kind_of(self, packed: torch.dtype, fused: bool) -> Kind:
         """What kernels of pairs are compiled for, with rows packed in this dtype."""
         options, plan = self.options, self.plan
-        main, fine = precisions(self.dtype)
+        main, fine = self.precisions
         free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
         return Kind(
@@ -243,7 +247,8 @@ class Call:
         packed = Packed(rows, norms, powers, torch.empty(count, 3, dtype=torch.int32, device=device))
         column = self.context_column if of_contexts else 1 - self.context_column
         kind = self.row_kind(side)
-        source = Source(side.item_stride // kind.UNIT, side.row_stride // kind.UNIT, first, longest, column)
+        strides = side.item_stride // kind.UNIT, side.row_stride // kind.UNIT
+        source = Source(*map(hidden, (*strides, first, longest, column)))
         pairs = starts if self.pairs is None else self.pairs
         launch(
             pack_rows, (count, max(1, -(-longest // kind.ROWS)), 1),
@@ -265,10 +270,10 @@ def power_above(count: int) -> int:
 @triton.jit
 def row_offsets(place, item, start, source, KIND: tl.constexpr):
     """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
-    offsets = place.to(tl.int64) * source.row_stride
+    offsets = place.to(tl.int64) * shown(source.row_stride)
     if KIND.PACKED:
-        return offsets + start.to(tl.int64) * source.row_stride
-    return offsets + item * source.item_stride
+        return offsets + start.to(tl.int64) * shown(source.row_stride)
+    return offsets + item * shown(source.item_stride)
 
 
 @triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["features"])
@@ -281,11 +286,11 @@ def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexp
     D: tl.constexpr = KIND.D
     number = tl.program_id(0)
     if KIND.LISTED:
-        item = tl.load(pairs + 2 * (source.first + number.to(tl.int64)) + source.column)
-        first = number * source.slots
+        item = tl.load(pairs + 2 * (shown(source.first) + number.to(tl.int64)) + shown(source.column))
+        first = number * shown(source.slots)
     else:
-        item = (source.first + number).to(tl.int64)
-        first = tl.load(starts + item) - tl.load(starts + source.first)
+        item = (shown(source.first) + number).to(tl.int64)
+        first = tl.load(starts + item) - tl.load(starts + shown(source.first))
     start = tl.load(starts + item)
     count = tl.load(starts + item + 1) - start
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -316,7 +321,7 @@ def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexp
         fine = fine & (norms < MOST_LENGTH)
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     x = tl.where(fine[:, None], x, 0.0)
-    kept = r < (source.slots if KIND.LISTED else count)
+    kept = r < (shown(source.slots) if KIND.LISTED else count)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
     tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, aligned
+from crossret_kernels.triton_launch import hidden
 
 CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
@@ -25,7 +26,7 @@ PITCH = 16  # rows of S begin at multiples of it
 
 
 class Sizes(NamedTuple):
-    """Of a run, all int32.
+    """Of a run; `hidden` as its kernels have them.
 
     Attributes:
         n_contexts, n_queries: items.
@@ -86,6 +87,7 @@ class Run:
         call: it belongs to.
         first_context, first_query: items, among all of their side; of listed pairs the first pair.
         n_contexts, n_queries, n_tiles: how many there are.
+        sizes: of the run.
         inputs: of its kernels. S has room for the products of all rows, (rows of contexts, pitch); grams for the
             contexts', (items, pitch, pitch); statistics for those of long queries, (2, rows of contexts, items); kept
             for planes of values of every item of contexts and row of queries.
@@ -110,27 +112,31 @@ class Run:
             aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, call.plan.pieces,
             call.plan.queries.longest, call.plan.contexts.longest,
         )  # fmt: skip
+        self.sizes = sizes
         cells = 16 if fused else rows * pitch * PITCH
         statistics = 2 * sizes.plane if call.plan.long else 16
         parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane
         S, grams, statistics_, kept = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
-        self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, statistics_, kept, sizes, call.numbers)
+        self.inputs = Inputs(
+            S, call.plan.tiles, contexts, queries, grams, statistics_, kept, Sizes(*map(hidden, sizes)), call.numbers
+        )
         self.kind = call.kind_of(contexts.rows.dtype, fused)
         self.key = call.key, contexts.rows.dtype
         self.gram_blocks = -(-gram_pitch // call.plan.block)
         self.context_blocks = -(-(call.plan.contexts.longest if self.listed else rows) // call.plan.block)
         self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
-        self.warps = 8 if call.plan.tile >= 128 else 4
+        self.warps = 8 if call.plan.tile >= 64 else 4
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         if self.listed:
-            return ScoreStrides(self.first_context, 0, 0, scores.stride(0), 0)
+            return ScoreStrides(*map(hidden, (self.first_context, 0, 0, scores.stride(0), 0)))
         column = self.call.context_column
-        return ScoreStrides(0, self.first_context, self.first_query, scores.stride(column), scores.stride(1 - column))
+        strides = scores.stride(column), scores.stride(1 - column)
+        return ScoreStrides(*map(hidden, (0, self.first_context, self.first_query, *strides)))
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
-        rows = cells.view(-1, self.inputs.sizes.pitch * PITCH)
+        rows = cells.view(-1, self.sizes.pitch * PITCH)
         if self.listed:
             return rows.view(self.n_contexts, self.call.plan.contexts.longest, -1)[
                 :, :, : self.call.plan.queries.longest

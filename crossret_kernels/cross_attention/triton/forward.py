@@ -28,7 +28,7 @@ from crossret_kernels.cross_attention.triton.attention import (
 from crossret_kernels.cross_attention.triton.call import Call
 from crossret_kernels.cross_attention.triton.chunks import Run, runs_of
 from crossret_kernels.triton_launch import launch
-from crossret_kernels.triton_tiles import bounded, inverse, product
+from crossret_kernels.triton_tiles import bounded, inverse, product, shown
 
 LN_2 = tl.constexpr(0.6931471805599453)
 MOST_COSINE = tl.constexpr(2.0)
@@ -84,7 +84,7 @@ def gram_matrices(run, KIND: tl.constexpr):
     """
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    pitch = run.sizes.gram_pitch
+    pitch = shown(run.sizes.gram_pitch)
     blocks = tl.cdiv(pitch, C)
     r = tl.program_id(1) // blocks * C + tl.arange(0, C)
     c = tl.program_id(1) % blocks * C + tl.arange(0, C)
@@ -114,15 +114,15 @@ def query_statistics(run, KIND: tl.constexpr):
     item = tl.program_id(1)
     first, count = item_of(run.queries, item)
     r = tl.program_id(0) * C + tl.arange(0, C)
-    there = r < run.sizes.context_rows
+    there = r < shown(run.sizes.context_rows)
     column = first
     if KIND.LISTED:
-        there = r < run.sizes.context_slots
-        r += item * run.sizes.context_slots
+        there = r < shown(run.sizes.context_slots)
+        r += item * shown(run.sizes.context_slots)
         column = 0
     _lengths, scales = row_lengths(run.contexts, r, there, KIND)
     j = tl.arange(0, 32)
-    cells = run.S + wide(r)[None, :] * (run.sizes.pitch * 16) + column + j[:, None]
+    cells = run.S + wide(r)[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
     greatest = tl.full((C,), float("-inf"), tl.float32)
     sums = tl.zeros((C,), tl.float32)
     for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
@@ -141,9 +141,9 @@ def query_statistics(run, KIND: tl.constexpr):
                 sums += tl.sum(tl.where(inside, tl.exp2((x - greatest[None, :]) * LOG2_E), 0.0), 0)
     if KIND.NORM == "l2norm":
         sums = tl.sqrt(sums)
-    places = run.statistics + wide(r) * run.sizes.n_queries + item
+    places = run.statistics + wide(r) * shown(run.sizes.n_queries) + item
     tl.store(places, sums, mask=there)
-    tl.store(places + run.sizes.plane, greatest, mask=there)
+    tl.store(places + shown(run.sizes.plane), greatest, mask=there)
 
 
 @triton.jit
@@ -192,8 +192,8 @@ def attend(run, KIND: tl.constexpr):
     tile = query_tile(tl.program_id(0), run, KIND)
     first_item, _n_items, row, n_rows, _column, _members, query_lengths, _query_scales = tile
     here = tl.arange(0, N) < n_rows
-    begin = first_item if KIND.LISTED else tl.program_id(1) * run.sizes.abreast
-    end = begin + 1 if KIND.LISTED else tl.minimum(begin + run.sizes.abreast, run.sizes.n_contexts)
+    begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
+    end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
     for item in range(begin, end):
         context = item_of(run.contexts, item)
         shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
@@ -219,7 +219,7 @@ def attend(run, KIND: tl.constexpr):
         # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
         denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
         relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
-        places = run.kept + wide(item) * run.sizes.kept_pitch + row + tl.arange(0, N)
+        places = run.kept + wide(item) * shown(run.sizes.kept_pitch) + row + tl.arange(0, N)
         tl.store(places, relevances, mask=here)
         if KIND.SAVE:
             # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
@@ -228,11 +228,11 @@ def attend(run, KIND: tl.constexpr):
             of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
             # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
             mean = (of_products * of_similarities - of_squares * of_grams) * inverse(totals)
-            tl.store(places + OF_PRODUCTS * run.sizes.kept_plane, of_products, mask=here)
-            tl.store(places + OF_SQUARES * run.sizes.kept_plane, of_squares, mask=here)
-            tl.store(places + MEAN * run.sizes.kept_plane, mean, mask=here)
+            tl.store(places + OF_PRODUCTS * shown(run.sizes.kept_plane), of_products, mask=here)
+            tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)
+            tl.store(places + MEAN * shown(run.sizes.kept_plane), mean, mask=here)
             if KIND.SHIFTED:
-                tl.store(places + SHIFT * run.sizes.kept_plane, shift, mask=here)
+                tl.store(places + SHIFT * shown(run.sizes.kept_plane), shift, mask=here)
 
 
 @triton.jit
@@ -270,10 +270,14 @@ def score_places(query, block, run, strides, KIND: tl.constexpr):
     """
     lane = tl.arange(0, POOLED_CONTEXTS)
     if KIND.LISTED:
-        return query + lane, lane == 0, (strides.first + wide(query + lane)) * strides.context
+        return query + lane, lane == 0, (shown(strides.first) + wide(query + lane)) * shown(strides.context)
     item = block + lane
-    places = (strides.first_context + wide(item)) * strides.context
-    return item, item < run.sizes.n_contexts, places + (strides.first_query + wide(query)) * strides.query
+    places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
+    return (
+        item,
+        item < shown(run.sizes.n_contexts),
+        places + (shown(strides.first_query) + wide(query)) * shown(strides.query),
+    )
 
 
 @triton.jit(do_not_specialize=["run", "strides"])
@@ -282,7 +286,9 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
     item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
-    cells = run.kept + (wide(item) * run.sizes.kept_pitch + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
+    cells = (
+        run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
+    )
     found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
     counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
     broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + broken_item(run.queries, first, count)
