@@ -48,11 +48,11 @@ def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]
 
 
 def hidden(value: int) -> int:
-    """A size as named tuples hand it to kernels, where `triton_tiles.shown` has its value; below 2²⁹ it takes 32 bits.
+    """A size as named tuples hand it to kernels, where `triton_tiles.shown` has its value; below 2³⁰ − 2 it takes 32 bits.
 
     Triton compiles a kernel anew where an integer is 1 or a multiple of 16: in tuples even where it is told not to.
     """
-    return 4 * value + 2
+    return 2 * value + 3
 
 
 def precisions(dtype: torch.dtype) -> tuple[str, str]:

@@ -55,7 +55,7 @@ class HostSide:
         self.packed, self.masked = offsets is not None, mask is not None
         self.item_stride, self.row_stride = (0, strides[0]) if self.packed else (strides[0], strides[1])
         step = 16 // values.element_size()
-        self.far = max(self.item_stride, self.row_stride) >= 2**29
+        self.far = max(self.item_stride, self.row_stride) >= 2**30 - 2
         apart = self.item_stride % step or self.row_stride % step or values.data_ptr() % 16
         self.unit = 1 if apart or self.far else step
         integers = offsets if self.packed else mask if self.masked else lengths

@@ -64,7 +64,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted."""
     call, needed = Call(*arguments[1:-2]), arguments[-2:]
     grad_scores = arguments[0].float()
-    if max(grad_scores.stride(), default=0) >= 2**29:
+    if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
     sides = (call.contexts, call.queries)[:: 1 - 2 * call.context_column]
     outs = [
@@ -217,7 +217,7 @@ def _copy(
     launch(
         kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
         (call.plan.starts[own], call.plan.places[own], *order, packed, sums.total, sums.own, out, source), kind,
-        (call.key, packed.rows.dtype, out.stride(0) >= 2**29),
+        (call.key, packed.rows.dtype, out.stride(0) >= 2**30 - 2),
     )  # fmt: skip
 
 
