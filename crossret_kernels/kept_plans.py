@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.ragged import Ragged
-
 KEPT_PLANS = 64
 KEPT_BYTES = 64 * 2**20  # of them together, on the device; the latest stays whatever it takes
 
@@ -49,21 +47,24 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = Lock()
         self._latest: OrderedDict[tuple[object, ...], _Entry] = OrderedDict()
+        self._last: _Entry | None = None  # of those the latest used
         self._captured: dict[tuple[object, ...], object] = {}
         self._bytes = 0  # of the latest
 
     def get(self, key: tuple[object, ...], stream: torch.cuda.Stream | None) -> object | None:
         """The plan for kernels on this stream, if there is one."""
         with self._lock:
-            if key in self._captured:
-                return self._captured[key]
             entry = self._latest.get(key)
             if entry is None:
-                return None
-            self._latest.move_to_end(key)
-            if stream is not None and torch.cuda.is_current_stream_capturing():
+                return self._captured.get(key)
+            if entry is not self._last:  # a key's hash takes as long as all else here
+                self._latest.move_to_end(key)
+                self._last = entry
+            if stream is None:
+                return entry.plan
+            if torch.cuda.is_current_stream_capturing():
                 self._captured[key] = self._pop(key).plan
-            elif stream is not None and stream not in entry.streams:
+            elif stream not in entry.streams:
                 entry.streams.add(stream)
                 _wait(stream, entry.ready)
                 for table in _tables(entry.plan):
@@ -77,7 +78,7 @@ class _Kept:
         with self._lock:
             if key in self._latest:
                 self._pop(key)
-            self._latest[key] = entry
+            self._latest[key] = self._last = entry
             self._bytes += entry.nbytes
             while len(self._latest) > 1 and (len(self._latest) > KEPT_PLANS or self._bytes > KEPT_BYTES):
                 self._pop(next(iter(self._latest)))
@@ -120,11 +121,6 @@ def kept_plan(kind: type[Plan], key: tuple[object, ...], device: torch.device, m
     return found
 
 
-def kept_plan_of_side(kind: type[Plan], options: tuple[object, ...], side: Ragged, make: Callable[[], Plan]) -> Plan:
-    """The same of a side's lengths with these options."""
-    return kept_plan(kind, (*options, *_key(side)), side.values.device, make)
-
-
 def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
     """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths."""
     starts = np.cumsum([0] + [-(-table.size // ALIGNED) * ALIGNED for table in tables])
@@ -149,14 +145,3 @@ def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
 def _wait(stream: torch.cuda.Stream, ready: torch.cuda.Event | None) -> None:
     if ready is not None:
         stream.wait_event(ready)
-
-
-def _key(side: Ragged) -> tuple[object, ...]:
-    integers = side.offsets if side.offsets is not None else side.padded_lengths
-    return (
-        side.values.device,
-        len(side),
-        side.offsets is None,
-        side.values.size(1 if side.offsets is None else 0),  # rows that there are
-        None if integers is None else integers.cpu().numpy().tobytes(),
-    )

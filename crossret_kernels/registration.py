@@ -30,7 +30,6 @@ def _side(features: str, item: str) -> tuple[Operand, ...]:
 
 # As `Ragged.tensors` gives them. Masks are (n, L) bool, of padded features alone.
 SIDES = (*_side("regions", "region"), *_side("words", "word"), Operand("pairs"))
-UNMASKED_SIDES = tuple(operand for operand in SIDES if not operand.name.endswith("_mask"))
 # As `Ragged.listed` does: several items without offsets, lengths or mask, or one tensor with them.
 LISTED_SIDES = tuple(operand._replace(kind="Tensor[]") if operand.differentiable else operand for operand in SIDES)
 
@@ -46,9 +45,10 @@ def define_scores(
 
     Both take the operands, among which are those of two ragged sides and the pairs, then `options`, in schema notation.
     The second begins with the scores' gradients and ends with a flag for each differentiable operand, whether its
-    gradient is wanted; it returns theirs. Their kernels are `scores` and `gradients` of `module`, imported at the first
-    call; without one they live in csrc and are registered when the native library loads. Scores are (n_images,
-    n_captions) or (P,), float32. Returns the operation as a function that is differentiable under `torch.func` too.
+    gradient is wanted; it returns theirs. Their kernels are `forward.scores` and `backward.gradients` of `module`,
+    imported at the first call; without one they live in csrc and are registered when the native library loads. Scores
+    are (n_images, n_captions) or (P,), float32. Returns the operation as a function that is differentiable under
+    `torch.func` too.
     The overload "plain" of either has no autograd.
     """
     tensors = _schema(operands)
@@ -56,16 +56,19 @@ def define_scores(
     flags = ", ".join(f"bool {operands[index].name}_need_grad" for index in differentiable)
     made = ", ".join(["Tensor"] * len(differentiable))
     arguments = f"Tensor grad_scores, {tensors}, {options}, {flags}"
+    kernels: list[Callable[..., Any] | None] = [None, None]
     for overload in ("", ".plain"):
         scores, backward, plain = f"{name}{overload}", f"{name}_backward{overload}", overload == ".plain"
         _define(scores, f"({tensors}, {options}) -> Tensor", _fake_scores(operands), plain)
         _define(backward, f"({arguments}) -> ({made})", _fake_gradients(differentiable), plain)
         if module is not None:
-            _implement(scores, f"{module}.forward", "scores")
-            _implement(backward, f"{module}.backward", "gradients")
+            kernels = [
+                _implement(scores, f"{module}.forward", "scores"),
+                _implement(backward, f"{module}.backward", "gradients"),
+            ]
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradients.plain, f"{name}_backward")
-    own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)])
+    own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)], kernels[1])
     function = _differentiable(operation.plain, own, len(operands), differentiable)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
@@ -74,7 +77,7 @@ def define_scores(
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation.default, device_type)
         _register_autocast(f"{name}.plain", operation.plain, device_type)
-    return _eagerly(operation, function, differentiable)
+    return _eagerly(operation, function, differentiable, kernels[0])
 
 
 def define_listed(name: str, options: str) -> Callable[..., Tensor]:
@@ -94,11 +97,11 @@ def define_indices(
 
     It takes what scores take, then `options`, in schema notation, then the number of queries a pair has a place for:
     None for that of the longest item. Indices are (n_images, n_captions, Q) or (P, Q), int64, and have no gradient. Its
-    kernel is `indices` of `module`, or in csrc.
+    kernel is `forward.indices` of `module`, or in csrc.
     """
     _define(name, f"({_schema(operands)}, {options}, SymInt? width) -> Tensor", _fake_indices(operands))
     if module is not None:
-        _implement(name, module, "indices")
+        _implement(name, f"{module}.forward", "indices")
     operation = getattr(torch.ops.crossret, name).default
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation, device_type)
@@ -116,16 +119,19 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     """
     tensors = "Tensor scores, Tensor? image_ids, Tensor? caption_ids"
     arguments = f"Tensor grad_loss, Tensor statistics, {tensors}, {options}"
+    kernels: list[Callable[..., Any] | None] = [None, None]
     for overload in ("", ".plain"):
         loss, backward, plain = f"{name}{overload}", f"{name}_backward{overload}", overload == ".plain"
         _define(loss, f"({tensors}, {options}) -> (Tensor, Tensor)", _fake_loss, plain)
         _define(backward, f"({arguments}) -> Tensor", lambda *given: given[2].new_empty(given[2].shape), plain)
         if module is not None:
-            _implement(loss, f"{module}.forward", "loss")
-            _implement(backward, f"{module}.backward", "gradient")
+            kernels = [
+                _implement(loss, f"{module}.forward", "loss"),
+                _implement(backward, f"{module}.backward", "gradient"),
+            ]
     operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradient.plain, f"{name}_backward")
-    function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2]))
+    function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2], kernels[1]))
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
@@ -133,16 +139,7 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
 
     for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, keep)):
         torch.library.register_autograd(f"crossret::{registered}", rule.backward, setup_context=set_up, lib=_LIBRARY)
-    return _eagerly(operation, function, [0])
-
-
-def unmasked(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An operation of `UNMASKED_SIDES` called with `SIDES`, whose masks are None."""
-
-    def call(*arguments: Any) -> Tensor:
-        return operation(*arguments[:3], *arguments[4:7], *arguments[8:])
-
-    return call
+    return _eagerly(operation, function, [0], kernels[0])
 
 
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
@@ -157,8 +154,8 @@ def _schema(operands: Sequence[Operand]) -> str:
     return ", ".join(f"{operand.kind} {operand.name}" for operand in operands)
 
 
-def _implement(name: str, module: str, function: str) -> None:
-    """Kernels in Python: on CUDA devices and, where Triton interprets them, on the CPU."""
+def _implement(name: str, module: str, function: str) -> Callable[..., Any]:
+    """Kernels in Python, which it returns: on CUDA devices and, where Triton interprets them, on the CPU."""
 
     @cache
     def implementation() -> Callable[..., Any]:
@@ -166,7 +163,7 @@ def _implement(name: str, module: str, function: str) -> None:
 
     def kernel(*arguments: Any) -> Any:
         run = implementation()
-        features = next(argument for argument in arguments if isinstance(argument, Tensor))
+        features = arguments[0]
         if not features.is_cuda:
             return run(*arguments)
         with torch.cuda.device(features.device):  # Triton launches on the current device, whatever it is given
@@ -174,6 +171,7 @@ def _implement(name: str, module: str, function: str) -> None:
 
     for key in ("CUDA", "CPU"):
         _LIBRARY.impl(name, kernel, key)
+    return kernel
 
 
 def _fake_scores(operands: Sequence[Operand]) -> Callable[..., Tensor]:
@@ -246,14 +244,17 @@ def needs_gradient(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
-def _eagerly(operation: Any, function: Any, differentiable: Sequence[int]) -> Callable[..., Any]:
+def _eagerly(
+    operation: Any, function: Any, differentiable: Sequence[int], kernel: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
 
     The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
     several times a small score, so that the call is `function`, its equal as an autograd.Function, where gradients are
     required, and goes past autograd where none is. Under torch.func's transforms it is `function` too: registered
     autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
-    refuses.
+    refuses. A kernel in Python is called as it is where the dispatcher has nothing to add: its way there and back takes
+    as long as all else that a small score costs the host.
     """
     features = (
         itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: [arguments[differentiable[0]]]
@@ -271,9 +272,22 @@ def _eagerly(operation: Any, function: Any, differentiable: Sequence[int]) -> Ca
         if needs_gradient(given):
             autocast = torch.is_autocast_enabled(given[0].device.type)
             return operation.default(*arguments) if autocast else function.apply(*arguments)
+        if kernel is not None and _nothing_dispatches(given):
+            return kernel(*arguments)
         return plain(*arguments) if _C._has_torch_function(given) else plainly(*arguments)
 
     return call
+
+
+def _nothing_dispatches(tensors: Sequence[Tensor]) -> bool:
+    """Whether these are plain tensors on devices that kernels in Python run on, and no mode or autocast is at work."""
+    if _C._len_torch_dispatch_stack() or _C._len_torch_function_stack():
+        return False
+    for tensor in tensors:
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return False
+    device_type = "cuda" if tensors[0].is_cuda else "cpu"
+    return (device_type == "cuda" or tensors[0].is_cpu) and not torch.is_autocast_enabled(device_type)
 
 
 def _differentiable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.arrays import as_tensor
-from crossret_kernels.backends import Refusal
 from crossret_kernels.inputs import FEW, Array, autocasts, bounds, check_integers, checkable
 from crossret_kernels.ragged import Ragged
 from crossret_kernels.registration import needs_gradient, transformed
 
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
-_ONLY_LENGTHS: Mapping[str, Refusal] = {"triton": lambda: "its kernels take neither masks nor empty_score"}
 
 
 @dataclass(slots=True)
@@ -102,12 +100,6 @@ def as_pairs(
     elif checkable() and candidates.numel():
         _check_range(candidates, None, bounds(candidates), others, other)
     return Pairs(candidates, direction, device, listed)
-
-
-def refusals(images: Ragged, captions: Ragged, empty_score: float | None) -> Mapping[str, Refusal] | None:
-    """For `select_backend`: what does not take every layout."""
-    masked = images.mask is not None or captions.mask is not None
-    return _ONLY_LENGTHS if masked or empty_score is not None else None
 
 
 def in_slices(

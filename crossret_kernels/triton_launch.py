@@ -48,11 +48,16 @@ def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...]
 
 
 def hidden(value: int) -> int:
-    """A size as named tuples hand it to kernels, where `triton_tiles.shown` has its value; below 2³⁰ − 2 it takes 32 bits.
+    """A size as named tuples hand it to kernels; `triton_tiles.shown` has its value. Below 2³⁰ − 2 it takes 32 bits.
 
     Triton compiles a kernel anew where an integer is 1 or a multiple of 16: in tuples even where it is told not to.
     """
     return 2 * value + 3
+
+
+def all_hidden(sizes: Any) -> Any:
+    """A named tuple with its sizes, and those of tuples in it, hidden."""
+    return type(sizes)(*(all_hidden(x) if isinstance(x, tuple) else hidden(x) for x in sizes))
 
 
 def precisions(dtype: torch.dtype) -> tuple[str, str]:

@@ -12,29 +12,22 @@ from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_to
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.registration import (
-    NATIVE_OPTIONS,
-    UNMASKED_SIDES,
-    define_indices,
-    define_listed,
-    define_scores,
-    split_float32,
-    unmasked,
-)
-from crossret_kernels.selection import as_pairs, fill_empty, in_slices, refusals, shape_scores
+from crossret_kernels.ragged import on_host
+from crossret_kernels.registration import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
+from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
 
-_OPTIONS = "str direction, str pooling, bool normalize"
-_INDEX_OPTIONS = "str direction, bool normalize"
+_OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
+_INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
 _CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
 _MODULE = "crossret_kernels.maxsim.triton"
 _LISTED = define_listed("maxsim_scores_listed", _CPU_OPTIONS)
 _SCORES = {
     "cpu": define_scores("maxsim_scores", _CPU_OPTIONS),
-    "triton": unmasked(define_scores("maxsim_scores_triton", _OPTIONS, _MODULE, UNMASKED_SIDES)),
+    "triton": define_scores("maxsim_scores_triton", _OPTIONS, _MODULE),
 }
 _INDICES = {
     "cpu": define_indices("maxsim_argmax", NATIVE_OPTIONS),
-    "triton": unmasked(define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _MODULE, UNMASKED_SIDES)),
+    "triton": define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _MODULE),
 }
 
 
@@ -107,12 +100,10 @@ def maxsim_scores(
             them is never read.
         word_lengths: the same for captions.
         region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
-            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read. By all
-            backends but "triton".
+            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read.
         word_mask: the same for captions, (n_captions, W).
         empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
             (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
-            By the same backends as masks.
         direction: "t2i": every word takes its best region (Eq. 9); "i2t": every region its best word (Eq. 10).
         pooling: of those maxima: "sum", "avg" or "max".
         normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
@@ -138,7 +129,7 @@ def maxsim_scores(
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call, or not with masks or empty_score.
+        UnsupportedByBackend: the named backend cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -154,14 +145,16 @@ def maxsim_scores(
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, refusals(images, captions, empty_score))
+    chosen = select_backend(backend, device, dtype)
     selected = as_pairs(pairs, candidates, direction, images, captions)
     listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
     elif chosen == "triton":
-        scores = in_slices(_SCORES["triton"], images, captions, selected, (direction, pooling, normalize))
+        images, captions = on_host(images, captions)
+        of_triton = (empty_score, direction, pooling, normalize)
+        scores = in_slices(_SCORES["triton"], images, captions, selected, of_triton)
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, listed_pairs, options)
@@ -173,7 +166,7 @@ def maxsim_scores(
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
     if chosen in _INDICES:
-        numbers: tuple[object, ...] = (direction, normalize)
+        numbers: tuple[object, ...] = (empty_score, direction, normalize)
         if chosen == "cpu":
             direction_code, normalize_code, _pooling_code = options.codes
             numbers = (empty_score, split_float32(), direction_code, normalize_code)

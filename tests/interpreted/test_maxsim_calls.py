@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, maxsim_topk
+from tests.kernels.holes import Holes
 from tests.kernels.strategies import Features
 
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
@@ -72,6 +73,48 @@ def test_nothing(direction: str) -> None:
     assert not regions.grad.any()
 
 
+def masked_sides() -> list[Holes]:
+    """Items of which some have no rows, NaN where there are none."""
+    lengths = [torch.tensor([4, 0, 19, 1, 7]), torch.tensor([0, 5, 2, 18])]
+    return [Holes.of(randn(len(own), 19, 16, seed=7 + i), own, i) for i, own in enumerate(lengths)]
+
+
+@directions
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+@pytest.mark.parametrize("listed", [False, True], ids=["all", "pairs"])
+@pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
+def test_masks_and_items_without_rows(direction: str, pooling: str, listed: bool, layout: str) -> None:
+    results = []
+    for backend in ("triton", "reference"):
+        sides = masked_sides()
+        leaves = [side.values.clone().requires_grad_() for side in sides]
+        options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": listed}
+        options |= {"empty_score": -0.25, "return_argmax": True, "backend": backend}
+        if listed:
+            options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])
+        arguments: list[Any] = list(leaves)
+        if layout == "lengths":
+            for side, rows in zip(sides, ("region", "word"), strict=True):
+                options[f"{rows}_lengths"] = side.mask.sum(1)
+            leaves = arguments = [randn(*leaf.shape, seed=3).requires_grad_() for leaf in leaves]
+        else:
+            masked = {"masked": (0, 1), "one masked": (1,)}.get(layout, ())
+            for own, (side, rows) in enumerate(zip(sides, ("region", "word"), strict=True)):
+                if own in masked:
+                    options[f"{rows}_mask"] = side.mask
+                    continue
+                values, offsets = leaves[own][side.mask], side.packed[1]
+                arguments[own] = (values, offsets)
+                if layout == "list":
+                    arguments[own] = list(values.split(offsets.diff().tolist()))
+        scores, argmax = maxsim_scores(*arguments, **options)
+        weights = randn(*scores.shape, seed=5)
+        results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
+    assert (results[0][0] == -0.25).any()
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @directions
 @pytest.mark.parametrize("query", ["caption", "image"])
 def test_topk(direction: str, query: str) -> None:
@@ -114,8 +157,8 @@ def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> No
 def test_opcheck(direction: str, pairs: bool) -> None:
     listed = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None
     arguments: tuple[Any, ...] = (
-        randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]),
-        randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, listed,
+        randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]), None,
+        randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, None, listed, None,
     )  # fmt: skip
     operations = torch.ops.crossret
     torch.library.opcheck(operations.maxsim_scores_triton.default, (*arguments, direction, "avg", True))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores
-from crossret_kernels.maxsim import row_blocks, triton, triton_gradients
+from crossret_kernels import kept_plans, maxsim_scores
+from crossret_kernels.maxsim.triton import backward, call, forward, tables
 from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
 from tests.kernels.test_maxsim_scores import UNTIED, check_argmax, exact_similarities
 from tests.kernels.tolerance import Expectation, evaluate
@@ -26,20 +26,21 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small tiles":
             for module, name, value in (
-                (triton, "LARGEST_TILE", 16),
-                (triton, "LARGER_TILE", 32),
-                (triton, "CELLS", 16 * 32),
-                (triton, "COLUMNS", 16),
-                (triton, "LARGEST_RESIDENT", 16),
-                (triton, "PROGRAMS", 3),
-                (row_blocks, "BLOCK_ROWS", (16,)),
-                (triton_gradients, "WORKSPACE_BYTES", 700),
-                (triton_gradients, "PAIRS_AT_ONCE", 3),
-                (triton_gradients, "LEAST_STEPS", 1),
-                (triton_gradients, "RUNS_BYTES", 6000),
-                (triton_gradients, "QUERIES", 16),
-                (triton_gradients, "ITEMS", 2),
-                (triton_gradients, "WIDTH", 32),
+                (kept_plans, "_kept", kept_plans._Kept()),  # none of other tiles
+                (call, "LARGEST_TILE", 16),
+                (call, "LARGER_TILE", 32),
+                (call, "CELLS", 16 * 32),
+                (call, "COLUMNS", 16),
+                (call, "LARGEST_RESIDENT", 16),
+                (forward, "PROGRAMS", 3),
+                (tables, "BLOCK_ROWS", (16,)),
+                (call, "WORKSPACE_BYTES", 700),
+                (call, "PAIRS_AT_ONCE", 3),
+                (backward, "LEAST_STEPS", 1),
+                (backward, "RUNS_BYTES", 6000),
+                (backward, "QUERIES", 16),
+                (backward, "ITEMS", 2),
+                (backward, "WIDTH", 32),
             ):
                 patch.setattr(module, name, value)
         yield request.param
@@ -73,7 +74,7 @@ def test_float16(batch: Features, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
 def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
-    longest = triton.LARGEST_TILE + 9
+    longest = call.LARGEST_TILE + 9
     regions, words = randn(2, longest, 20, seed=1).double(), randn(3, longest + 3, 20, seed=2).double()
     batch = Features(regions, words, torch.tensor([longest, 11]), torch.tensor([1, longest + 3, longest]), None)
     Expectation.of(maxsim_scores, batch, dtype, direction=direction, normalize=False).check("triton")

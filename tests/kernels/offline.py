@@ -81,6 +81,13 @@ class Launch:
         return f"{self.name} {parts} {options['num_warps']} {options['num_stages']}"
 
 
+class Forgetful(dict[Any, Any]):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
 @contextmanager
 def recorded() -> Iterator[list[Launch]]:
     """Collects launches; none is made, so that results hold whatever the memory held. "triton" serves CPU tensors."""

@@ -11,52 +11,54 @@ import pytest
 import torch
 
 from crossret_kernels import kept_plans
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.tile_plan import items_of, tiles_of
+
+CPU = torch.device("cpu")
 
 
-def ragged(lengths: list[int], longest: int = 8) -> Ragged:
-    return Ragged(torch.zeros(len(lengths), longest, 4), None, torch.tensor(lengths))
+@dataclass(frozen=True)
+class Plan:
+    """Of a number."""
+
+    number: int
+    tables: tuple[torch.Tensor, ...]
 
 
-def test_plans_are_made_once_for_every_set_of_lengths() -> None:
-    plan = tiles_of(ragged([3, 8, 1]), 16, 16)
-    assert tiles_of(ragged([3, 8, 1]), 16, 16) is plan
-    assert tiles_of(ragged([3, 8, 2]), 16, 16) is not plan
-    assert tiles_of(ragged([3, 8, 1]), 32, 16) is not plan
-    assert tiles_of(ragged([3, 8, 1], longest=9), 16, 16) is not plan  # rows lie elsewhere
-    table = items_of(ragged([3, 8, 1]))
-    assert items_of(ragged([3, 8, 1])) is table
-    assert (table.first_rows.tolist(), table.lengths.tolist(), table.longest) == ([0, 8, 16], [3, 8, 1], 8)
-    packed = Ragged(torch.zeros(12, 4), torch.tensor([0, 3, 11, 12]), None)
-    assert items_of(packed).first_rows.tolist() == [0, 3, 11]
-    with pytest.raises(ValueError, match="11 rows"):  # the same offsets, but not the same features
-        items_of(Ragged(torch.zeros(11, 4), torch.tensor([0, 3, 11, 12]), None))
+def plan_of(number: int) -> Plan:
+    def make() -> Plan:
+        return Plan(number, kept_plans.on_device(CPU, np.full(32, number), np.zeros(32)))
+
+    return kept_plans.kept_plan(Plan, (number,), CPU, make)
+
+
+def test_plans_are_made_once() -> None:
+    plan = plan_of(1)
+    assert plan_of(1) is plan
+    assert plan_of(2) is not plan
 
 
 def test_the_least_used_plans_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_plans, "_kept", kept_plans._Kept())
     monkeypatch.setattr(kept_plans, "KEPT_PLANS", 2)
-    plans = [tiles_of(ragged([length]), 16, 16) for length in (1, 2)]
-    assert tiles_of(ragged([1]), 16, 16) is plans[0]
-    tiles_of(ragged([3]), 16, 16)
-    assert tiles_of(ragged([1]), 16, 16) is plans[0]
-    assert tiles_of(ragged([2]), 16, 16) is not plans[1]
+    plans = [plan_of(length) for length in (1, 2)]
+    assert plan_of(1) is plans[0]
+    plan_of(3)
+    assert plan_of(1) is plans[0]
+    assert plan_of(2) is not plans[1]
 
 
 def test_plans_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_plans, "_kept", kept_plans._Kept())
-    plan = tiles_of(ragged([1]), 16, 16)
-    size = sum(table.nbytes for table in (plan.rows, plan.owners, plan.items, plan.lengths))
+    plan = plan_of(1)
+    size = sum(table.nbytes for table in plan.tables)
     monkeypatch.setattr(kept_plans, "KEPT_BYTES", 2 * size)
-    tiles_of(ragged([2]), 16, 16)
-    assert tiles_of(ragged([1]), 16, 16) is plan
-    tiles_of(ragged([3]), 16, 16)
-    assert tiles_of(ragged([1]), 16, 16) is plan
+    plan_of(2)
+    assert plan_of(1) is plan
+    plan_of(3)
+    assert plan_of(1) is plan
     monkeypatch.setattr(kept_plans, "KEPT_BYTES", 1)
-    alone = tiles_of(ragged([4]), 16, 16)
-    assert tiles_of(ragged([4]), 16, 16) is alone
-    assert tiles_of(ragged([1]), 16, 16) is not plan
+    alone = plan_of(4)
+    assert plan_of(4) is alone
+    assert plan_of(1) is not plan
 
 
 class Streams:
@@ -84,13 +86,13 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 def test_plans_of_a_captured_graph_stay(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_plans, "KEPT_PLANS", 1)
-    plan = tiles_of(ragged([1]), 16, 16)
+    plan = plan_of(1)
     streams.current, streams.captured = "capturing", True
-    tiles_of(ragged([1]), 16, 16)
+    plan_of(1)
     streams.captured = False
     for length in (2, 3, 4):
-        tiles_of(ragged([length]), 16, 16)
-    assert tiles_of(ragged([1]), 16, 16) is plan
+        plan_of(length)
+    assert plan_of(1) is plan
     assert not streams.readers  # of memory that is never given back
     assert not streams.waited  # a captured wait for what was not captured is an error
 
@@ -99,23 +101,23 @@ def test_a_capture_makes_no_plan(streams: Streams) -> None:
     """It would copy from host memory that is gone when the graph is replayed."""
     streams.captured = True
     with pytest.raises(RuntimeError, match=r"these lengths have no plan yet, .* captured: score features"):
-        tiles_of(ragged([1]), 16, 16)
+        plan_of(1)
 
 
 def test_memory_of_a_plan_waits_for_every_other_stream_that_reads_it(streams: Streams) -> None:
-    plan = tiles_of(ragged([1]), 16, 16)
-    tiles_of(ragged([1]), 16, 16)
+    plan = plan_of(1)
+    plan_of(1)
     assert not streams.readers
     for streams.current in ("second", "third", "second", "first"):
-        assert tiles_of(ragged([1]), 16, 16) is plan
-    tables = [table.data_ptr() for table in (plan.rows, plan.owners, plan.items, plan.lengths)]
+        assert plan_of(1) is plan
+    tables = [table.data_ptr() for table in plan.tables]
     assert sorted(streams.readers) == sorted((table, name) for table in tables for name in ("second", "third"))
 
 
 def test_other_streams_wait_once_until_the_tables_are_there(streams: Streams) -> None:
-    tiles_of(ragged([1]), 16, 16)
+    plan_of(1)
     for streams.current in ("second", "first", "third", "second"):
-        tiles_of(ragged([1]), 16, 16)
+        plan_of(1)
     assert streams.waited == [("second", "brought on first"), ("third", "brought on first")]
 
 
@@ -139,7 +141,7 @@ class Table:
 
 
 class Interrupting:
-    """An option at which threads take turns: between looking a plan up and what follows, too."""
+    """A part of a key at which threads take turns: between looking a plan up and what follows, too."""
 
     def __hash__(self) -> int:
         time.sleep(0)
@@ -150,13 +152,11 @@ def test_threads_share_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_plans._Kept()
     monkeypatch.setattr(kept_plans, "_kept", kept)
     monkeypatch.setattr(kept_plans, "KEPT_PLANS", 3)
-    sides, option = [ragged([length]) for length in range(1, 6)], Interrupting()
+    option = Interrupting()
 
     def calls(seed: int) -> None:
-        for index in np.random.default_rng(seed).integers(len(sides), size=200):
-            plan = kept_plans.kept_plan_of_side(
-                Table, (option,), sides[index], lambda of=index: Table(torch.tensor(of))
-            )
+        for index in np.random.default_rng(seed).integers(5, size=200):
+            plan = kept_plans.kept_plan(Table, (option, index), CPU, lambda of=index: Table(torch.tensor(of)))
             assert plan.table == index
 
     with ThreadPoolExecutor(4) as pool:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import (
-    UnsupportedByBackend,
     attention_pool,
     gated_attention_scores,
     heterogeneous_scores,
@@ -333,16 +332,6 @@ def test_mistakes_are_named(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         function(regions, WORDS, **options)
-
-
-@functions
-def test_triton_refuses_what_its_kernels_do_not_take(function: Callable[..., Tensor]) -> None:
-    regions, words = (side.to("cpu") for side in (REGIONS, WORDS))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossret_kernels.backends.unsupported_reason", lambda *_: None)
-        for options in ({"region_mask": MASK}, {"empty_score": 0.0}):
-            with pytest.raises(UnsupportedByBackend, match="its kernels take neither masks nor empty_score"):
-                function(regions, words, backend="triton", **options)
 
 
 @given(st.data())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, aligned
-from crossret_kernels.triton_launch import hidden
+from crossret_kernels.triton_launch import all_hidden, hidden
 
 CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
@@ -118,7 +118,7 @@ class Run:
         parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane
         S, grams, statistics_, kept = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
         self.inputs = Inputs(
-            S, call.plan.tiles, contexts, queries, grams, statistics_, kept, Sizes(*map(hidden, sizes)), call.numbers
+            S, call.plan.tiles, contexts, queries, grams, statistics_, kept, all_hidden(sizes), call.numbers
         )
         self.kind = call.kind_of(contexts.rows.dtype, fused)
         self.key = call.key, contexts.rows.dtype

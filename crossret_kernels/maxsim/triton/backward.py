@@ -1,0 +1,449 @@
+"""Sum-Max's gradients in Triton, from the place of every query's best context, with bounded workspaces.
+
+The best contexts are found again, for as many items or pairs at a time as there is memory for. A query's gradient is a
+weighted sum of its best contexts, which are gathered; a context's is one of the queries that took it, a product with
+the matrix that tells which did. Where few rows have long sums, runs of a sum have programs of their own and are added
+afterwards: every sum has one order. Sums of half-precision features are float32, rounded once for each part. Where
+similarities are cosines features count by x / ‖x‖: what of the gradient points along x, which is the sum of its
+similarities by their weights, is taken out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crossret_kernels.maxsim.triton.call import Call, Plan, Rows, Side, Strides, row_offsets, slots_for
+from crossret_kernels.maxsim.triton.forward import Found, find
+from crossret_kernels.triton_launch import all_hidden, launch
+from crossret_kernels.triton_tiles import shown
+
+RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
+PROGRAMS = 1024  # wanted of a launch
+LEAST_STEPS = 4  # of a run
+QUERIES = 64  # of a step of a program that sums contexts' gradients
+ITEMS = 4  # whose best contexts are gathered at a time
+WIDTH = 128  # columns of features of a program
+RUNS = tl.constexpr(16)  # that are added up at a time
+
+
+class Listed(NamedTuple):
+    """Pairs (P, 2), their order by one column, and where each item's begin in it; anything where none are listed."""
+
+    pairs: Tensor
+    order: Tensor
+    begins: Tensor
+
+
+class Sums(NamedTuple):
+    """Where gradients go, (rows, D), and what runs of their sums leave: (runs, rows, D), and (runs, rows) along x."""
+
+    out: Tensor
+    runs: Tensor
+    alongs: Tensor
+
+
+class Sizes(NamedTuple):
+    """What kernels are not compiled for.
+
+    Attributes:
+        own, others: of the side whose gradients they make, and of the other one.
+        grad_context, grad_query, index_context: strides of scores' gradients and of best contexts.
+        n_runs, n_rows: runs of a sum, rows of each.
+        first_item, n_items: of contexts; `first_item` has the first row of best contexts.
+        first_block: of contexts.
+        n_queries: rows.
+    """
+
+    own: Strides
+    others: Strides
+    grad_context: int
+    grad_query: int
+    index_context: int
+    n_runs: int
+    n_rows: int
+    first_item: int
+    n_items: int
+    first_block: int
+    n_queries: int
+
+
+class Kind(NamedTuple):
+    """What kernels of gradients are compiled for.
+
+    Attributes:
+        ADD: whether an earlier part has left its gradients where this one's belong.
+        ROWS: of a block.
+        STEP: items of contexts, or queries, at a time.
+        WIDTH: columns of features of a program.
+        SPLIT: whether float16 features are multiplied in float32: gradients of scores may be beyond what float16 holds.
+        GAPS, OTHER_GAPS: as of `call.Kind`, of the sides as `Sizes` has them.
+    """
+
+    LISTED: bool
+    CONTEXT_COLUMN: int
+    AVERAGE: bool
+    NORMALIZE: bool
+    ADD: bool
+    ROWS: int
+    STEP: int
+    WIDTH: int
+    SPLIT: bool
+    PRECISION: str
+    D: int
+    UNIT: int
+    GAPS: bool
+    OTHER_GAPS: bool
+
+
+@dataclass
+class Part:
+    """Some items of contexts against all queries, or some listed pairs, with the best contexts found.
+
+    Attributes:
+        sides: contexts and queries.
+        grads: of the scores, or of these pairs.
+        pairs: those that are listed.
+        found: where the best contexts stand, rows `pitch` apart.
+        first, count: the items of contexts.
+        later: whether an earlier part has left its gradients where this one's belong.
+    """
+
+    call: Call
+    plan: Plan
+    sides: tuple[Side, Side]
+    grads: Tensor
+    pairs: Tensor | None
+    found: Found
+    pitch: int
+    first: int
+    count: int
+    later: bool
+
+    def listed(self, column: int) -> Listed:
+        if self.pairs is None:
+            return Listed(*[self.found.indices] * 3)
+        n_items = (self.call.contexts if column == self.call.context_column else self.call.queries).n_items
+        items, order = self.pairs[:, column].sort(stable=True)
+        borders = torch.arange(n_items + 1, device=items.device)
+        return Listed(self.pairs, order, torch.searchsorted(items, borders))
+
+    def add(self, of_contexts: bool, out: Tensor) -> None:
+        """Gradients of one side, to all that is in this part."""
+        call, plan, found = self.call, self.plan, self.plan.kind
+        own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
+        first, last, valid = 0, int(own.borders[-1]), plan.valid
+        # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
+        in_registers = of_contexts and found.PRECISION == "ieee"
+        step = ITEMS if not of_contexts else min(QUERIES, 16) if in_registers else QUERIES
+        n_steps = self.count // step if not of_contexts else others.count // step
+        if self.pairs is not None:
+            n_steps = self.pairs.size(0) // len(own.firsts) // (1 if of_contexts else step)
+            step = min(step, slots_for(others.longest)) if of_contexts else step
+        elif of_contexts:
+            first, last = (int(own.borders[item]) for item in (self.first, self.first + self.count))
+        if first == last:
+            return
+        kind = Kind(
+            found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize,
+            self.later and (self.pairs is not None or not of_contexts), own.block, step,
+            min(WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
+            found.UNIT, *((found.GAPS, found.QUERY_GAPS) if of_contexts else (found.QUERY_GAPS, found.GAPS)),
+        )  # fmt: skip
+        n_columns = -(-found.D // kind.WIDTH)
+        most_runs = RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
+        n_runs = max(1, min(PROGRAMS // ((last - first) * n_columns), n_steps // LEAST_STEPS, most_runs))
+        n_rows = own.n_rows if n_runs > 1 else 1
+        alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
+        sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
+        strides = (self.grads.stride(0), 0) if self.pairs is not None else self.strides
+        plain = Sizes(
+            own.strides, others.strides, *strides, self.pitch, n_runs, n_rows, self.first, self.count, first,
+            plan.valid.rows.size(0),
+        )  # fmt: skip
+        sizes = all_hidden(plain)
+        key = (plan.key, max(self.pitch, *strides) >= 2**30 - 2)
+        side, other = self.sides if of_contexts else self.sides[::-1]
+        listed = self.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
+        arguments: tuple[Any, ...] = (side, other, own.blocks, listed, self.grads, self.found, valid, sums, sizes)
+        kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
+        launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
+        if n_runs > 1:
+            programs = (last - first) * kind.ROWS
+            launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Of the scores' gradients, by contexts and by queries."""
+        return self.call.in_order(*self.grads.stride())
+
+
+def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::maxsim_scores_triton_backward`: of regions and words, empty of a side that needs none."""
+    grad_scores, *others = arguments
+    call = Call.of(tuple(others), *others[9:13])
+    wanted = call.in_order(*others[13:15])  # of contexts, of queries
+    plan = call.plan(index=True, gradients=True) if grad_scores.numel() and any(wanted) else None
+    if plan is None:
+        outs = [
+            torch.zeros_like(side.values, memory_format=torch.contiguous_format) if needed else side.values.new_empty(0)
+            for side, needed in zip((call.contexts, call.queries), wanted, strict=True)
+        ]
+        return call.in_order(*outs)
+    sides = call.sides(plan)
+    outs = [
+        (torch.empty if rows.covered else torch.zeros)(
+            side.features.shape if needed else (0,), dtype=side.features.dtype, device=call.device
+        )
+        for side, rows, needed in zip(sides, (plan.contexts, plan.queries), wanted, strict=True)
+    ]
+    _add_all(call, plan, sides, grad_scores, wanted, outs)
+    contexts, queries = (
+        _unpacked(out, rows, given.values) if needed else out
+        for out, rows, given, needed in zip(
+            outs, (plan.contexts, plan.queries), (call.contexts, call.queries), wanted, strict=True
+        )
+    )
+    return call.in_order(contexts, queries)
+
+
+def _unpacked(out: Tensor, rows: Rows, values: Tensor) -> Tensor:
+    """Gradients of the rows that a mask keeps, where they belong."""
+    if rows.kept is None:
+        return out
+    whole = torch.zeros(values.shape, dtype=out.dtype, device=out.device)
+    whole.flatten(0, 1).index_copy_(0, rows.kept.long(), out)
+    return whole
+
+
+def _add_all(
+    call: Call, plan: Plan, sides: tuple[Side, Side], grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]
+) -> None:
+    """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
+    most, pitch = plan.window, plan.queries.longest if call.pairs is not None else plan.queries.count
+    total = call.pairs.size(0) if call.pairs is not None else call.contexts.n_items
+    indices = torch.empty(most, pitch, dtype=torch.int32, device=call.device)
+    values = torch.empty(indices.shape, dtype=torch.float32, device=call.device) if call.normalize else indices
+    found, empty = Found(plan.contexts.lengths, indices, values, plan.valid.starts), call.empty(plan)
+    for first in range(0, total, most):
+        count = min(most, total - first)
+        if call.pooling == "max":
+            indices.fill_(-1)  # all but the best query's stay so
+        if call.pairs is not None:
+            chunk = slice(first, first + count)
+            pairs = call.pairs[chunk]
+            find(call, plan, sides, found, (0, 0), pitch, 0, pairs)
+            if empty is not None:
+                indices[:count].masked_fill_(empty[chunk, None], -1)
+            part = Part(
+                call, plan, sides, grads[chunk], pairs, found, pitch, 0, call.contexts.n_items, first > 0
+            )  # fmt: skip
+        else:
+            find(call, plan, sides, found, (0, 0), pitch, first)
+            if empty is not None:
+                of_items = (empty if call.context_column == 0 else empty.T)[first : first + count]
+                indices[:count].masked_fill_(of_items.index_select(1, plan.valid.items), -1)
+            part = Part(call, plan, sides, grads, None, found, pitch, first, count, first > 0)
+        for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
+            if needed:
+                part.add(of_contexts, out)
+
+
+@triton.jit
+def block_of(blocks, sizes):
+    """(First row, rows of its item from it on, item, place of the first row in it) of a program's block of rows."""
+    block = blocks + 4 * (shown(sizes.first_block) + tl.program_id(0))
+    return tl.load(block), tl.load(block + 1), tl.load(block + 2).to(tl.int64), tl.load(block + 3)
+
+
+@triton.jit
+def run_of(begin, end, n_runs):
+    """(Begin, end) of one of the runs that a sum is shared out into."""
+    length = tl.cdiv(end - begin, n_runs)
+    begin += tl.program_id(2) * length
+    return begin, tl.minimum(begin + length, end)
+
+
+@triton.jit
+def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constexpr, KIND: tl.constexpr):
+    """Some columns of a block of rows' gradients, in place or, where ADD, beside what is there."""
+    slot = tl.arange(0, ROWS)
+    column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
+    rows = (row + tl.minimum(slot, left - 1)).to(tl.int64)
+    inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
+    if KIND.NORMALIZE:
+        scales = tl.load(side.scales + rows)[:, None]
+        offsets = row_offsets(rows, sizes.own, KIND.UNIT, KIND.GAPS)
+        x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        total = (total - x * scales * along[:, None]) * scales
+    cells = sums.out + rows[:, None] * KIND.D + column[None, :]
+    if KIND.ADD:
+        total += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
+    tl.store(cells, total, mask=inside)
+
+
+@triton.jit
+def leave(sums, total, along, side, row, left, sizes, KIND: tl.constexpr):
+    """Stores some columns of a block of rows' gradients or, of one of several runs, its share of their sums."""
+    if shown(sizes.n_runs) > 1:
+        slot = tl.arange(0, KIND.ROWS)
+        column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
+        rows = tl.program_id(2).to(tl.int64) * shown(sizes.n_rows) + row + slot
+        inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
+        tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
+        if KIND.NORMALIZE:
+            tl.store(sums.alongs + rows, along, mask=slot < left)  # alike in all columns
+    else:
+        store_gradients(sums, total, along, side, row, left, sizes, KIND.ROWS, KIND)
+
+
+@triton.jit(do_not_specialize=["sizes"])
+def sum_of_runs(side, blocks, sums, sizes, KIND: tl.constexpr):
+    """Some columns of a row's gradient from what the runs have left."""
+    WIDTH: tl.constexpr = KIND.WIDTH
+    block = blocks + 4 * (shown(sizes.first_block) + tl.program_id(0) // KIND.ROWS)
+    slot = tl.program_id(0) % KIND.ROWS
+    left = tl.load(block + 1) - slot
+    if left > 0:
+        row = tl.load(block) + slot
+        column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+        total = tl.zeros((1, WIDTH), tl.float32)
+        along = tl.zeros((1,), tl.float32)
+        for first in range(0, shown(sizes.n_runs), RUNS):
+            run = first + tl.arange(0, RUNS)
+            inside = run < shown(sizes.n_runs)
+            rows = run.to(tl.int64) * shown(sizes.n_rows) + row
+            cells = rows[:, None] * KIND.D + column[None, :]
+            x = tl.load(sums.runs + cells, mask=inside[:, None] & (column < KIND.D)[None, :], other=0.0)
+            total += tl.sum(x, 0)[None, :]
+            if KIND.NORMALIZE:
+                along += tl.sum(tl.load(sums.alongs + rows, mask=inside, other=0.0), 0)
+        store_gradients(sums, total, along, side, row, left, sizes, 1, KIND)
+
+
+@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["listed", "grads"])
+def query_gradients(queries, contexts, blocks, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+    """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
+
+    The best contexts in STEP of them are gathered at a time. Pair k in order stands in row order[k] of all that has a
+    row for every pair; item i's are begins[i] to begins[i + 1].
+    """
+    ROWS: tl.constexpr = KIND.ROWS
+    STEP: tl.constexpr = KIND.STEP
+    WIDTH: tl.constexpr = KIND.WIDTH
+    row, left, own, start = block_of(blocks, sizes)
+    ahead = tl.arange(0, STEP * ROWS) // ROWS
+    slot = tl.arange(0, STEP * ROWS) % ROWS
+    place = start + slot
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    along = tl.zeros((ROWS,), tl.float32)
+    if KIND.LISTED:
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs))
+    else:
+        begin, end = run_of(0, shown(sizes.n_items), shown(sizes.n_runs))
+        place += tl.load(found.firsts + own)
+    for number in range(begin, end, STEP):
+        inside = (number + ahead < end) & (slot < left)
+        if KIND.LISTED:
+            local = tl.load(listed.order + number + ahead, mask=inside, other=0)
+            item = tl.load(listed.pairs + 2 * local + KIND.CONTEXT_COLUMN)
+            weight = tl.load(grads + local * shown(sizes.grad_context))
+        else:
+            local = (number + ahead).to(tl.int64)
+            item = shown(sizes.first_item) + local
+            weight = tl.load(
+                grads + item * shown(sizes.grad_context) + own * shown(sizes.grad_query), mask=inside, other=0.0
+            )
+        cells = local * shown(sizes.index_context) + place
+        best = tl.load(found.indices + cells, mask=inside, other=-1)
+        taken = best >= 0
+        rows = (tl.load(contexts.firsts + item, mask=inside, other=0) + tl.maximum(best, 0)).to(tl.int64)
+        offsets = row_offsets(rows, sizes.others, KIND.UNIT, KIND.OTHER_GAPS)
+        there = taken[:, None] & (column < KIND.D)[None, :]
+        x = tl.load(contexts.features + offsets[:, None] + column[None, :], mask=there, other=0.0).to(tl.float32)
+        weights = tl.where(taken, weight, 0.0)
+        if KIND.NORMALIZE:
+            share = weights * tl.load(found.maxima + cells, mask=taken, other=0.0)
+            along += tl.sum(tl.reshape(share, (STEP, ROWS)), 0)
+            weights *= tl.load(contexts.scales + rows)
+        total += tl.sum(tl.reshape(weights[:, None] * x, (STEP, ROWS, WIDTH)), 0)
+    if KIND.AVERAGE:
+        count = tl.load(queries.lengths + own).to(tl.float32)
+        total /= count
+        along /= count
+    leave(sums, total, along, queries, row, left, sizes, KIND)
+
+
+@triton.jit
+def taken_queries(total, along, best, weights, cells, start, rows, queries, found, sizes, KIND: tl.constexpr):
+    """Adds some queries to the sums of the contexts that they take, and their similarities to `along`.
+
+    Queries that take none of these contexts are not read.
+    """
+    column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
+    taken = (best >= start) & (best < start + KIND.ROWS)
+    offsets = row_offsets(rows, sizes.others, KIND.UNIT, KIND.OTHER_GAPS)
+    there = taken[:, None] & (column < KIND.D)[None, :]
+    x = tl.load(queries.features + offsets[:, None] + column[None, :], mask=there, other=0.0)
+    takes = best[None, :] == (start + tl.arange(0, KIND.ROWS))[:, None]
+    if KIND.NORMALIZE:
+        values = tl.load(found.maxima + cells, mask=taken, other=0.0)
+        along += tl.sum(tl.where(takes, (weights * values)[None, :], 0.0), 1)
+        weights = weights * tl.load(queries.scales + rows)
+    shares = tl.where(takes, weights[None, :], 0.0)
+    if KIND.SPLIT:
+        total = tl.dot(shares, x.to(tl.float32), total, input_precision=KIND.PRECISION)
+    else:
+        total = tl.dot(shares.to(x.dtype), x, total, input_precision=KIND.PRECISION)
+    return total, along
+
+
+@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["listed", "grads"])
+def context_gradients(contexts, queries, blocks, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+    """Of a block of contexts: over all of the `n_queries` queries or, where LISTED, over those of the item's pairs."""
+    ROWS: tl.constexpr = KIND.ROWS
+    STEP: tl.constexpr = KIND.STEP
+    WIDTH: tl.constexpr = KIND.WIDTH
+    row, left, own, start = block_of(blocks, sizes)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    along = tl.zeros((ROWS,), tl.float32)
+    if KIND.LISTED:
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs))
+        for number in range(begin, end):
+            local = tl.load(listed.order + number)
+            item = tl.load(listed.pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
+            count = tl.load(queries.lengths + item)
+            weight = tl.load(grads + local * shown(sizes.grad_context))
+            if KIND.AVERAGE:
+                weight /= count.to(tl.float32)
+            for piece in range(0, count, STEP):
+                place = piece + tl.arange(0, STEP)
+                cells = local * shown(sizes.index_context) + place
+                best = tl.load(found.indices + cells, mask=place < count, other=-1)
+                rows = (tl.load(queries.firsts + item) + tl.minimum(place, count - 1)).to(tl.int64)
+                weights = tl.full((STEP,), weight, tl.float32)
+                total, along = taken_queries(
+                    total, along, best, weights, cells, start, rows, queries, found, sizes, KIND
+                )  # fmt: skip
+    else:
+        begin, end = run_of(0, shown(sizes.n_queries), shown(sizes.n_runs))
+        for piece in range(begin, end, STEP):
+            number = piece + tl.arange(0, STEP)
+            inside = number < end
+            cells = (own - shown(sizes.first_item)) * shown(sizes.index_context) + number
+            best = tl.load(found.indices + cells, mask=inside, other=-1)
+            rows = tl.load(valid.rows + number, mask=inside, other=0).to(tl.int64)
+            items = tl.load(valid.items + number, mask=inside, other=0).to(tl.int64)
+            weights = tl.load(grads + own * shown(sizes.grad_context) + items * shown(sizes.grad_query))
+            if KIND.AVERAGE:
+                weights /= tl.load(queries.lengths + items).to(tl.float32)
+            total, along = taken_queries(
+                total, along, best, weights, cells, start, rows, queries, found, sizes, KIND
+            )  # fmt: skip
+    leave(sums, total, along, contexts, row, left, sizes, KIND)

@@ -1,0 +1,425 @@
+"""Sum-Max in Triton: the best context of every query, SCAN Eqs. 9 and 10, without a matrix of similarities.
+
+A tile of queries stays while groups of items of contexts pass it (`tables.groups_of`). Every item of a group has
+columns of its own, so that maxima of cells are maxima of items, whatever their lengths: what a query has found of an
+item in one column is brought together with the item's other columns at the group's end alone. Rows behind an item's end
+repeat its last one, which changes no maximum. Whole items of queries share a tile (`best_of_tiles`), or one item that
+may be longer than a tile passes through it in pieces (`best_of_items`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crossret_kernels.maxsim.triton.call import Call, Plan, Side, Strides, row_offsets
+from crossret_kernels.triton_launch import all_hidden, launch
+from crossret_kernels.triton_tiles import product, shown
+
+PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
+BEYOND = tl.constexpr(2**30)  # no place of a context
+
+
+class Found(NamedTuple):
+    """Where kernels store what they find; what is not wanted is anything.
+
+    Attributes:
+        scores: of pairs.
+        indices: the best context of every query, of any integer dtype; those of an item of queries stand from `firsts`
+            of it on in the row of an item of contexts, or of a listed pair.
+        maxima: their similarities in the same places, float32.
+    """
+
+    scores: Tensor
+    indices: Tensor
+    maxima: Tensor
+    firsts: Tensor
+
+
+class Sizes(NamedTuple):
+    """What kernels are not compiled for: strides, and which groups of contexts they walk over.
+
+    Attributes:
+        score_context, score_query, index_context: strides of `Found`.
+        first_item: of contexts, whose row is the first.
+        first_group, n_groups: of those that all programs together walk over.
+        run_groups: those of one.
+        bits: log₂ of the items of a group.
+        n_tiles, n_runs: of programs.
+    """
+
+    contexts: Strides
+    queries: Strides
+    score_context: int
+    score_query: int
+    index_context: int
+    first_item: int
+    first_group: int
+    n_groups: int
+    run_groups: int
+    bits: int
+    n_tiles: int
+    n_runs: int
+
+
+def scores(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
+    call = Call.of(arguments, *arguments[9:13])
+    out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
+    plan = call.plan(index=False) if out.numel() else None
+    if plan is not None:
+        unused = plan.contexts.lengths
+        strides = (0, 0) if call.pairs is not None else call.in_order(*out.stride())
+        find(call, plan, call.sides(plan), Found(out, unused, unused, unused), strides)
+    return filled(out, call, plan, call.empty_score or 0.0)
+
+
+def indices(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_argmax_triton`: the best contexts (n_images, n_captions, Q), or (P, Q) of pairs, int64."""
+    empty_score, direction, normalize, width = arguments[9:13]
+    call = Call.of(arguments, empty_score, direction, "none", normalize)
+    plan = call.plan(index=True) if 0 not in call.shape else None
+    if width is None:
+        width = 0 if plan is None else plan.queries.longest
+    own_width = width if plan is None or plan.queries.kept is None else plan.queries.longest
+    out = torch.full((*call.shape, own_width), -1, dtype=torch.int64, device=call.device)
+    if plan is None or not width:
+        return out
+    context_stride, query_stride = (own_width, 0) if call.pairs is not None else call.in_order(*out.stride()[:2])
+    firsts = torch.arange(call.queries.n_items, device=call.device) * query_stride
+    unused = plan.contexts.lengths
+    find(call, plan, call.sides(plan), Found(unused, out, unused, firsts), (0, 0), context_stride)
+    return filled(in_masks_places(out, call, plan), call, plan, -1)
+
+
+def in_masks_places(out: Tensor, call: Call, plan: Plan) -> Tensor:
+    """Best contexts, of rows that masks keep, as places among all rows of their items."""
+    if plan.contexts.kept is not None:
+        firsts = call.of_pairs(plan.contexts.firsts, of_contexts=True)
+        rows = plan.contexts.kept[(out + firsts[..., None]).clamp(max=len(plan.contexts.kept) - 1)]
+        out = torch.where(out < 0, -1, rows.long() % call.contexts.values.size(1))
+    if call.queries.mask is not None:
+        mask = call.queries.mask.to(out.device)
+        ranks = call.of_pairs(torch.where(mask, mask.cumsum(1) - 1, -1), of_contexts=False).expand(*out.shape[:-1], -1)
+        out = out.gather(-1, ranks.clamp(min=0)).masked_fill_(ranks < 0, -1)
+    return out
+
+
+def filled(made: Tensor, call: Call, plan: Plan | None, value: float) -> Tensor:
+    """What was made of pairs, with this value for those of an item without rows; without a plan all are."""
+    if call.empty_score is None:
+        return made
+    if plan is None:
+        return made.fill_(value)
+    empty = call.empty(plan)
+    if empty is None:
+        return made
+    return made.masked_fill_(empty.view(*empty.shape, *[1] * (made.dim() - empty.dim())), value)
+
+
+def find(
+    call: Call, plan: Plan, sides: tuple[Side, Side], found: Found, score_strides: tuple[int, int],
+    index_stride: int = 0, first: int = 0, pairs: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
+    place = (score_strides, index_stride, first)
+    if place not in plan.launches:
+        sizes = sizes_of(call, plan, *place)
+        plan.launches[place] = sizes.n_runs * sizes.n_tiles, all_hidden(sizes)
+    n_programs, hidden_sizes = plan.launches[place]
+    rows: Any = plan.tiles
+    if rows is None:
+        rows = plan.groups
+        if call.pairs is not None:
+            rows = call.pairs if pairs is None else pairs
+            n_programs = rows.size(0)
+    key = (plan.key, found.indices.dtype, index_stride >= 2**30 - 2)
+    arguments = (sides[1], sides[0], plan.groups, rows, found, hidden_sizes)
+    kernel = best_of_items if plan.tiles is None else best_of_tiles
+    launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.warps)
+
+
+def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_stride: int, first: int) -> Sizes:
+    n_groups = -(-min(plan.window, call.contexts.n_items - first) >> plan.bits)
+    n_runs, run_groups = runs(n_groups, plan.n_tiles)
+    return Sizes(
+        plan.contexts.strides, plan.queries.strides, *score_strides, index_stride, first,
+        first // plan.window * plan.groups.size(1), n_groups, run_groups, plan.bits, plan.n_tiles, n_runs,
+    )  # fmt: skip
+
+
+def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:
+    """(How many runs, the groups of each) to share groups of contexts out into, for each of the tiles."""
+    run_groups = -(-n_groups // max(1, min(n_groups, -(-PROGRAMS // n_tiles))))
+    return -(-n_groups // run_groups), run_groups
+
+
+@triton.jit
+def grouped(program, n_rows, n_columns, GROUP: tl.constexpr):
+    """(row, column) of a program in an order in which programs that run together share rows and columns of tiles."""
+    band = program // (GROUP * n_columns)
+    first = band * GROUP
+    height = tl.minimum(n_rows - first, GROUP)
+    within = program % (GROUP * n_columns)
+    return first + within % height, within // height
+
+
+@triton.jit
+def first_columns(cells, KIND: tl.constexpr):
+    """The first K columns, which are all where queries stay in a tile, of the rows that begin at these cells."""
+    k = tl.arange(0, KIND.K)
+    rows = cells[:, None] + k[None, :]
+    return tl.load(rows) if KIND.D % KIND.K == 0 else tl.load(rows, mask=(k < KIND.D)[None, :], other=0.0)
+
+
+@triton.jit
+def better(a, a_places, b, b_places, INDEX: tl.constexpr):
+    """The greater of a and b and, where INDEX, its place: a's where both are equal. NaN is greatest."""
+    if INDEX:
+        greater = (a == a) & ~(b <= a)
+        return tl.where(greater, b, a), tl.where(greater, b_places, a_places)
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL), a_places
+
+
+@triton.jit
+def parted(x, NEAR: tl.constexpr):
+    """(Columns whose number has no bit NEAR, those that are NEAR behind them), each in half as many columns."""
+    M: tl.constexpr = x.shape[0]
+    N: tl.constexpr = x.shape[1]
+    a, b = tl.split(tl.permute(tl.reshape(x, (M, N // (2 * NEAR), 2, NEAR)), (0, 1, 3, 2)))
+    return tl.reshape(a, (M, N // 2)), tl.reshape(b, (M, N // 2))
+
+
+@triton.jit
+def best_of_depth(s, COLUMNS: tl.constexpr, INDEX: tl.constexpr):
+    """(M, COLUMNS): the best of the rows that have passed through a column together and, where INDEX, which it is."""
+    which = tl.zeros((s.shape[0], s.shape[1]), tl.int32)
+    for bit in tl.static_range(3):
+        if s.shape[1] > COLUMNS:
+            a, b = parted(s, COLUMNS)
+            a_which, b_which = parted(which, COLUMNS)
+            s, which = better(a, a_which, b, b_which + (1 << bit), INDEX)
+    return s, which
+
+
+@triton.jit
+def ordered(x):
+    """int32 that are ordered as x is; NaN, of any kind, is greatest, and zeros are equal."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(x == x, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
+
+
+@triton.jit
+def disordered(order):
+    """What `ordered` was made of."""
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def best_of_columns(best, places, bits, INDEX: tl.constexpr):
+    """The best of all columns of an item, in each of them, and where INDEX the first place that has it."""
+    M: tl.constexpr = best.shape[0]
+    COLUMNS: tl.constexpr = best.shape[1]
+    order = ordered(best)
+    for bit in tl.static_range(7):
+        if 1 << bit < COLUMNS:  # noqa: SIM102 (known when it is compiled)
+            if bits == bit:
+                shape: tl.constexpr = (M, COLUMNS >> bit, 1 << bit)
+                cells = tl.reshape(order, shape)
+                top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
+                if INDEX:
+                    first = tl.min(tl.where(cells == top, tl.reshape(places, shape), BEYOND), 1, keep_dims=True)
+                    places = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
+                order = tl.reshape(top, (M, COLUMNS))
+    return disordered(order), places
+
+
+@triton.jit
+def query_rows(queries, rows, sizes, KIND: tl.constexpr):
+    """(Offsets, scales, first columns) of rows of queries (M,)."""
+    M: tl.constexpr = KIND.M
+    offsets = row_offsets(rows, sizes.queries, KIND.UNIT, KIND.QUERY_GAPS)
+    scales = tl.load(queries.scales + rows) if KIND.NORMALIZE else tl.full((M,), 1.0, tl.float32)
+    return offsets, scales, first_columns(queries.features + offsets, KIND)
+
+
+@triton.jit
+def best_of_group(queries, q_offsets, q_scales, q, contexts, items, sizes, KIND: tl.constexpr):
+    """(M, COLUMNS): the best similarity of a column's item and where INDEX its place.
+
+    `items` is the group's part of its table. A step takes the next N / COLUMNS rows of every column.
+    """
+    M: tl.constexpr = KIND.M
+    N: tl.constexpr = KIND.N
+    COLUMNS: tl.constexpr = KIND.COLUMNS
+    PRECISION: tl.constexpr = KIND.PRECISION
+    width = COLUMNS >> shown(sizes.bits)
+    slot = tl.arange(0, N)
+    of_columns = items + (slot & ((1 << shown(sizes.bits)) - 1)) * 3
+    rows = tl.load(of_columns).to(tl.int64)
+    lasts = tl.load(of_columns + 1) - 1
+    first_places = slot // COLUMNS * width + (slot % COLUMNS >> shown(sizes.bits))
+    firsts = row_offsets(rows, sizes.contexts, KIND.UNIT, KIND.GAPS)
+    best = tl.full((M, COLUMNS), float("-inf"), tl.float32)
+    depths = tl.zeros((M, COLUMNS), tl.int32)
+    for step in tl.range(tl.cdiv(tl.load(items + 1), N >> shown(sizes.bits)), num_stages=KIND.STAGES):
+        within = tl.minimum(first_places + step * (N >> shown(sizes.bits)), lasts).to(tl.int64)
+        offsets = firsts + within * shown(sizes.contexts.row) * KIND.UNIT
+        if KIND.RESIDENT:
+            s = tl.dot(q, tl.trans(first_columns(contexts.features + offsets, KIND)), input_precision=PRECISION)
+        else:
+            s = product(
+                queries.features, q_offsets, contexts.features, offsets, KIND.D, M, N, KIND.K, KIND.D % KIND.K == 0,
+                PRECISION,
+            )  # fmt: skip
+        if KIND.NORMALIZE:
+            s = s * tl.load(contexts.scales + rows + within)[None, :] * q_scales[:, None]
+        s, which = best_of_depth(s, COLUMNS, KIND.INDEX)
+        best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)
+    places = depths
+    if KIND.INDEX:
+        places = depths * width + (tl.arange(0, COLUMNS) >> shown(sizes.bits))[None, :]
+    return best_of_columns(best, places, shown(sizes.bits), KIND.INDEX)
+
+
+@triton.jit
+def items_of_columns(items, sizes, KIND: tl.constexpr):
+    """(Item of every column, its last place, whether the column stores what was found of it), each (COLUMNS,)."""
+    column = tl.arange(0, KIND.COLUMNS)
+    abreast = 1 << shown(sizes.bits)
+    own = items + (column & (abreast - 1)) * 3
+    item = tl.load(own + 2).to(tl.int64)
+    return item, tl.load(own + 1) - 1, (column < abreast) & (item >= 0)
+
+
+@triton.jit
+def pooled(found, inside, KIND: tl.constexpr):
+    """(COLUMNS,): the sum, or the greatest, of the queries inside."""
+    if KIND.POOLING == "max":
+        return disordered(tl.max(ordered(tl.where(inside[:, None], found, float("-inf"))), 0))
+    return tl.sum(tl.where(inside[:, None], found, 0.0), 0)
+
+
+@triton.jit
+def first_of(found, inside, top, slots):
+    """(COLUMNS,): the first of the slots inside where the greatest stands."""
+    return tl.min(tl.where(inside[:, None] & (ordered(found) == ordered(top)[None, :]), slots[:, None], BEYOND), 0)
+
+
+@triton.jit(do_not_specialize=["sizes"])
+def best_of_tiles(queries, contexts, groups, tiles, out, sizes, KIND: tl.constexpr):
+    """A tile of whole items of queries against a run of groups.
+
+    Stores scores or, where INDEX, every query's context; POOLING "max" stores that of the first best query alone.
+    """
+    M: tl.constexpr = KIND.M
+    tile, run = grouped(tl.program_id(0), shown(sizes.n_tiles), shown(sizes.n_runs), 16)
+    slot = tl.arange(0, M)
+    rows = tl.load(tiles.rows + tile * M + slot)
+    owners = tl.load(tiles.owners + tile * M + slot)
+    own_items = tiles.items + tile * M
+    n_own = tl.max(owners, 0) + 1
+    offsets, scales, q = query_rows(queries, rows, sizes, KIND)
+    begin = shown(sizes.first_group) + run * shown(sizes.run_groups)
+    for group in range(
+        begin, tl.minimum(begin + shown(sizes.run_groups), shown(sizes.first_group) + shown(sizes.n_groups))
+    ):
+        items = groups + (group << shown(sizes.bits)) * 3
+        found, places = best_of_group(queries, offsets, scales, q, contexts, items, sizes, KIND)
+        item, last, wanted = items_of_columns(items, sizes, KIND)
+        if KIND.INDEX:
+            chosen = wanted[:, None] & (owners >= 0)[None, :]
+            if KIND.POOLING == "max":
+                taken = chosen & (slot < 0)[None, :]
+                for place in range(n_own):
+                    first = first_of(found, owners == place, pooled(found, owners == place, KIND), slot)
+                    taken = taken | (slot[None, :] == first[:, None])
+                chosen = chosen & taken
+            own = tl.load(own_items + tl.maximum(owners, 0))
+            slots = tl.load(out.firsts + own) + rows - tl.load(queries.firsts + own)
+            cells = ((item - shown(sizes.first_item)) * shown(sizes.index_context))[:, None] + slots[None, :]
+            tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
+            if KIND.VALUES:
+                tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
+        else:
+            for place in range(n_own):
+                score = pooled(found, owners == place, KIND)
+                own_item = tl.load(own_items + place).to(tl.int64)
+                if KIND.POOLING == "avg":
+                    score /= tl.load(queries.lengths + own_item).to(tl.float32)
+                cells = item * shown(sizes.score_context) + own_item * shown(sizes.score_query)
+                tl.store(out.scores + cells, score, mask=wanted)
+
+
+@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs"])
+def best_of_items(queries, contexts, groups, pairs, out, sizes, KIND: tl.constexpr):
+    """One item of queries, of any length, against a run of groups or, where LISTED, against the other item of a pair.
+
+    What it stores is as of `best_of_tiles`; what a listed pair has found stands in the pair's own row.
+    """
+    M: tl.constexpr = KIND.M
+    COLUMNS: tl.constexpr = KIND.COLUMNS
+    program = tl.program_id(0)
+    if KIND.LISTED:
+        pair = pairs + 2 * program.to(tl.int64)
+        query_item = tl.load(pair + 1 - KIND.CONTEXT_COLUMN)
+        begin = tl.load(pair + KIND.CONTEXT_COLUMN)
+        end = begin + 1
+    else:
+        query_item = (program % shown(sizes.n_tiles)).to(tl.int64)
+        begin = shown(sizes.first_group) + program // shown(sizes.n_tiles) * shown(sizes.run_groups)
+        end = tl.minimum(begin + shown(sizes.run_groups), shown(sizes.first_group) + shown(sizes.n_groups))
+    query_row = tl.load(queries.firsts + query_item)
+    n_rows = tl.load(queries.lengths + query_item)
+    for group in range(begin, end):
+        items = groups + (group << shown(sizes.bits)) * 3
+        item, last, wanted = items_of_columns(items, sizes, KIND)
+        if KIND.LISTED:
+            cells = tl.full((COLUMNS,), program, tl.int64) * shown(sizes.index_context)
+        else:
+            cells = (item - shown(sizes.first_item)) * shown(sizes.index_context)
+            if KIND.INDEX:
+                cells += tl.load(out.firsts + query_item)
+        pool = tl.full((COLUMNS,), float("-inf") if KIND.POOLING == "max" else 0.0, tl.float32)
+        pool_slot = tl.zeros((COLUMNS,), tl.int32)
+        pool_place = tl.zeros((COLUMNS,), tl.int32)
+        for piece in range(0, n_rows, M):
+            slots = piece + tl.arange(0, M)
+            inside = slots < n_rows
+            rows = (query_row + tl.minimum(slots, n_rows - 1)).to(tl.int64)
+            offsets, scales, q = query_rows(queries, rows, sizes, KIND)
+            found, places = best_of_group(queries, offsets, scales, q, contexts, items, sizes, KIND)
+            places = tl.minimum(places, last[None, :])
+            of_piece = pooled(found, inside, KIND)
+            if KIND.POOLING == "max":
+                slot = first_of(found, inside, of_piece, slots)
+                place = tl.sum(tl.where(slots[:, None] == slot[None, :], places, 0), 0)
+                # Of equals the first piece's stays, and NaN always does.
+                greater = ((pool == pool) & ~(of_piece <= pool)) | (piece == 0)
+                pool = tl.where(greater, of_piece, pool)
+                pool_slot = tl.where(greater, slot, pool_slot)
+                pool_place = tl.where(greater, place, pool_place)
+            else:
+                pool += of_piece
+                if KIND.INDEX:
+                    chosen = wanted[:, None] & inside[None, :]
+                    tl.store(out.indices + cells[:, None] + slots[None, :], tl.trans(places), mask=chosen)
+                    if KIND.VALUES:
+                        tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
+        if KIND.INDEX:
+            if KIND.POOLING == "max":
+                tl.store(out.indices + cells + pool_slot, pool_place, mask=wanted)
+                if KIND.VALUES:
+                    tl.store(out.maxima + cells + pool_slot, pool, mask=wanted)
+        else:
+            if KIND.POOLING == "avg":
+                pool = pool / n_rows.to(tl.float32)
+            if KIND.LISTED:
+                tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=wanted)
+            else:
+                cells = item * shown(sizes.score_context) + query_item * shown(sizes.score_query)
+                tl.store(out.scores + cells, pool, mask=wanted)
