@@ -55,7 +55,7 @@ class Launch:
     @property
     def rows(self) -> int:
         """Of a tile's products."""
-        return int(getattr(self.kind, "N", getattr(self.kind, "M", 0)))
+        return int(getattr(self.kind, "M", getattr(self.kind, "N", 0)))
 
     @property
     def dtype(self) -> torch.dtype:

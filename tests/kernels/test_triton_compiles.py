@@ -21,19 +21,20 @@ COMPILATIONS = {} if INTERPRETED else compilations()
 # Of the products of features, by architecture. Tiles of fewer rows than a warpgroup's may take what Ampere has.
 MATRIX_INSTRUCTIONS = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
 WARPGROUP_ROWS = 64
-# Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones.
+# Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones. They hold for Triton 3.6 to
+# 3.9, of which 3.6 spills the most.
 STACK_BOUNDS = {
-    "attend": (1152, 896),
-    "similarity_gradients": (832, 768),
-    "gram_gradients": (640, 512),
-    "best_of_tiles": (384, 512),
-    "best_of_items": (448, 192),
+    "attend": (1536, 1152),
+    "similarity_gradients": (1024, 1024),
+    "gram_gradients": (768, 640),
+    "best_of_tiles": (1280, 1920),
+    "best_of_items": (1408, 1024),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
-    "attend": (1536, 1024),
-    "similarity_gradients": (2688, 768),
-    "gram_gradients": (512, 256),
+    "attend": (1536, 1152),
+    "similarity_gradients": (2688, 1024),
+    "gram_gradients": (768, 640),
 }
 OTHERS_STACK_BOUNDS = (128, 64)
 
@@ -57,13 +58,13 @@ def test_compiles(name: str, tmp_path: Path) -> None:
 
 
 def kernels() -> set[str]:
-    """Those that are launched, not called by others: they ask which program they are."""
+    """Those that are launched, not called by others: they take sizes that change from call to call."""
     package = Path(crossret_kernels.__file__).parent
     found = set()
     for path in package.glob("*/triton/*.py"):
         module = importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
         for name, value in vars(module).items():
-            if isinstance(value, JITFunction) and value.__module__ == module.__name__ and "program_id" in value.src:
+            if isinstance(value, JITFunction) and value.__module__ == module.__name__ and value.do_not_specialize:
                 found.add(name)
     return found
 

@@ -89,6 +89,8 @@ def similarities(run, tile, context_rows, there, context_scales, KIND: tl.conste
 
     FUSED multiplies the packed rows, of which those that are not there repeat others; else S holds the products.
     """
+    MAIN: tl.constexpr = KIND.MAIN
+    K: tl.constexpr = KIND.K
     N: tl.constexpr = KIND.N
     _first_item, _n_items, row, n_rows, column, _members, _query_lengths, query_scales = tile
     j = tl.arange(0, N)
@@ -96,9 +98,7 @@ def similarities(run, tile, context_rows, there, context_scales, KIND: tl.conste
     if KIND.FUSED:
         query_rows = rows_within(row, j, n_rows)
         of_queries, of_contexts = query_rows.to(tl.int64) * KIND.D, context_rows.to(tl.int64) * KIND.D
-        s = product(
-            run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, KIND.C, KIND.K, True, KIND.MAIN
-        )
+        s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, KIND.C, K, True, MAIN)
         s = tl.where(inside, s, 0.0)
     else:
         cells = context_rows[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
@@ -122,7 +122,8 @@ def norm_factors(norms):
 @triton.jit
 def item_sums(x, members, KIND: tl.constexpr):
     """Sums over each item's rows, (G, columns)."""
-    return share_left(tl.trans(members), x, KIND.FINE)
+    FINE: tl.constexpr = KIND.FINE
+    return share_left(tl.trans(members), x, FINE)
 
 
 @triton.jit
@@ -131,6 +132,7 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
 
     Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
+    FINE: tl.constexpr = KIND.FINE
     first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
@@ -150,7 +152,7 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
         e = tl.exp2((x - shift) * LOG2_E)
         if not KIND.LONG:
             sums = item_sums(e, members, KIND)
-        n = e * share_left(members, inverse(sums), KIND.FINE)
+        n = e * share_left(members, inverse(sums), FINE)
     elif KIND.NORM != "none":
         if KIND.LONG:
             norms = tl.load(statistics)[None, :] + norms
@@ -158,7 +160,7 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
             norms = item_sums(tl.abs(x), members, KIND)
         else:
             norms = tl.sqrt(item_sums(x * x, members, KIND))
-        n = x * share_left(members, norm_factors(norms), KIND.FINE)
+        n = x * share_left(members, norm_factors(norms), FINE)
     return n, norms
 
 
@@ -204,12 +206,13 @@ def gram_block(grams, item, pitch, row, column, C: tl.constexpr):
 @triton.jit
 def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of which p are the weights; WIDE items' others are weighed again."""
+    C: tl.constexpr = KIND.C
     pitch = shown(run.sizes.gram_pitch)
-    weighted = tl.dot(p, gram_block(run.grams, item, pitch, start, start, KIND.C), input_precision=KIND.FINE)
+    weighted = tl.dot(p, gram_block(run.grams, item, pitch, start, start, C), input_precision=KIND.FINE)
     if KIND.WIDE:
-        for other in range(0, context[1], KIND.C):
+        for other in range(0, context[1], C):
             if other != start:
                 _s, _n, _norms, others, _lengths, _scales = context_weights(run, tile, context, other, shift, KIND)
-                block = gram_block(run.grams, item, pitch, other, start, KIND.C)
+                block = gram_block(run.grams, item, pitch, other, start, C)
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

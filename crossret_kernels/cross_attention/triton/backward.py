@@ -403,8 +403,9 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
 @triton.jit
 def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
     """∂L/∂x through the norm from ∂L/∂n, with Σ n ∂L/∂n of the softmax, Σ x ∂L/∂n else, `along` each item's queries."""
+    FINE: tl.constexpr = KIND.FINE
     if KIND.NORM == "softmax":
-        return n * (of_logits - share_left(members, along, KIND.FINE))
+        return n * (of_logits - share_left(members, along, FINE))
     factors = tl.where(norms != 0, norm_factors(norms), 0.0)
     along = along * factors * factors
     if KIND.NORM == "l1norm":
@@ -413,8 +414,8 @@ def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
         directions = x
         lengths = tl.maximum(norms, LEAST_NORM)
         along = along * tl.rsqrt(lengths * lengths)
-    gradients = share_left(members, factors, KIND.FINE) * of_logits
-    return gradients - share_left(members, bounded(along, MOST_FACTOR), KIND.FINE) * directions
+    gradients = share_left(members, factors, FINE) * of_logits
+    return gradients - share_left(members, bounded(along, MOST_FACTOR), FINE) * directions
 
 
 @triton.jit(do_not_specialize=["run"])

@@ -82,6 +82,8 @@ def gram_matrices(run, KIND: tl.constexpr):
 
     Says of the item too whether one of its rows was not finite.
     """
+    MAIN: tl.constexpr = KIND.MAIN
+    K: tl.constexpr = KIND.K
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
     pitch = shown(run.sizes.gram_pitch)
@@ -95,9 +97,7 @@ def gram_matrices(run, KIND: tl.constexpr):
     _lengths, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
     _lengths, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
     x = run.contexts.rows
-    block = product(
-        x, rows.to(tl.int64) * KIND.D, x, columns.to(tl.int64) * KIND.D, KIND.D, C, C, KIND.K, True, KIND.MAIN
-    )
+    block = product(x, rows.to(tl.int64) * KIND.D, x, columns.to(tl.int64) * KIND.D, KIND.D, C, C, K, True, MAIN)
     block = tl.where((row_scales[:, None] != 0) & (column_scales[None, :] != 0), block, 0.0)
     block = block * row_scales[:, None] * column_scales[None, :]
     cells = run.grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
