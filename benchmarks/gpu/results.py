@@ -31,6 +31,7 @@ class Measurement:
     error: float  # the largest beside float64, of a sample
     peak_mebibytes: float  # beyond inputs and results
     target: float | None = None  # of the ratio to the floor
+    replayed_seconds: float | None = None  # of a replay of its CUDA graph, of calls that may wait for the host
     slower: float | None = None  # how many times as slow as triton it is wanted to be
 
     @property

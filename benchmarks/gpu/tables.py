@@ -5,11 +5,11 @@ from __future__ import annotations
 from benchmarks.gpu.results import FUSED, GpuResults, Measurement
 
 STALE = "**stale**: the kernels have changed since"
-HEADINGS = ("ms", "÷ floor", "target", "triton ×", "error", "peak MiB")
+HEADINGS = ("ms", "replayed", "÷ floor", "target", "triton ×", "error", "peak MiB")
 LEGEND = (
     "The floor is torch.matmul of the packed operands in the same run; of a training step four of them. triton ×: how "
     "many times as fast triton is, pair for pair. Errors are beside float64, of a sample: the largest of scores; of a "
-    "training step ‖difference‖ / ‖gradients‖."
+    "training step ‖difference‖ / ‖gradients‖. Replayed: the ms of a CUDA graph of the call, without the host's part."
 )
 
 
@@ -55,6 +55,7 @@ def _cells(measurement: Measurement, group: list[Measurement]) -> list[str]:
     times = times_as_slow(measurement, group)
     return [
         f"{measurement.seconds * 1e3:.3g}",
+        "" if measurement.replayed_seconds is None else f"{measurement.replayed_seconds * 1e3:.3g}",
         f"{measurement.floor_ratio:.2f}",
         "" if measurement.target is None else f"{measurement.target:.2f}",
         "" if times is None else f"{times:.1f}",

@@ -85,10 +85,12 @@ def test_figures_of_other_sources_are_stale(results: GpuResults) -> None:
 
 
 def test_the_table(results: GpuResults) -> None:
-    lines = gpu_table(results, "abc").splitlines()
-    assert lines[4] == "| t2i LSE forward, 128 by 128, bfloat16: triton | 3 | 1.50 | 1.35 |  | 1.0e-03 | 48 |"
+    first, *others = results.measurements
+    replayed = replace(results, measurements=[replace(first, replayed_seconds=1.2e-4), *others])
+    lines = gpu_table(replayed, "abc").splitlines()
+    assert lines[4] == "| t2i LSE forward, 128 by 128, bfloat16: triton | 3 | 0.12 | 1.50 | 1.35 |  | 1.0e-03 | 48 |"
     # A hundred times the time for half of the pairs.
-    assert lines[5] == "| t2i LSE forward, 128 by 128, bfloat16: loop | 300 | 150.00 |  | 200.0 | 1.0e-03 | 48 |"
+    assert lines[5] == "| t2i LSE forward, 128 by 128, bfloat16: loop | 300 |  | 150.00 |  | 200.0 | 1.0e-03 | 48 |"
     assert lines[-1] == "Without flash-maxsim: no module"
     assert missed_targets(results) == ["t2i LSE forward, 128 by 128, bfloat16: 1.50 × the floor, wanted 1.35"]
 

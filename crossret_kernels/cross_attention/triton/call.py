@@ -24,7 +24,7 @@ MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it par
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
 MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
 PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
-STEP = 64  # rows are packed to a multiple of it, so that products take no masks
+STEP = tl.constexpr(64)  # rows are packed to a multiple of it, so that products take no masks
 
 
 class Packed(NamedTuple):
@@ -207,7 +207,7 @@ class Call:
         self.pairs: Tensor | None = None if pairs is None else pairs.contiguous()
         self.shape = (images.count, captions.count) if pairs is None else (pairs.size(0),)
         self.device, self.dtype = contexts.features.device, contexts.features.dtype
-        self.dim = -(-contexts.features.shape[-1] // STEP) * STEP
+        self.dim = -(-contexts.features.shape[-1] // STEP.value) * STEP.value
         self.key = self.device, self.dtype
         listed, may_be_empty = pairs is not None, empty is not None
         self.precisions = precisions(self.dtype)
