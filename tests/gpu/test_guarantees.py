@@ -20,7 +20,7 @@ MOST_BYTES = 256 * 2**20  # beyond inputs, scores and gradients
 SLEEP = 10**9  # cycles of the device, half a second
 
 
-SHORT, LONG = (36, 20), (197, 77)  # items of regions and of words: within a tile of attention on the chip, and beyond
+SHORT, LONG = (36, 20), (197, 77)  # items of regions and of words: within a tile and a block of attention, and beyond
 rows = pytest.mark.parametrize("rows", [SHORT, LONG], ids=["short", "long"])
 
 

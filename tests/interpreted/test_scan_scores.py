@@ -436,6 +436,13 @@ def test_no_pairs(n: tuple[int, int]) -> None:
     assert scores.shape == n
     scores.sum().backward()
     assert all(side.grad is not None and not side.grad.any() for side in sides)
+    for pairs in (None, torch.tensor([[0, 1], [1, 0], [1, 1]])):
+        empty = torch.zeros(2, dtype=torch.int64)
+        sides = [torch.randn(2, 3, 4, requires_grad=True) for _ in range(2)]
+        scores = scan_scores(*sides, word_lengths=empty, empty_score=0.5, pairs=pairs, backend="triton")
+        scores.sum().backward()
+        assert (scores == 0.5).all()
+        assert all(side.grad is not None and not side.grad.any() for side in sides)
     none = torch.empty(0, 2, dtype=torch.int64)
     assert scan_scores(torch.randn(2, 2, 4), torch.randn(2, 2, 4), pairs=none, backend="triton").shape == (0,)
 

@@ -71,7 +71,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
         side.features.new_zeros(side.features.shape if wanted else 0)
         for side, wanted in zip(sides, needed, strict=True)
     ]
-    if grad_scores.numel() and any(needed):
+    if grad_scores.numel() and call.filled and any(needed):
         of_contexts, of_queries = (
             out if wanted else None
             for out, wanted in list(zip(outs, needed, strict=True))[:: 1 - 2 * call.context_column]
@@ -168,8 +168,9 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
     of_grams = torch.empty_like(inputs.grams)
     if contexts is not None:
         launch(
-            gram_gradients, (run.n_contexts, run.gram_blocks**2, 1), (inputs, of_grams, run.n_tiles), kind, run.key, 8
-        )
+            gram_gradients, (run.n_contexts, run.gram_blocks**2, 1), (inputs, of_grams, run.n_tiles), kind, run.key,
+            warps=8 if kind.C > 32 else 4,
+        )  # fmt: skip
     out = torch.empty(inputs.S.shape, dtype=_packed_dtype(call), device=call.device) if _apart(call) else inputs.S
     pieces = call.plan.pieces if run.listed else run.n_tiles
     pulls = torch.empty(run.sizes.context_rows * pieces if call.plan.long else 16, device=call.device)

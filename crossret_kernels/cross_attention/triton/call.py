@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,6 +181,12 @@ def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]
     return [every[item] for item in items], items
 
 
+@lru_cache(64)
+def options_of(*options: Any) -> CrossAttentionOptions:
+    """Checked once for many calls."""
+    return CrossAttentionOptions(*options)
+
+
 class Call:
     """One call, its sides as contexts and queries.
 
@@ -190,6 +197,7 @@ class Call:
         context_column: of a pair.
         plan: of the sides' lengths.
         shape: of the scores.
+        filled: whether both sides have a row at all.
         dim: D of packed rows.
         precisions: of products of features, and of those after them.
         key: what compiled kernels depend on beside `Kind` and the packed rows' dtype.
@@ -199,7 +207,7 @@ class Call:
         """From what the operation `crossret::scan_scores_triton` takes."""
         images, captions = HostSide(*arguments[:4]), HostSide(*arguments[4:8])
         pairs, empty = arguments[8:10]
-        self.options = options = CrossAttentionOptions(*arguments[10:17])
+        self.options = options = options_of(*arguments[10:17])
         self.numbers = Numbers(options.clip_slope, options.lambda_softmax, options.lambda_lse, empty or 0.0)
         self.context_column = 0 if options.direction == "t2i" else 1
         contexts, queries = (images, captions) if self.context_column == 0 else (captions, images)
@@ -214,6 +222,8 @@ class Call:
         most = TILE // 2 if self.precisions[0] == "ieee" and TILE > LEAST else TILE
         key = self.device, listed, may_be_empty, most, BLOCK, contexts.key, queries.key
         self.plan = kept_plan(Plan, key, self.device, lambda: Plan(contexts, queries, most, listed, may_be_empty))
+
+        self.filled = self.plan.contexts.n_rows > 0 and self.plan.queries.n_rows > 0
 
     def kind_of(self, packed: torch.dtype, fused: bool) -> Kind:
         """What kernels of pairs are compiled for, with rows packed in this dtype."""
@@ -240,9 +250,9 @@ class Call:
         own = 0 if of_contexts else 1
         side, longest = ((self.contexts, self.queries)[own], (self.plan.contexts, self.plan.queries)[own].longest)
         starts, device = self.plan.starts[own], self.device
-        # A row more than there are: of nothing but empty items something is read.
-        rows = (torch.empty if n_rows else torch.zeros)(n_rows + 1, self.dim, dtype=dtype, device=device)
-        norms = torch.empty(n_rows + 1, dtype=torch.float32, device=device)
+        empty = torch.empty if n_rows else torch.zeros  # of nothing but empty items one row is read
+        rows = empty(max(n_rows, 1), self.dim, dtype=dtype, device=device)
+        norms = empty(max(n_rows, 1), dtype=torch.float32, device=device)
         powers = torch.empty_like(norms) if self.options.normalize else norms
         packed = Packed(rows, norms, powers, torch.empty(count, 3, dtype=torch.int32, device=device))
         column = self.context_column if of_contexts else 1 - self.context_column

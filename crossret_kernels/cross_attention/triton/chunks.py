@@ -19,7 +19,9 @@ ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
 GRAM_BYTES = 24 * 2**20
 LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
 PLANES = 6  # of values of every row of queries to an item of contexts, beside its similarities
-FUSED_CELLS = 2**20  # of a call that is too small to fill a GPU: its similarities stay on the chip
+# Of a call too small to fill a GPU, whose similarities stay on the chip: some 240 tiles, two for each core of an H200.
+# Counted, not yet measured.
+FUSED_CELLS = 2**20
 CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
 PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 PITCH = 16  # rows of S begin at multiples of it
@@ -99,7 +101,7 @@ class Run:
         self, call: Call, contexts: Packed, queries: Packed, first: tuple[int, int], tiles: range, fused: bool = False
     ) -> None:
         n_contexts, n_queries = contexts.items.size(0), queries.items.size(0)
-        rows, columns = contexts.rows.size(0) - 1, queries.rows.size(0) - 1
+        rows, columns = contexts.rows.size(0), queries.rows.size(0)
         self.call, self.contexts, self.queries = call, contexts, queries
         self.first_context, self.first_query = first
         self.n_contexts, self.n_queries, self.n_tiles = n_contexts, n_queries, len(tiles)
@@ -141,12 +143,11 @@ class Run:
             return rows.view(self.n_contexts, self.call.plan.contexts.longest, -1)[
                 :, :, : self.call.plan.queries.longest
             ]
-        return rows[:, : self.queries.rows.size(0) - 1]
+        return rows[:, : self.queries.rows.size(0)]
 
     def rows_of(self, side: Packed) -> Tensor:
         """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
-        rows = side.rows[:-1]
-        return rows.view(self.n_contexts, -1, rows.size(1)) if self.listed else rows
+        return side.rows.view(self.n_contexts, -1, self.call.dim) if self.listed else side.rows
 
     def multiply(self) -> None:
         """S = C Qᵀ."""

@@ -47,6 +47,8 @@ def scores(*arguments: Any) -> Tensor:
     """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
     call = Call(*arguments)
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
+    if not call.filled:
+        return out.fill_(call.numbers.empty_score)
     if out.numel():
         for run in runs_of(call):
             attend_to(run, save=False)
