@@ -40,6 +40,7 @@ class HostSide:
         packed, masked: whether they are packed; whether a mask tells which rows there are.
         item_stride, row_stride: elements between items, 0 where packed, and between rows.
         unit: elements of 16 bytes where every row begins at a multiple of them, so that they are read at once; else 1.
+        aligned: whether they begin at a multiple of 16 bytes.
         far: whether hidden strides take more than 32 bits.
         count: items.
         key: what tells sides of other lengths apart.
@@ -56,7 +57,8 @@ class HostSide:
         self.item_stride, self.row_stride = (0, strides[0]) if self.packed else (strides[0], strides[1])
         step = 16 // values.element_size()
         self.far = max(self.item_stride, self.row_stride) >= 2**30 - 2
-        apart = self.item_stride % step or self.row_stride % step or values.data_ptr() % 16
+        self.aligned = values.data_ptr() % 16 == 0
+        apart = self.item_stride % step or self.row_stride % step or not self.aligned
         self.unit = 1 if apart or self.far else step
         integers = offsets if self.packed else mask if self.masked else lengths
         self._given: NDArray[Any] | None = None if integers is None else integers.cpu().numpy()

@@ -96,8 +96,18 @@ maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
 long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
 # These compile to the same but for a step or two, whatever they are compiled for.
-WITHOUT_PRODUCTS = {"pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients"}
+WITHOUT_PRODUCTS = {
+    "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
+    "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
+}  # fmt: skip
 FEW_KINDS = 4
+
+
+def few_suffice(launch: Launch) -> bool:
+    """Whether a few kinds stand for all: options change the kernel little, or it is compiled with gradients too."""
+    alike = {*WITHOUT_PRODUCTS, "gram_matrices", "add_gram_products"}
+    return launch.name in alike or (launch.name == "attend" and not launch.kind.SAVE)
+
 
 # Every kernel on every architecture, and at every precision on one or another. Further options are compiled for one.
 COVERING = [
@@ -159,8 +169,9 @@ def compilations() -> dict[str, tuple[Launch, int]]:
         if case.operation in BUILT:
             launches = launches_of(case.call)
             for launch, architecture in itertools.product(launches, case.architectures):
-                kinds = sum(other.name == launch.name for other in found.values())
-                if ALL or launch.name not in WITHOUT_PRODUCTS or kinds < FEW_KINDS:
+                alike = launch.name, few_suffice(launch)
+                kinds = sum((other.name, few_suffice(other)) == alike for other in found.values())
+                if ALL or not few_suffice(launch) or kinds < FEW_KINDS:
                     found.setdefault((launch.key, architecture), launch)
     named: dict[str, tuple[Launch, int]] = {}
     for (_, architecture), launch in found.items():

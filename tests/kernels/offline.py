@@ -54,8 +54,9 @@ class Launch:
 
     @property
     def rows(self) -> int:
-        """Of a tile's products."""
-        return int(getattr(self.kind, "M", getattr(self.kind, "N", 0)))
+        """Of a tile's products: of queries, of contexts where those are multiplied with one another, of a block."""
+        names = ("C",) if "gram" in self.name else ("M", "N", "ROWS")
+        return int(next((getattr(self.kind, name) for name in names if hasattr(self.kind, name)), 0))
 
     @property
     def dtype(self) -> torch.dtype:

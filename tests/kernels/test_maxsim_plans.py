@@ -34,7 +34,7 @@ def test_rows_are_where_strides_say() -> None:
         elements = torch.as_strided(values, (wide.numel(),), (1,), storage_offset=0)
         assert torch.equal(elements[begins + values.storage_offset()], values.flatten(0, 1)[:, 0]), name
         assert (per_item == 1) == (name == "even"), name  # where rows lie evenly none is divided for
-        assert shape.unit() == (1 if name == "cut" else 4), name
+        assert shape.unit == (1 if name == "cut" else 4), name
 
 
 def test_rows_are_counted_in_32_bits() -> None:

@@ -136,7 +136,9 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
     first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
-    statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.n_queries) + first_item
+    statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.statistics_pitch)
+    if not KIND.LISTED:
+        statistics += first_item
     if KIND.NORM == "softmax":
         shift = x
         if KIND.LONG:

@@ -57,6 +57,7 @@ from crossret_kernels.triton_tiles import bounded, inverse, share_left, shown
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
 LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
+SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32, where pairs are listed
 FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divides D
 
 
@@ -135,11 +136,14 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
         own = Sums.of(call, by_contexts, bounds)
         for other_bounds in inner:
             if others is None or len(inner) > 1:
+                others = None
                 others = Sums.of(call, not by_contexts, other_bounds)
             contexts, queries = (own, others) if by_contexts else (others, own)
             run = dense_run(call, contexts.packed, queries.packed, contexts.bounds, queries.bounds)
             _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
+            del run, contexts, queries  # whose memory the next ones take
         _store(call, by_contexts, own, of_contexts if by_contexts else of_queries)
+        del own
     if others is not None:
         _store(call, not by_contexts, others, of_queries if by_contexts else of_contexts)
 
@@ -147,14 +151,20 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
 def _add_of_listed_pairs(
     call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None
 ) -> None:
-    """Run by run; an item whose pairs lie in several is rounded in between."""
+    """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
+    outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > SUM_BYTES else out.float()
+            for out in (of_contexts, of_queries)]  # fmt: skip
     for run in listed_runs(call, _packed_dtype(call), LISTED_BYTES // 2):
         assert call.pairs is not None
         sums = [Sums(side, (0, 0)) for side in (run.contexts, run.queries)]
         _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-        for of_side, out, is_context in ((sums[0], of_contexts, True), (sums[1], of_queries, False)):
+        for of_side, out, is_context in zip(sums, outs, (True, False), strict=True):
             if out is not None:
                 _store_listed(call, run, is_context, of_side, out)
+        del run, sums, of_side
+    for out, summed in zip((of_contexts, of_queries), outs, strict=True):
+        if out is not None and summed is not None and summed is not out:
+            out.copy_(summed)
 
 
 def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
@@ -165,7 +175,7 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         relevance_gradients, (run.n_queries, 1, 1), (inputs, grad_scores, queries.own, run.score_strides(grad_scores)),
         kind, run.key, warps=1,
     )  # fmt: skip
-    of_grams = torch.empty_like(inputs.grams)
+    of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
     if contexts is not None:
         launch(
             gram_gradients, (run.n_contexts, run.gram_blocks**2, 1), (inputs, of_grams, run.n_tiles), kind, run.key,
@@ -218,7 +228,7 @@ def _copy(
     launch(
         kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
         (call.plan.starts[own], call.plan.places[own], *order, packed, sums.total, sums.own, out, source), kind,
-        (call.key, packed.rows.dtype, out.stride(0) >= 2**30 - 2),
+        (call.key, packed.rows.dtype, out.dtype, out.stride(0) >= 2**30 - 2),
     )  # fmt: skip
 
 

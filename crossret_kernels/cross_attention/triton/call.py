@@ -208,7 +208,7 @@ class Call:
         images, captions = HostSide(*arguments[:4]), HostSide(*arguments[4:8])
         pairs, empty = arguments[8:10]
         self.options = options = options_of(*arguments[10:17])
-        self.numbers = Numbers(options.clip_slope, options.lambda_softmax, options.lambda_lse, empty or 0.0)
+        self.numbers = Numbers(options.clip_slope, options.lambda_softmax, options.lambda_lse, float(empty or 0.0))
         self.context_column = 0 if options.direction == "t2i" else 1
         contexts, queries = (images, captions) if self.context_column == 0 else (captions, images)
         self.contexts, self.queries = contexts, queries
@@ -262,7 +262,8 @@ class Call:
         pairs = starts if self.pairs is None else self.pairs
         launch(
             pack_rows, (count, max(1, -(-longest // kind.ROWS)), 1),
-            (side.features, starts, self.plan.places[own], pairs, packed, source), kind, (self.key, dtype, side.far),
+            (side.features, starts, self.plan.places[own], pairs, packed, source), kind,
+            (self.key, dtype, side.far, side.aligned),
         )  # fmt: skip
         return packed
 
@@ -286,7 +287,7 @@ def row_offsets(place, item, start, source, KIND: tl.constexpr):
     return offsets + item * shown(source.item_stride)
 
 
-@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["features"])
+@triton.jit(do_not_specialize=["source"])
 def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexpr):
     """Copies ROWS rows of an item into a run, with their lengths; zeros and NaN of rows that are not finite.
 

@@ -31,7 +31,8 @@ class Sizes(NamedTuple):
     """Of a run; `hidden` as its kernels have them.
 
     Attributes:
-        n_contexts, n_queries: items.
+        n_contexts: items.
+        statistics_pitch: items of queries that a row of contexts meets, of a listed pair one.
         context_rows: rows of contexts.
         pitch: of S, in sixteens.
         plane: of statistics.
@@ -44,7 +45,7 @@ class Sizes(NamedTuple):
     """
 
     n_contexts: int
-    n_queries: int
+    statistics_pitch: int
     context_rows: int
     pitch: int
     plane: int
@@ -109,8 +110,9 @@ class Run:
         pitch = -(-(call.plan.queries.longest if self.listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(call)
         abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * len(tiles) // PROGRAMS))
+        plane = aligned(rows * (1 if self.listed else n_queries)) if call.plan.long else 0
         sizes = Sizes(
-            n_contexts, n_queries, rows, pitch, aligned(rows * n_queries), 0 if self.listed else columns,
+            n_contexts, 1 if self.listed else n_queries, rows, pitch, plane, 0 if self.listed else columns,
             aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, call.plan.pieces,
             call.plan.queries.longest, call.plan.contexts.longest,
         )  # fmt: skip
@@ -180,6 +182,8 @@ def parts_of(call: Call, apart: bool) -> Parts:
     """Both sides in parts that fit; `apart` says that gradients of similarities do not take their place."""
     plan, contexts, queries = call.plan, call.plan.contexts, call.plan.queries
     most_cells = CELL_BYTES // (8 if apart else 4)
+    if plan.long:  # statistics of every item of queries, and sums of every tile
+        most_cells = most_cells * queries.n_rows // (queries.n_rows + 2 * len(queries.lengths) + len(plan.tile_rows))
     most_rows = max(1, ROW_BYTES // (4 * call.dim))
     weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
@@ -255,7 +259,8 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
     most = max(1, most_bytes // of_pair)
     for first in range(0, call.pairs.size(0), most):
         count = min(most, call.pairs.size(0) - first)
-        contexts, queries = (
-            call.pack(own, first, count, count * n, dtype) for own, n in zip((True, False), rows, strict=True)
-        )
-        yield Run(call, contexts, queries, (first, first), range(count * call.plan.pieces))
+        yield Run(  # held by nothing here, so that its memory is free for the next
+            call, call.pack(True, first, count, count * rows[0], dtype),
+            call.pack(False, first, count, count * rows[1], dtype),
+            (first, first), range(count * call.plan.pieces),
+        )  # fmt: skip

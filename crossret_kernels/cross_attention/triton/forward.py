@@ -56,6 +56,7 @@ def scores(*arguments: Any) -> Tensor:
             launch(
                 pool, (run.n_queries, blocks, 1), (run.inputs, out, run.score_strides(out)), run.kind, run.key, warps=1
             )
+            del run  # whose memory the next one takes
     return out
 
 
@@ -65,7 +66,7 @@ def attend_to(run: Run, save: bool) -> None:
     if not run.kind.FUSED:
         run.multiply()
     if run.kind.LONG:
-        launch(query_statistics, (run.context_blocks, run.n_queries, 1), (run.inputs,), run.kind, run.key)
+        launch(query_statistics, (run.n_queries, run.context_blocks, 1), (run.inputs,), run.kind, run.key)
     launch(attend, run.grid, (run.inputs,), run.kind._replace(SAVE=save), run.key, run.warps)
 
 
@@ -118,9 +119,9 @@ def query_statistics(run, KIND: tl.constexpr):
     Their norms; for the softmax the sums of their exponentials and, in the second plane, the greatest of them.
     """
     C: tl.constexpr = KIND.C
-    item = tl.program_id(1)
+    item = tl.program_id(0)
     first, count = item_of(run.queries, item)
-    r = tl.program_id(0) * C + tl.arange(0, C)
+    r = tl.program_id(1) * C + tl.arange(0, C)
     there = r < shown(run.sizes.context_rows)
     column = first
     if KIND.LISTED:
@@ -148,7 +149,7 @@ def query_statistics(run, KIND: tl.constexpr):
                 sums += tl.sum(tl.where(inside, tl.exp2((x - greatest[None, :]) * LOG2_E), 0.0), 0)
     if KIND.NORM == "l2norm":
         sums = tl.sqrt(sums)
-    places = run.statistics + wide(r) * shown(run.sizes.n_queries) + item
+    places = run.statistics + wide(r) * shown(run.sizes.statistics_pitch) + (0 if KIND.LISTED else item)
     tl.store(places, sums, mask=there)
     tl.store(places + shown(run.sizes.plane), greatest, mask=there)
 
