@@ -106,7 +106,7 @@ FEW_KINDS = 4
 def few_suffice(launch: Launch) -> bool:
     """Whether a few kinds stand for all: options change the kernel little, or it is compiled with gradients too."""
     alike = {*WITHOUT_PRODUCTS, "gram_matrices", "add_gram_products"}
-    return launch.name in alike or (launch.name == "attend" and not launch.kind.SAVE)
+    return launch.name in alike or (launch.name == "attend" and (launch.kind.MEND or not launch.kind.SAVE))
 
 
 # Every kernel on every architecture, and at every precision on one or another. Further options are compiled for one.

@@ -63,6 +63,7 @@ class Kind(NamedTuple):
         LONG, WIDE: whether items of queries take several tiles, those of contexts several blocks.
         FUSED: whether similarities stay on the chip.
         SAVE: whether gradients are to follow.
+        MEND: whether attended vectors that cancel are made, where a first pass has found such.
         LAST: whether a pass over long queries' gradients is the last.
         G, N: items and rows of a tile of queries.
         D: of packed rows.
@@ -80,6 +81,7 @@ class Kind(NamedTuple):
     WIDE: bool
     FUSED: bool
     SAVE: bool
+    MEND: bool
     LAST: bool
     G: int
     D: int
@@ -233,8 +235,8 @@ class Call:
         step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
         return Kind(
             options.clips, options.norm, not free, options.normalize, options.pooling, self.pairs is not None,
-            plan.long, plan.wide, fused, False, False, plan.most_items, self.dim, plan.tile, plan.block, step, main,
-            fine,
+            plan.long, plan.wide, fused, False, False, False, plan.most_items, self.dim, plan.tile, plan.block, step,
+            main, fine,
         )  # fmt: skip
 
     def row_kind(self, side: HostSide) -> RowKind:

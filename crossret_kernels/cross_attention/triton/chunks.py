@@ -79,6 +79,7 @@ class Inputs(NamedTuple):
     grams: Tensor
     statistics: Tensor
     kept: Tensor
+    cancelled: Tensor
     sizes: Sizes
     numbers: Numbers
 
@@ -93,7 +94,8 @@ class Run:
         sizes: of the run.
         inputs: of its kernels. S has room for the products of all rows, (rows of contexts, pitch); grams for the
             contexts', (items, pitch, pitch); statistics for those of long queries, (2, rows of contexts, items); kept
-            for planes of values of every item of contexts and row of queries.
+            for planes of values of every item of contexts and row of queries; cancelled for whether
+            attended vectors do, of every item of contexts and tile of queries.
         kind, key: what its kernels are compiled for.
         grid, warps: of kernels that have a program for every tile of queries.
     """
@@ -119,11 +121,11 @@ class Run:
         self.sizes = sizes
         cells = 16 if fused else rows * pitch * PITCH
         statistics = 2 * sizes.plane if call.plan.long else 16
-        parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane
-        S, grams, statistics_, kept = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
-        self.inputs = Inputs(
-            S, call.plan.tiles, contexts, queries, grams, statistics_, kept, all_hidden(sizes), call.numbers
-        )
+        met = aligned(len(tiles) * (1 if self.listed else n_contexts))
+        parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane, met
+        S, grams, norms, kept, cancelled = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
+        own = all_hidden(sizes)
+        self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, norms, kept, cancelled, own, call.numbers)
         self.kind = call.kind_of(contexts.rows.dtype, fused)
         self.key = call.key, contexts.rows.dtype
         self.gram_blocks = -(-gram_pitch // call.plan.block)

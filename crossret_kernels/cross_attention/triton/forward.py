@@ -67,7 +67,8 @@ def attend_to(run: Run, save: bool) -> None:
         run.multiply()
     if run.kind.LONG:
         launch(query_statistics, (run.n_queries, run.context_blocks, 1), (run.inputs,), run.kind, run.key)
-    launch(attend, run.grid, (run.inputs,), run.kind._replace(SAVE=save), run.key, run.warps)
+    for mend in (False, True):
+        launch(attend, run.grid, (run.inputs,), run.kind._replace(SAVE=save, MEND=mend), run.key, run.warps)
 
 
 @triton.jit
@@ -189,58 +190,77 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
     return greatest
 
 
+@triton.jit
+def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
+    """Relevances of a tile of queries to an item of contexts; `flag` is told whether an attended vector cancels."""
+    N: tl.constexpr = KIND.N
+    _first_item, _n_items, row, n_rows, _column, _members, query_lengths, _query_scales = tile
+    here = tl.arange(0, N) < n_rows
+    context = item_of(run.contexts, item)
+    shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
+    products = tl.zeros((N,), tl.float32)
+    totals = tl.zeros((N,), tl.float32)
+    squares = tl.zeros((N,), tl.float32)
+    orthogonal = tl.zeros((N,), tl.float32)
+    for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+        s, _n, _norms, p, lengths, _scales = context_weights(run, tile, context, start, shift, KIND)
+        products += tl.sum(p * s, 1)
+        totals += tl.sum(p, 1)
+        squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
+        p = p * lengths[None, :]
+        orthogonal += tl.sum(p * p, 1)
+    of_similarities, of_grams = products, squares
+    cancelled = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
+    if KIND.MEND:
+        attended_products, attended_squares = attended_vectors(run, tile, context, shift, KIND)
+        products = tl.where(cancelled, attended_products, products)
+        squares = tl.where(cancelled, attended_squares, squares)
+    else:
+        tl.store(flag, tl.max(cancelled.to(tl.float32)))
+    squares = tl.maximum(squares, 0.0)
+    lengths = query_lengths * tl.sqrt(squares)
+    # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
+    denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
+    relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
+    places = run.kept + wide(item) * shown(run.sizes.kept_pitch) + row + tl.arange(0, N)
+    tl.store(places, relevances, mask=here)
+    if KIND.SAVE:
+        # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
+        of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
+        moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
+        of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
+        # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
+        mean = (of_products * of_similarities - of_squares * of_grams) * inverse(totals)
+        tl.store(places + OF_PRODUCTS * shown(run.sizes.kept_plane), of_products, mask=here)
+        tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)
+        tl.store(places + MEAN * shown(run.sizes.kept_plane), mean, mask=here)
+        if KIND.SHIFTED:
+            tl.store(places + SHIFT * shown(run.sizes.kept_plane), shift, mask=here)
+
+
 @triton.jit(do_not_specialize=["run"])
 def attend(run, KIND: tl.constexpr):
     """Relevances r of a tile of queries to some items of contexts, (items, rows) in the first plane of `run.kept`.
 
     With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS, twice
     ∂L/∂‖a‖² is −g OF_SQUARES, what the softmax takes out of ∂L/∂p is g MEAN; SHIFT is the greatest logit.
+
+    A second pass, MEND, does again what has been flagged. In one the rare way would cost the usual one its registers:
+    161 instructions a cell of S and spills, counted for sm_90, where it takes 116 and none.
     """
-    N: tl.constexpr = KIND.N
-    tile = query_tile(tl.program_id(0), run, KIND)
-    first_item, _n_items, row, n_rows, _column, _members, query_lengths, _query_scales = tile
-    here = tl.arange(0, N) < n_rows
-    begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
+    number = tl.program_id(0)
+    tile = query_tile(number, run, KIND)
+    begin = tile[0] if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
     for item in range(begin, end):
-        context = item_of(run.contexts, item)
-        shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
-        products = tl.zeros((N,), tl.float32)
-        totals = tl.zeros((N,), tl.float32)
-        squares = tl.zeros((N,), tl.float32)
-        orthogonal = tl.zeros((N,), tl.float32)
-        for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-            s, _n, _norms, p, lengths, _scales = context_weights(run, tile, context, start, shift, KIND)
-            products += tl.sum(p * s, 1)
-            totals += tl.sum(p, 1)
-            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
-            p = p * lengths[None, :]
-            orthogonal += tl.sum(p * p, 1)
-        of_similarities, of_grams = products, squares
-        cancelled = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
-        if tl.max(cancelled.to(tl.int32)) > 0:
-            attended_products, attended_squares = attended_vectors(run, tile, context, shift, KIND)
-            products = tl.where(cancelled, attended_products, products)
-            squares = tl.where(cancelled, attended_squares, squares)
-        squares = tl.maximum(squares, 0.0)
-        lengths = query_lengths * tl.sqrt(squares)
-        # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
-        denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
-        relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
-        places = run.kept + wide(item) * shown(run.sizes.kept_pitch) + row + tl.arange(0, N)
-        tl.store(places, relevances, mask=here)
-        if KIND.SAVE:
-            # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
-            of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
-            moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
-            of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
-            # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
-            mean = (of_products * of_similarities - of_squares * of_grams) * inverse(totals)
-            tl.store(places + OF_PRODUCTS * shown(run.sizes.kept_plane), of_products, mask=here)
-            tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)
-            tl.store(places + MEAN * shown(run.sizes.kept_plane), mean, mask=here)
-            if KIND.SHIFTED:
-                tl.store(places + SHIFT * shown(run.sizes.kept_plane), shift, mask=here)
+        flag = run.cancelled + number
+        if not KIND.LISTED:
+            flag += wide(item) * tl.num_programs(0)
+        if KIND.MEND:
+            if tl.load(flag) > 0:
+                attend_to_item(run, tile, item, flag, KIND)
+        else:
+            attend_to_item(run, tile, item, flag, KIND)
 
 
 @triton.jit
