@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,18 @@ def test_float16(batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(torch.float16).to(torch.float64)
     assume(well_posed(batch, options))
     Expectation.of(scan_scores, batch, torch.float16, **options).check("triton")
+
+
+@DIRECTIONS
+@pytest.mark.parametrize("longest", [(3, 2), (37, 35)], ids=str)
+def test_exponentials_of_what_is_not_there(direction: str, longest: tuple[int, int]) -> None:
+    """Beside opposites, whose similarities are far below the zeros that stand where there are none."""
+    batch = batch_of(2, 3, 2, longest)
+    batch = replace(batch, regions=batch.regions.abs() * 4, words=-batch.words.abs() * 4)
+    for norm in ("no_norm", "softmax"):
+        options = {"direction": direction, "raw_feature_norm": norm, "lambda_softmax": 20.0}
+        expected = Expectation.of(scan_scores, batch, torch.float32, lambda_lse=200.0, normalize=False, **options)
+        expected.check("triton")
 
 
 @DIRECTIONS

@@ -190,10 +190,11 @@ def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
     """
     s, n, norms, there, lengths, scales = context_similarities(run, tile, context, start, KIND)
     if KIND.SHIFTED:
-        p = tl.exp2((bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E)
+        logits = (bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E
     else:
-        p = tl.exp2(n * (run.numbers.lambda_softmax * LOG2_E))
-    return s, n, norms, tl.where(there[None, :], p, 0.0), lengths, scales
+        logits = n * (run.numbers.lambda_softmax * LOG2_E)
+    p = tl.exp2(tl.where(there[None, :], logits, float("-inf")))
+    return s, n, norms, p, lengths, scales
 
 
 @triton.jit

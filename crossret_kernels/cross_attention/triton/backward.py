@@ -272,8 +272,8 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             r = tl.load(cells + start, mask=known, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
             if KIND.POOLING == "lse":
-                shares = tl.exp2(run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E)
-                shares = shares / tl.maximum(sums, 1.0)[:, None]
+                logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
+                shares = tl.exp2(tl.where(known, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
             elif KIND.POOLING == "max":
                 best = first_greatest(cells, inside, count, greatest)
                 shares = (start + j[None, :] == best[:, None]).to(tl.float32)

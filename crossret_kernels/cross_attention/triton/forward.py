@@ -147,7 +147,8 @@ def query_statistics(run, KIND: tl.constexpr):
             elif step == 0:
                 greatest = tl.maximum(greatest, tl.max(tl.where(inside, x, float("-inf")), 0))
             else:
-                sums += tl.sum(tl.where(inside, tl.exp2((x - greatest[None, :]) * LOG2_E), 0.0), 0)
+                logits = (x - greatest[None, :]) * LOG2_E
+                sums += tl.sum(tl.exp2(tl.where(inside, logits, float("-inf"))), 0)
     if KIND.NORM == "l2norm":
         sums = tl.sqrt(sums)
     places = run.statistics + wide(r) * shown(run.sizes.statistics_pitch) + (0 if KIND.LISTED else item)
@@ -284,8 +285,8 @@ def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
         for start in range(0, count, POOLED_QUERIES):
             there = (start + j < count)[None, :]
             r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
-            e = tl.exp2(run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E)
-            sums += tl.sum(tl.where(there, e, 0.0), 1)
+            logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
+            sums += tl.sum(tl.exp2(tl.where(there, logits, float("-inf"))), 1)
         scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / run.numbers.lambda_lse + greatest
     return scores, sums, greatest
 
