@@ -84,27 +84,30 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 
 @triton.jit
-def similarities(run, tile, context_rows, there, context_scales, KIND: tl.constexpr):
-    """(N, C) of a tile's queries and these contexts; 0 where one is not there.
+def similarities(run, tile, context, start, scales, KIND: tl.constexpr):
+    """(N, C) of a tile's queries and C contexts of an item from `start` on; finite where one is not there.
 
     FUSED multiplies the packed rows, of which those that are not there repeat others; else S holds the products.
     """
     MAIN: tl.constexpr = KIND.MAIN
     K: tl.constexpr = KIND.K
     N: tl.constexpr = KIND.N
+    C: tl.constexpr = KIND.C
     _first_item, _n_items, row, n_rows, column, _members, _query_lengths, query_scales = tile
     j = tl.arange(0, N)
-    inside = (j < n_rows)[:, None] & there[None, :]
+    c = tl.arange(0, C)
     if KIND.FUSED:
-        query_rows = rows_within(row, j, n_rows)
-        of_queries, of_contexts = query_rows.to(tl.int64) * KIND.D, context_rows.to(tl.int64) * KIND.D
-        s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, KIND.C, K, True, MAIN)
-        s = tl.where(inside, s, 0.0)
+        of_queries = rows_within(row, j, n_rows).to(tl.int64) * KIND.D
+        of_contexts = rows_within(context[0], start + c, context[1]).to(tl.int64) * KIND.D
+        s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, C, K, True, MAIN)
     else:
-        cells = context_rows[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
-        s = tl.load(run.S + cells, mask=inside, other=0.0)
+        # Offsets in a block stay from item to item, and a mask is one comparison: both were a third of all instructions.
+        pitch = shown(run.sizes.pitch) * 16
+        block = run.S + (wide(context[0] + start) * pitch + column)
+        counts = tl.where(j < n_rows, context[1] - start, 0)
+        s = tl.load(block + (c[None, :] * pitch + j[:, None]), mask=c[None, :] < counts[:, None], other=0.0)
     if KIND.NORMALIZE:
-        s = s * query_scales[:, None] * context_scales[None, :]
+        s = s * query_scales[:, None] * scales[None, :]
     return s
 
 
@@ -170,15 +173,17 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
 def context_similarities(run, tile, context, start, KIND: tl.constexpr):
     """C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    (Similarities s (N, C); their normalised n and norms (G, C); which of the contexts there are; lengths and scales.)
+    (Similarities s (N, C); their normalised n and norms (G, C); which of the contexts there are; their scales.)
     """
     c = start + tl.arange(0, KIND.C)
     there = c < context[1]
-    context_rows = rows_within(context[0], c, context[1])
-    lengths, scales = row_lengths(run.contexts, context_rows, there, KIND)
-    s = similarities(run, tile, context_rows, there, scales, KIND)
-    n, norms = normalised(clip(s, run, KIND), run, tile, context_rows, KIND)
-    return s, n, norms, there, lengths, scales
+    rows = rows_within(context[0], c, context[1])
+    scales = there.to(tl.float32)
+    if KIND.NORMALIZE:
+        _lengths, scales = row_lengths(run.contexts, rows, there, KIND)
+    s = similarities(run, tile, context, start, scales, KIND)
+    n, norms = normalised(clip(s, run, KIND), run, tile, rows, KIND)
+    return s, n, norms, there, scales
 
 
 @triton.jit
@@ -188,34 +193,32 @@ def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
     SHIFTED takes `shift`, the greatest logit, out. It can stay where |λn| is at most 20: exp(±20) squared keeps its
     digits.
     """
-    s, n, norms, there, lengths, scales = context_similarities(run, tile, context, start, KIND)
+    s, n, norms, there, scales = context_similarities(run, tile, context, start, KIND)
     if KIND.SHIFTED:
         logits = (bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E
     else:
         logits = n * (run.numbers.lambda_softmax * LOG2_E)
-    p = tl.exp2(tl.where(there[None, :], logits, float("-inf")))
-    return s, n, norms, p, lengths, scales
+    return s, n, norms, tl.exp2(tl.where(there[None, :], logits, float("-inf"))), scales
 
 
 @triton.jit
-def gram_block(grams, item, pitch, row, column, C: tl.constexpr):
-    """(C, C) of an item's Gram matrix, zero beyond it."""
-    r = row + tl.arange(0, C)
-    c = column + tl.arange(0, C)
-    cells = grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
-    return tl.load(cells, mask=(r < pitch)[:, None] & (c < pitch)[None, :], other=0.0)
+def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
+    """Where a block (C, C) of an item's Gram matrix lies; matrices are of whole blocks."""
+    C: tl.constexpr = KIND.C
+    pitch = shown(run.sizes.gram_blocks) * C
+    c = tl.arange(0, C)
+    return grams + (wide(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])
 
 
 @triton.jit
 def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of which p are the weights; WIDE items' others are weighed again."""
-    C: tl.constexpr = KIND.C
-    pitch = shown(run.sizes.gram_pitch)
-    weighted = tl.dot(p, gram_block(run.grams, item, pitch, start, start, C), input_precision=KIND.FINE)
+    block = tl.load(gram_cells(run.grams, item, run, start, start, KIND))
+    weighted = tl.dot(p, block, input_precision=KIND.FINE)
     if KIND.WIDE:
-        for other in range(0, context[1], C):
+        for other in range(0, context[1], KIND.C):
             if other != start:
-                _s, _n, _norms, others, _lengths, _scales = context_weights(run, tile, context, other, shift, KIND)
-                block = gram_block(run.grams, item, pitch, other, start, C)
+                _s, _n, _norms, others, _scales = context_weights(run, tile, context, other, shift, KIND)
+                block = tl.load(gram_cells(run.grams, item, run, other, start, KIND))
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

@@ -22,7 +22,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     SHIFT,
     clip,
     context_weights,
-    gram_block,
+    gram_cells,
     item_of,
     item_sums,
     norm_factors,
@@ -42,6 +42,7 @@ from crossret_kernels.cross_attention.triton.chunks import (
     parts_of,
 )
 from crossret_kernels.cross_attention.triton.forward import (
+    BROKEN,
     MOST_FACTOR,
     POOLED_CONTEXTS,
     POOLED_QUERIES,
@@ -263,7 +264,7 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             item, inside, places = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
             counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-            broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + query_broken
+            broken = (tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
             cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
@@ -313,10 +314,8 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ."""
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    pitch = shown(run.sizes.gram_pitch)
-    blocks = tl.cdiv(pitch, C)
-    left = tl.program_id(1) // blocks * C
-    right = tl.program_id(1) % blocks * C
+    left = tl.program_id(1) // shown(run.sizes.gram_blocks) * C
+    right = tl.program_id(1) % shown(run.sizes.gram_blocks) * C
     context = item_of(run.contexts, item)
     begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0
     sums = tl.zeros((C, C), tl.float32)
@@ -327,16 +326,14 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
         of_squares = bounded(-g * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
             shift = kept_shift(run, item, row, n_rows, KIND)
-            _s, _n, _norms, p, _lengths, scales = context_weights(run, tile, context, left, shift, KIND)
+            _s, _n, _norms, p, scales = context_weights(run, tile, context, left, shift, KIND)
             p = p * scales[None, :]
             others = p
             if KIND.WIDE:
-                _s, _n, _norms, others, _lengths, scales = context_weights(run, tile, context, right, shift, KIND)
+                _s, _n, _norms, others, scales = context_weights(run, tile, context, right, shift, KIND)
                 others = others * scales[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
-    r, c = left + tl.arange(0, C), right + tl.arange(0, C)
-    cells = of_grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
-    tl.store(cells, sums, mask=(r < pitch)[:, None] & (c < pitch)[None, :])
+    tl.store(gram_cells(of_grams, item, run, left, right, KIND), sums)
 
 
 @triton.jit(do_not_specialize=["run", "pulls_pitch"])
@@ -378,7 +375,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             gradients = tl.zeros((N, C), tl.float32)
             pull = tl.zeros((C,), tl.float32)
             if filled:
-                s, n, norms, p, _lengths, scales = context_weights(run, tile, context, start, shift, KIND)
+                s, n, norms, p, scales = context_weights(run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
                 of_weights = bounded(of_products[:, None] * s + of_squares[:, None] * weighted, MOST_GRADIENT)
                 of_logits = p * (of_weights - mean[:, None])
@@ -442,7 +439,7 @@ def add_gram_products(run, of_grams, sums, KIND: tl.constexpr):
     total = tl.load(cells, mask=there, other=0.0)
     for start in range(0, count, C):
         c = start + tl.arange(0, C)
-        block = gram_block(of_grams, item, shown(run.sizes.gram_pitch), tl.program_id(1) * C, start, C)
+        block = tl.load(gram_cells(of_grams, item, run, tl.program_id(1) * C, start, KIND))
         rows = run.contexts.rows + (first + c).to(tl.int64)[:, None] * KIND.D + d[None, :]
         x = tl.load(rows, mask=(c < count)[:, None], other=0.0).to(tl.float32)
         total = tl.dot(block, x, total, input_precision=KIND.FINE)

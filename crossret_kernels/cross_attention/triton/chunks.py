@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
         pitch: of S, in sixteens.
         plane: of statistics.
         kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
-        gram_pitch: of Gram matrices.
+        gram_blocks: of a row of Gram matrices.
         first_tile: of the plan.
         abreast: items of contexts that a program attends to.
         pieces: tiles of a listed pair.
@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     plane: int
     kept_pitch: int
     kept_plane: int
-    gram_pitch: int
+    gram_blocks: int
     first_tile: int
     abreast: int
     pieces: int
@@ -110,25 +110,24 @@ class Run:
         self.n_contexts, self.n_queries, self.n_tiles = n_contexts, n_queries, len(tiles)
         self.listed = call.pairs is not None
         pitch = -(-(call.plan.queries.longest if self.listed else columns) // PITCH)
-        gram_pitch = gram_pitch_of(call)
+        self.gram_blocks = gram_pitch_of(call) // call.plan.block
         abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * len(tiles) // PROGRAMS))
         plane = aligned(rows * (1 if self.listed else n_queries)) if call.plan.long else 0
         sizes = Sizes(
             n_contexts, 1 if self.listed else n_queries, rows, pitch, plane, 0 if self.listed else columns,
-            aligned(columns * (1 if self.listed else n_contexts)), gram_pitch, tiles.start, abreast, call.plan.pieces,
+            aligned(columns * (1 if self.listed else n_contexts)), self.gram_blocks, tiles.start, abreast, call.plan.pieces,
             call.plan.queries.longest, call.plan.contexts.longest,
         )  # fmt: skip
         self.sizes = sizes
         cells = 16 if fused else rows * pitch * PITCH
         statistics = 2 * sizes.plane if call.plan.long else 16
         met = aligned(len(tiles) * (1 if self.listed else n_contexts))
-        parts = cells, n_contexts * gram_pitch**2, statistics, PLANES * sizes.kept_plane, met
+        parts = cells, n_contexts * gram_pitch_of(call) ** 2, statistics, PLANES * sizes.kept_plane, met
         S, grams, norms, kept, cancelled = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
         own = all_hidden(sizes)
         self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, norms, kept, cancelled, own, call.numbers)
         self.kind = call.kind_of(contexts.rows.dtype, fused)
         self.key = call.key, contexts.rows.dtype
-        self.gram_blocks = -(-gram_pitch // call.plan.block)
         self.context_blocks = -(-(call.plan.contexts.longest if self.listed else rows) // call.plan.block)
         self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
         self.warps = 8 if call.plan.tile >= 64 else 4
@@ -170,7 +169,8 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def gram_pitch_of(call: Call) -> int:
-    return -(-max(call.plan.contexts.longest, 1) // PITCH) * PITCH
+    """Rows of a Gram matrix: whole blocks, which take no masks."""
+    return -(-max(call.plan.contexts.longest, 1) // call.plan.block) * call.plan.block
 
 
 class Parts(NamedTuple):

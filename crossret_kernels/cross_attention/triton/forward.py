@@ -18,6 +18,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     clip,
     context_similarities,
     context_weights,
+    gram_cells,
     item_of,
     query_tile,
     row_lengths,
@@ -38,6 +39,7 @@ TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 # off by some u √(D / v) ‖c‖² where v sums of D / v products are added up: ‖a‖² by that over τ, the cosine by half of
 # it, which the tolerance, 32 u at least, allows down to 1/16 at D = 1024 and v = 8.
 CANCELLED = tl.constexpr(0.125)
+BROKEN, MAY_CANCEL = tl.constexpr(1), tl.constexpr(2)  # of an item of contexts: a row not finite; attended vectors small
 MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
 POOLED_CONTEXTS = tl.constexpr(16)  # items of contexts, and queries, that are pooled at a time
 POOLED_QUERIES = tl.constexpr(32)
@@ -92,16 +94,13 @@ def gram_matrices(run, KIND: tl.constexpr):
     K: tl.constexpr = KIND.K
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    pitch = shown(run.sizes.gram_pitch)
-    blocks = tl.cdiv(pitch, C)
-    r = tl.program_id(1) // blocks * C + tl.arange(0, C)
-    c = tl.program_id(1) % blocks * C + tl.arange(0, C)
+    row = tl.program_id(1) // shown(run.sizes.gram_blocks) * C
+    column = tl.program_id(1) % shown(run.sizes.gram_blocks) * C
+    r, c = row + tl.arange(0, C), column + tl.arange(0, C)
     first, count = item_of(run.contexts, item)
-    if tl.program_id(1) == 0:
-        tl.store(run.contexts.items + 3 * item + 2, broken_item(run.contexts, first, count))
     rows, columns = rows_within(first, r, count), rows_within(first, c, count)
-    _lengths, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
-    _lengths, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
+    row_norms, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
+    column_norms, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
     block = tl.zeros((C, C), tl.float32)
     of_rows, of_columns = rows.to(tl.int64) * KIND.D, columns.to(tl.int64) * KIND.D
     for part in range(0, KIND.D, STEP):  # sums of sums, which round less than one over all of D
@@ -109,8 +108,14 @@ def gram_matrices(run, KIND: tl.constexpr):
         block += product(x, of_rows, x, of_columns, STEP, C, C, K, True, MAIN)
     block = tl.where((row_scales[:, None] != 0) & (column_scales[None, :] != 0), block, 0.0)
     block = block * row_scales[:, None] * column_scales[None, :]
-    cells = run.grams + wide(item) * pitch * pitch + r[:, None] * pitch + c[None, :]
-    tl.store(cells, block, mask=(r < pitch)[:, None] & (c < pitch)[None, :])
+    tl.store(gram_cells(run.grams, item, run, row, column, KIND), block)
+    if tl.program_id(1) == 0:
+        flags = broken_item(run.contexts, first, count)
+        # By Gershgorin's circles pᵀGp is at least 1 − opposed of Σp²‖c‖², as no p is negative.
+        cosines = block * inverse(row_norms)[:, None] * inverse(column_norms)[None, :]
+        opposed = tl.max(tl.sum(tl.where(r[:, None] != c[None, :], tl.maximum(-cosines, 0.0), 0.0), 1))
+        may_cancel = (opposed > 0.99 - CANCELLED) | (shown(run.sizes.gram_blocks) > 1)
+        tl.store(run.contexts.items + 3 * item + 2, flags * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -169,7 +174,7 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     for d in range(0, KIND.D, K):
         attended = tl.zeros((N, K), tl.float32)
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-            _s, _n, _norms, p, _lengths, scales = context_weights(run, tile, context, start, shift, KIND)
+            _s, _n, _norms, p, scales = context_weights(run, tile, context, start, shift, KIND)
             c = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
             x = tl.load(run.contexts.rows + c.to(tl.int64)[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
             attended = tl.dot(p * scales[None, :], x, attended, input_precision=KIND.FINE)
@@ -185,7 +190,7 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
     N: tl.constexpr = KIND.N
     greatest = tl.full((N,), float("-inf"), tl.float32)
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-        _s, n, _norms, there, _lengths, _scales = context_similarities(run, tile, context, start, KIND)
+        _s, n, _norms, there, _scales = context_similarities(run, tile, context, start, KIND)
         logits = tl.where(there[None, :], bounded(n * run.numbers.lambda_softmax, MOST_LOGIT), float("-inf"))
         greatest = tl.maximum(greatest, tl.max(logits, 1))
     return greatest
@@ -203,21 +208,28 @@ def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
     totals = tl.zeros((N,), tl.float32)
     squares = tl.zeros((N,), tl.float32)
     orthogonal = tl.zeros((N,), tl.float32)
+    may_cancel = tl.load(run.contexts.items + 3 * item + 2) >= MAY_CANCEL
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-        s, _n, _norms, p, lengths, _scales = context_weights(run, tile, context, start, shift, KIND)
+        s, _n, _norms, p, _scales = context_weights(run, tile, context, start, shift, KIND)
         products += tl.sum(p * s, 1)
         totals += tl.sum(p, 1)
         squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
-        p = p * lengths[None, :]
-        orthogonal += tl.sum(p * p, 1)
+        if may_cancel:
+            c = start + tl.arange(0, KIND.C)
+            rows = rows_within(context[0], c, context[1])
+            lengths, _scales = row_lengths(run.contexts, rows, c < context[1], KIND)
+            p = p * lengths[None, :]
+            orthogonal += tl.sum(p * p, 1)
     of_similarities, of_grams = products, squares
     cancelled = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
     if KIND.MEND:
         attended_products, attended_squares = attended_vectors(run, tile, context, shift, KIND)
         products = tl.where(cancelled, attended_products, products)
         squares = tl.where(cancelled, attended_squares, squares)
-    else:
+    elif may_cancel:
         tl.store(flag, tl.max(cancelled.to(tl.float32)))
+    else:
+        tl.store(flag, 0.0)
     squares = tl.maximum(squares, 0.0)
     lengths = query_lengths * tl.sqrt(squares)
     # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
@@ -253,7 +265,7 @@ def attend(run, KIND: tl.constexpr):
     tile = query_tile(number, run, KIND)
     begin = tile[0] if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
-    for item in range(begin, end):
+    for item in tl.range(begin, end, num_stages=2):
         flag = run.cancelled + number
         if not KIND.LISTED:
             flag += wide(item) * tl.num_programs(0)
@@ -320,6 +332,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     )
     found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
     counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-    broken = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) + broken_item(run.queries, first, count)
+    flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
+    broken = (flags & BROKEN) + broken_item(run.queries, first, count)
     found = tl.where(broken > 0, float("nan"), found)
     tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
