@@ -84,31 +84,40 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 
 @triton.jit
-def similarities(run, tile, context, start, scales, KIND: tl.constexpr):
-    """(N, C) of a tile's queries and C contexts of an item from `start` on; finite where one is not there.
+def similarities(run, tile, context, start, KIND: tl.constexpr):
+    """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    FUSED multiplies the packed rows, of which those that are not there repeat others; else S holds the products.
+    Finite where one is not there. FUSED multiplies the packed rows, of which those that are not there repeat others;
+    else S holds the products.
     """
     MAIN: tl.constexpr = KIND.MAIN
     K: tl.constexpr = KIND.K
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
     _first_item, _n_items, row, n_rows, column, _members, _query_lengths, query_scales = tile
-    j = tl.arange(0, N)
-    c = tl.arange(0, C)
     if KIND.FUSED:
-        of_queries = rows_within(row, j, n_rows).to(tl.int64) * KIND.D
-        of_contexts = rows_within(context[0], start + c, context[1]).to(tl.int64) * KIND.D
+        of_queries = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64) * KIND.D
+        of_contexts = rows_within(context[0], start + tl.arange(0, C), context[1]).to(tl.int64) * KIND.D
         s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, C, K, True, MAIN)
     else:
-        # Offsets in a block stay from item to item, and a mask is one comparison: both were a third of all instructions.
-        pitch = shown(run.sizes.pitch) * 16
-        block = run.S + (wide(context[0] + start) * pitch + column)
-        counts = tl.where(j < n_rows, context[1] - start, 0)
-        s = tl.load(block + (c[None, :] * pitch + j[:, None]), mask=c[None, :] < counts[:, None], other=0.0)
+        # No masks: they would take as many instructions again. What is not there is another's, finite too.
+        rows = tl.minimum(context[0] + start + tl.arange(0, C), shown(run.sizes.context_rows) - 1)
+        columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
+        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
     if KIND.NORMALIZE:
-        s = s * query_scales[:, None] * scales[None, :]
+        s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s
+
+
+@triton.jit
+def context_scales(run, context, start, KIND: tl.constexpr):
+    """What similarities of C contexts are multiplied by, 0 where there is none."""
+    c = start + tl.arange(0, KIND.C)
+    there = c < context[1]
+    if KIND.NORMALIZE:
+        _lengths, scales = row_lengths(run.contexts, rows_within(context[0], c, context[1]), there, KIND)
+        return scales
+    return there.to(tl.float32)
 
 
 @triton.jit
@@ -130,8 +139,8 @@ def item_sums(x, members, KIND: tl.constexpr):
 
 
 @triton.jit
-def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
-    """(n (N, C): similarities normalised along each item's queries, for each context; the norms (G, C)).
+def normalised(x, run, tile, context, start, KIND: tl.constexpr):
+    """(n (N, C): clipped similarities normalised along each item's queries, for each context; the norms (G, C)).
 
     Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
@@ -139,6 +148,7 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
     first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
+    context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
     statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.statistics_pitch)
     if not KIND.LISTED:
         statistics += first_item
@@ -170,35 +180,19 @@ def normalised(x, run, tile, context_rows, KIND: tl.constexpr):
 
 
 @triton.jit
-def context_similarities(run, tile, context, start, KIND: tl.constexpr):
-    """C contexts of an item, given by its first row and number of rows, from `start` on.
-
-    (Similarities s (N, C); their normalised n and norms (G, C); which of the contexts there are; their scales.)
-    """
-    c = start + tl.arange(0, KIND.C)
-    there = c < context[1]
-    rows = rows_within(context[0], c, context[1])
-    scales = there.to(tl.float32)
-    if KIND.NORMALIZE:
-        _lengths, scales = row_lengths(run.contexts, rows, there, KIND)
-    s = similarities(run, tile, context, start, scales, KIND)
-    n, norms = normalised(clip(s, run, KIND), run, tile, rows, KIND)
-    return s, n, norms, there, scales
-
-
-@triton.jit
-def context_weights(run, tile, context, start, shift, KIND: tl.constexpr):
-    """The same with weights p = exp(λn) (N, C), up to a factor that a query's contexts share, 0 where there is none.
+def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
+    """(p = exp(λn) (N, C), up to a factor that a query's contexts share, 0 where there is none; n; its norms).
 
     SHIFTED takes `shift`, the greatest logit, out. It can stay where |λn| is at most 20: exp(±20) squared keeps its
     digits.
     """
-    s, n, norms, there, scales = context_similarities(run, tile, context, start, KIND)
+    n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
     if KIND.SHIFTED:
         logits = (bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E
     else:
         logits = n * (run.numbers.lambda_softmax * LOG2_E)
-    return s, n, norms, tl.exp2(tl.where(there[None, :], logits, float("-inf"))), scales
+    there = start + tl.arange(0, KIND.C) < context[1]
+    return tl.exp2(tl.where(there[None, :], logits, float("-inf"))), n, norms
 
 
 @triton.jit
@@ -218,7 +212,8 @@ def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr
     if KIND.WIDE:
         for other in range(0, context[1], KIND.C):
             if other != start:
-                _s, _n, _norms, others, _scales = context_weights(run, tile, context, other, shift, KIND)
+                s = similarities(run, tile, context, other, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, other, shift, KIND)
                 block = tl.load(gram_cells(run.grams, item, run, other, start, KIND))
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

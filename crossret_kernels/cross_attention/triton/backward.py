@@ -21,12 +21,15 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_SQUARES,
     SHIFT,
     clip,
+    context_scales,
     context_weights,
     gram_cells,
     item_of,
     item_sums,
     norm_factors,
     query_tile,
+    rows_within,
+    similarities,
     weighted_grams,
     wide,
 )
@@ -304,9 +307,12 @@ def kept_rows(run, item, row, n_rows, plane, KIND: tl.constexpr):
 
 @triton.jit
 def kept_shift(run, item, row, n_rows, KIND: tl.constexpr):
-    """The greatest logits, (N,); zeros where they are not taken out."""
-    N: tl.constexpr = KIND.N
-    return kept_rows(run, item, row, n_rows, SHIFT, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
+    """The greatest logits, (N,), of rows that are not there another's; zeros where they are not taken out."""
+    rows = rows_within(row, tl.arange(0, KIND.N), n_rows)
+    if KIND.SHIFTED:
+        places = run.kept + SHIFT * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch)
+        return tl.load(places + rows)
+    return tl.zeros(rows.shape, tl.float32)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles"])
@@ -324,14 +330,16 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
         _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, _query_scales = tile
         g = clean(kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND))
         of_squares = bounded(-g * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
+        s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
             shift = kept_shift(run, item, row, n_rows, KIND)
-            _s, _n, _norms, p, scales = context_weights(run, tile, context, left, shift, KIND)
-            p = p * scales[None, :]
+            p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
+            p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
             if KIND.WIDE:
-                _s, _n, _norms, others, scales = context_weights(run, tile, context, right, shift, KIND)
-                others = others * scales[None, :]
+                s = similarities(run, tile, context, right, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, right, shift, KIND)
+                others = others * context_scales(run, context, right, KIND)[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
     tl.store(gram_cells(of_grams, item, run, left, right, KIND), sums)
 
@@ -353,7 +361,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     here = j < n_rows
     begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
-    for item in range(begin, end):
+    for item in tl.range(begin, end, num_stages=2):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND)
         filled = tl.max((g != 0).to(tl.int32)) > 0  # of a hardest-negative loss most have none
@@ -361,7 +369,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             query_row, query_count = item_of(run.queries, first_item)
             for other in range(0, query_count, N):
                 of_others = kept_rows(run, item, query_row + other, query_count - other, OF_RELEVANCES, KIND)
-                filled |= tl.max((of_others != 0).to(tl.int32)) > 0
+                filled |= (tl.max((of_others != 0).to(tl.int32)) > 0) & (n_rows > 0)
         spoilt = g * kept_rows(run, item, row, n_rows, OF_PRODUCTS, KIND)  # NaN of what is no number
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
@@ -369,17 +377,17 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         mean = clean(g) * kept_rows(run, item, row, n_rows, MEAN, KIND)
         shift = kept_shift(run, item, row, n_rows, KIND)
         slots = shown(run.sizes.context_slots) if KIND.LISTED else context[1]
+        stored = shown(run.sizes.query_slots) - column if KIND.LISTED else n_rows
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
-            gradients = tl.zeros((N, C), tl.float32)
             pull = tl.zeros((C,), tl.float32)
+            s = similarities(run, tile, context, start, KIND)  # as above
             if filled:
-                s, n, norms, p, scales = context_weights(run, tile, context, start, shift, KIND)
+                p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
-                of_weights = bounded(of_products[:, None] * s + of_squares[:, None] * weighted, MOST_GRADIENT)
-                of_logits = p * (of_weights - mean[:, None])
-                of_logits = bounded(run.numbers.lambda_softmax * of_logits, MOST_GRADIENT)
+                of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
+                of_logits = bounded(run.numbers.lambda_softmax * (p * (of_weights - mean[:, None])), MOST_GRADIENT)
                 x = clip(s, run, KIND)
                 gradients = of_logits
                 if KIND.NORM != "none":
@@ -398,14 +406,24 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     gradients = gradients * tl.where(s > 0, 1.0, run.numbers.slope)
                 gradients += spoilt[:, None] * p
                 if KIND.NORMALIZE:
-                    gradients = gradients * query_scales[:, None] * scales[None, :]
-                gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
-            if KIND.LAST:
-                stored = column + j < shown(run.sizes.query_slots) if KIND.LISTED else here
-                cells = context_rows[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
-                tl.store(out + cells, gradients.to(out.dtype.element_ty), mask=stored[:, None] & (c < slots)[None, :])
-            else:
+                    gradients = gradients * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
+                if KIND.LISTED:
+                    gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
+                if KIND.LAST:
+                    store_block(gradients, out, run, context[0] + start, slots - start, column, stored)
+            elif KIND.LAST:
+                store_block(tl.zeros((N, C), tl.float32), out, run, context[0] + start, slots - start, column, stored)
+            if not KIND.LAST:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
+
+
+@triton.jit
+def store_block(x, out, run, row, n_rows, column, n_columns):
+    """Stores (N, C) where S has its first rows, of contexts, and columns, of queries."""
+    j = tl.arange(0, x.shape[0])[:, None]
+    c = tl.arange(0, x.shape[1])[None, :]
+    cells = (row + c) * (shown(run.sizes.pitch) * 16) + column + j
+    tl.store(out + cells, x.to(out.dtype.element_ty), mask=c < tl.where(j < n_columns, n_rows, 0))
 
 
 @triton.jit

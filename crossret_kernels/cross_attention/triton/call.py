@@ -35,7 +35,7 @@ class Packed(NamedTuple):
         rows: (rows, D) without gaps, D rounded up to `STEP`; what was not finite is zero.
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
-        items: (items, 3) int32, first row, number of rows and, of contexts, whether one was not finite.
+        items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `forward.BROKEN`.
     """
 
     rows: Tensor

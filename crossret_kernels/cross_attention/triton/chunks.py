@@ -115,8 +115,8 @@ class Run:
         plane = aligned(rows * (1 if self.listed else n_queries)) if call.plan.long else 0
         sizes = Sizes(
             n_contexts, 1 if self.listed else n_queries, rows, pitch, plane, 0 if self.listed else columns,
-            aligned(columns * (1 if self.listed else n_contexts)), self.gram_blocks, tiles.start, abreast, call.plan.pieces,
-            call.plan.queries.longest, call.plan.contexts.longest,
+            aligned(columns * (1 if self.listed else n_contexts)), self.gram_blocks, tiles.start, abreast,
+            call.plan.pieces, call.plan.queries.longest, call.plan.contexts.longest,
         )  # fmt: skip
         self.sizes = sizes
         cells = 16 if fused else rows * pitch * PITCH

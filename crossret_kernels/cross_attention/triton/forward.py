@@ -16,13 +16,15 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_SQUARES,
     SHIFT,
     clip,
-    context_similarities,
+    context_scales,
     context_weights,
     gram_cells,
     item_of,
+    normalised,
     query_tile,
     row_lengths,
     rows_within,
+    similarities,
     weighted_grams,
     wide,
 )
@@ -39,7 +41,7 @@ TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 # off by some u √(D / v) ‖c‖² where v sums of D / v products are added up: ‖a‖² by that over τ, the cosine by half of
 # it, which the tolerance, 32 u at least, allows down to 1/16 at D = 1024 and v = 8.
 CANCELLED = tl.constexpr(0.125)
-BROKEN, MAY_CANCEL = tl.constexpr(1), tl.constexpr(2)  # of an item of contexts: a row not finite; attended vectors small
+BROKEN, MAY_CANCEL = tl.constexpr(1), tl.constexpr(2)  # what is told of an item of contexts beside its rows
 MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
 POOLED_CONTEXTS = tl.constexpr(16)  # items of contexts, and queries, that are pooled at a time
 POOLED_QUERIES = tl.constexpr(32)
@@ -88,7 +90,7 @@ def broken_item(side, first, count):
 def gram_matrices(run, KIND: tl.constexpr):
     """A block of an item's contexts' products with one another, (items, pitch, pitch) with zeros behind them.
 
-    Says of the item too whether one of its rows was not finite.
+    Says of the item too whether one of its rows was not finite, and whether vectors that attend to it may cancel.
     """
     MAIN: tl.constexpr = KIND.MAIN
     K: tl.constexpr = KIND.K
@@ -110,12 +112,12 @@ def gram_matrices(run, KIND: tl.constexpr):
     block = block * row_scales[:, None] * column_scales[None, :]
     tl.store(gram_cells(run.grams, item, run, row, column, KIND), block)
     if tl.program_id(1) == 0:
-        flags = broken_item(run.contexts, first, count)
+        broken = broken_item(run.contexts, first, count)
         # By Gershgorin's circles pᵀGp is at least 1 − opposed of Σp²‖c‖², as no p is negative.
         cosines = block * inverse(row_norms)[:, None] * inverse(column_norms)[None, :]
         opposed = tl.max(tl.sum(tl.where(r[:, None] != c[None, :], tl.maximum(-cosines, 0.0), 0.0), 1))
         may_cancel = (opposed > 0.99 - CANCELLED) | (shown(run.sizes.gram_blocks) > 1)
-        tl.store(run.contexts.items + 3 * item + 2, flags * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)
+        tl.store(run.contexts.items + 3 * item + 2, broken * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -174,10 +176,12 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     for d in range(0, KIND.D, K):
         attended = tl.zeros((N, K), tl.float32)
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-            _s, _n, _norms, p, scales = context_weights(run, tile, context, start, shift, KIND)
+            s = similarities(run, tile, context, start, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
+            p = p * context_scales(run, context, start, KIND)[None, :]
             c = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
             x = tl.load(run.contexts.rows + c.to(tl.int64)[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
-            attended = tl.dot(p * scales[None, :], x, attended, input_precision=KIND.FINE)
+            attended = tl.dot(p, x, attended, input_precision=KIND.FINE)
         q = tl.load(run.queries.rows + rows[:, None] * KIND.D + d + k[None, :]).to(tl.float32)
         products += tl.sum(attended * q, 1)
         squares += tl.sum(attended * attended, 1)
@@ -190,7 +194,9 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
     N: tl.constexpr = KIND.N
     greatest = tl.full((N,), float("-inf"), tl.float32)
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-        _s, n, _norms, there, _scales = context_similarities(run, tile, context, start, KIND)
+        x = clip(similarities(run, tile, context, start, KIND), run, KIND)
+        n, _norms = normalised(x, run, tile, context, start, KIND)
+        there = start + tl.arange(0, KIND.C) < context[1]
         logits = tl.where(there[None, :], bounded(n * run.numbers.lambda_softmax, MOST_LOGIT), float("-inf"))
         greatest = tl.maximum(greatest, tl.max(logits, 1))
     return greatest
@@ -210,7 +216,8 @@ def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
     orthogonal = tl.zeros((N,), tl.float32)
     may_cancel = tl.load(run.contexts.items + 3 * item + 2) >= MAY_CANCEL
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
-        s, _n, _norms, p, _scales = context_weights(run, tile, context, start, shift, KIND)
+        s = similarities(run, tile, context, start, KIND)
+        p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
         products += tl.sum(p * s, 1)
         totals += tl.sum(p, 1)
         squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
