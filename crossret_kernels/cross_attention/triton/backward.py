@@ -382,6 +382,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
             pull = tl.zeros((C,), tl.float32)
+            gradients = tl.zeros((N, C), tl.float32)
             s = similarities(run, tile, context, start, KIND)  # as above
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
@@ -409,11 +410,9 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     gradients = gradients * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
                 if KIND.LISTED:
                     gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
-                if KIND.LAST:
-                    store_block(gradients, out, run, context[0] + start, slots - start, column, stored)
-            elif KIND.LAST:
-                store_block(tl.zeros((N, C), tl.float32), out, run, context[0] + start, slots - start, column, stored)
-            if not KIND.LAST:
+            if KIND.LAST:
+                store_block(gradients, out, run, context[0] + start, slots - start, column, stored)
+            else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
 
 

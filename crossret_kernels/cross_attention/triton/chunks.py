@@ -130,7 +130,7 @@ class Run:
         self.key = call.key, contexts.rows.dtype
         self.context_blocks = -(-(call.plan.contexts.longest if self.listed else rows) // call.plan.block)
         self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
-        self.warps = 8 if call.plan.tile >= 64 else 4
+        self.warps = 8 if call.plan.tile > 64 else 4
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         if self.listed:
