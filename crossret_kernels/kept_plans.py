@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,7 +17,15 @@ KEPT_BYTES = 64 * 2**20  # of them together, on the device; the latest stays wha
 
 ALIGNED = 32  # int32: tables that begin at other addresses would have kernels compiled for them
 
-Plan = TypeVar("Plan")
+
+class Tables(Protocol):
+    """A plan: `tables` are all that the device has of it, as `on_device` brings them."""
+
+    @property
+    def tables(self) -> Sequence[Tensor]: ...
+
+
+Plan = TypeVar("Plan", bound=Tables)
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class _Entry:
         streams: those that have waited for it, and that its memory waits for.
     """
 
-    plan: object
+    plan: Tables
     nbytes: int
     ready: torch.cuda.Event | None
     streams: set[torch.cuda.Stream]
@@ -48,10 +55,10 @@ class _Kept:
         self._lock = Lock()
         self._latest: OrderedDict[tuple[object, ...], _Entry] = OrderedDict()
         self._last: _Entry | None = None  # of those the latest used
-        self._captured: dict[tuple[object, ...], object] = {}
+        self._captured: dict[tuple[object, ...], Tables] = {}
         self._bytes = 0  # of the latest
 
-    def get(self, key: tuple[object, ...], stream: torch.cuda.Stream | None) -> object | None:
+    def get(self, key: tuple[object, ...], stream: torch.cuda.Stream | None) -> Tables | None:
         """The plan for kernels on this stream, if there is one."""
         with self._lock:
             entry = self._latest.get(key)
@@ -67,13 +74,13 @@ class _Kept:
             elif stream not in entry.streams:
                 entry.streams.add(stream)
                 _wait(stream, entry.ready)
-                for table in _tables(entry.plan):
+                for table in entry.plan.tables:
                     table.record_stream(stream)
             return entry.plan
 
-    def put(self, key: tuple[object, ...], plan: object, stream: torch.cuda.Stream | None) -> None:
+    def put(self, key: tuple[object, ...], plan: Tables, stream: torch.cuda.Stream | None) -> None:
         """Keeps a plan that was made on this stream, in place of what another thread may have made meanwhile."""
-        nbytes = sum(table.nbytes for table in _tables(plan))
+        nbytes = sum(table.nbytes for table in plan.tables)
         entry = _Entry(plan, nbytes, *((None, set()) if stream is None else (_mark(stream), {stream})))
         with self._lock:
             if key in self._latest:
@@ -87,13 +94,6 @@ class _Kept:
         entry = self._latest.pop(key)
         self._bytes -= entry.nbytes
         return entry
-
-
-def _tables(plan: object) -> list[Tensor]:
-    """What a plan has on the device, those in tuples too."""
-    values = getattr(plan, "__dict__", {}).values()
-    every = [x for value in values for x in (value if isinstance(value, tuple) else (value,))]
-    return [x for x in every if isinstance(x, Tensor)]
 
 
 _kept = _Kept()
@@ -123,14 +123,14 @@ def kept_plan(kind: type[Plan], key: tuple[object, ...], device: torch.device, m
 
 def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
     """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths."""
-    starts = np.cumsum([0] + [-(-table.size // ALIGNED) * ALIGNED for table in tables])
-    joined = torch.empty(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
-    for start, table in zip(starts, tables, strict=False):
-        joined.numpy()[start : start + table.size] = table.ravel()
-    there = joined.to(device, non_blocking=True)
-    return tuple(
-        there[start : start + table.size].view(table.shape) for start, table in zip(starts, tables, strict=False)
-    )
+    sizes = [size for table in tables for size in (table.size, -table.size % ALIGNED)]
+    joined = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    numbers, start = joined.numpy(), 0
+    for table in tables:
+        numbers[start : start + table.size] = table.ravel()
+        start += table.size + -table.size % ALIGNED
+    parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
+    return tuple(part if table.ndim == 1 else part.view(table.shape) for part, table in zip(parts, tables, strict=True))
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -68,8 +68,10 @@ def define_scores(
             ]
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradients.plain, f"{name}_backward")
-    own = _eagerly(gradients, once, [0, *(1 + index for index in differentiable)], kernels[1])
+    grads, features = _picked([0, *(1 + index for index in differentiable)]), _picked(differentiable)
+    own = _eagerly(gradients, once, grads, _directly(gradients, grads, kernels[1]))
     function = _differentiable(operation.plain, own, len(operands), differentiable)
+    directly = _directly(operation, features, kernels[0])
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
@@ -77,7 +79,7 @@ def define_scores(
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation.default, device_type)
         _register_autocast(f"{name}.plain", operation.plain, device_type)
-    return _eagerly(operation, function, differentiable, kernels[0])
+    return _eagerly(operation, function, features, directly, _recorded(function, directly))
 
 
 def define_listed(name: str, options: str) -> Callable[..., Tensor]:
@@ -131,7 +133,9 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
             ]
     operation, gradient = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradient.plain, f"{name}_backward")
-    function = _loss_function(operation.plain, _eagerly(gradient, once, [0, 2], kernels[1]))
+    scores, grads = _picked([0]), _picked([0, 2])
+    directly = _directly(operation, scores, kernels[0])
+    function = _loss_function(directly, _eagerly(gradient, once, grads, _directly(gradient, grads, kernels[1])))
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
@@ -139,7 +143,7 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
 
     for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, keep)):
         torch.library.register_autograd(f"crossret::{registered}", rule.backward, setup_context=set_up, lib=_LIBRARY)
-    return _eagerly(operation, function, [0], kernels[0])
+    return _eagerly(operation, function, scores, directly)
 
 
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
@@ -164,7 +168,7 @@ def _implement(name: str, module: str, function: str) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any:
         run = implementation()
         features = arguments[0]
-        if not features.is_cuda:
+        if not features.is_cuda or features.get_device() == torch.cuda.current_device():
             return run(*arguments)
         with torch.cuda.device(features.device):  # Triton launches on the current device, whatever it is given
             return run(*arguments)
@@ -245,23 +249,16 @@ def needs_gradient(tensors: Sequence[Tensor]) -> bool:
 
 
 def _eagerly(
-    operation: Any, function: Any, differentiable: Sequence[int], kernel: Callable[..., Any] | None = None
+    operation: Any, function: Any, features: Callable[..., Any], directly: Callable[..., Any], recorded: Any = None
 ) -> Callable[..., Any]:
-    """The operation as Python calls it; `differentiable` arguments are tensors that may require gradients.
+    """The operation as Python calls it; `features` picks the arguments that may require gradients.
 
     The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
     several times a small score, so that the call is `function`, its equal as an autograd.Function, where gradients are
-    required, and goes past autograd where none is. Under torch.func's transforms it is `function` too: registered
-    autograd does not know those, and under forward-mode differentiation it would drop the derivative where the function
-    refuses. A kernel in Python is called as it is where the dispatcher has nothing to add: its way there and back takes
-    as long as all else that a small score costs the host.
+    required, and goes past autograd, `directly`, where none is. Under torch.func's transforms it is `function` too:
+    registered autograd does not know those, and under forward-mode differentiation it would drop the derivative where
+    the function refuses. Elsewhere `recorded`, as `_recorded` makes it, costs less than `function`.
     """
-    features = (
-        itemgetter(*differentiable) if len(differentiable) > 1 else lambda arguments: [arguments[differentiable[0]]]
-    )
-    # torch.ops asks for overrides of every argument, which costs as much as a small score; the dispatcher goes through
-    # subclasses and modes that have none of these all the same.
-    plain, plainly = operation.plain, partial(_C._dispatch_call_boxed, operation.plain._handle)
 
     def call(*arguments: Any) -> Any:
         if is_compiling():
@@ -270,13 +267,35 @@ def _eagerly(
             return function.apply(*arguments)
         given = features(arguments)
         if needs_gradient(given):
-            autocast = torch.is_autocast_enabled(given[0].device.type)
-            return operation.default(*arguments) if autocast else function.apply(*arguments)
+            if torch.is_autocast_enabled(given[0].device.type):
+                return operation.default(*arguments)
+            return function.apply(*arguments) if recorded is None else recorded.apply(*given, arguments)
+        return directly(*arguments)
+
+    return call
+
+
+def _directly(operation: Any, features: Callable[..., Any], kernel: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The operation past autograd.
+
+    A kernel in Python is called as it is where the dispatcher has nothing to add: its way there and back takes as long
+    as all else that a small score costs the host. torch.ops asks for overrides of every argument, which costs as much;
+    the dispatcher goes through subclasses and modes that have none of these all the same.
+    """
+    plain, plainly = operation.plain, partial(_C._dispatch_call_boxed, operation.plain._handle)
+
+    def call(*arguments: Any) -> Any:
+        given = features(arguments)
         if kernel is not None and _nothing_dispatches(given):
             return kernel(*arguments)
         return plain(*arguments) if _C._has_torch_function(given) else plainly(*arguments)
 
     return call
+
+
+def _picked(indices: Sequence[int]) -> Callable[..., Any]:
+    """What takes these of some arguments."""
+    return itemgetter(*indices) if len(indices) > 1 else lambda arguments: [arguments[indices[0]]]
 
 
 def _nothing_dispatches(tensors: Sequence[Tensor]) -> bool:
@@ -309,21 +328,46 @@ def _differentiable(
             ctx.options = inputs[tensors:]
 
         @staticmethod
-        def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
-            needed = [ctx.needs_input_grad[index] for index in differentiable]
+        def made(ctx: Any, grad_scores: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
+            """Those of the differentiable arguments."""
             made = gradients(grad_scores, *ctx.saved_tensors, *ctx.options, *needed)
-            grads: list[Tensor | None] = [None] * (tensors + len(ctx.options))
-            for index, gradient, wanted in zip(differentiable, made, needed, strict=True):
-                grads[index] = gradient if wanted else None
-            return tuple(grads)
+            return [gradient if wanted else None for gradient, wanted in zip(made, needed, strict=True)]
+
+        @staticmethod
+        def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
+            made = Scores.made(ctx, grad_scores, [ctx.needs_input_grad[index] for index in differentiable])
+            by_index = dict(zip(differentiable, made, strict=True))
+            return tuple(by_index.get(index) for index in range(tensors + len(ctx.options)))
 
     return Scores
+
+
+def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
+    """What `_differentiable` makes, of its differentiable arguments alone and, in one more, of all.
+
+    It is of the older kind: torch binds a newer one's arguments by inspection, and looks at each of them several times,
+    which costs as much as a small score.
+    """
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Tensor:
+            arguments = given[-1]
+            scores: Tensor = directly(*arguments)
+            function.setup_context(ctx, arguments, scores)
+            return scores
+
+        @staticmethod
+        def backward(ctx: Any, grad_scores: Tensor) -> tuple[Tensor | None, ...]:
+            return (*function.made(ctx, grad_scores, ctx.needs_input_grad[:-1]), None)
+
+    return Recorded
 
 
 def _loss_function(plain: Callable[..., Any], gradient: Callable[..., Tensor]) -> Any:
     """A plain loss with its gradient as an autograd.Function, which returns the loss alone.
 
-    It is of the older kind, as torch binds a newer one's arguments by inspection, which costs as much as a small loss.
+    It is of the older kind, as `_recorded` makes them.
     """
 
     class Loss(torch.autograd.Function):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,39 +35,72 @@ class Geometry(NamedTuple):
     n_rows: int
 
 
-class HostSide:
-    """A side's features, and the integers that tell its lengths on the host.
+class Rows(NamedTuple):
+    """Where a side's rows lie.
 
     Attributes:
-        features: as the caller has them, rows contiguous: padded (n, L, D) or packed (rows, D).
-        packed, masked: whether they are packed; whether a mask tells which rows there are.
         item_stride, row_stride: elements between items, 0 where packed, and between rows.
         unit: elements of 16 bytes where every row begins at a multiple of them, so that they are read at once; else 1.
         aligned: whether they begin at a multiple of 16 bytes.
         far: whether hidden strides take more than 32 bits.
-        count: items.
-        key: what tells sides of other lengths apart.
     """
 
-    def __init__(self, values: Tensor, offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> None:
+    item_stride: int
+    row_stride: int
+    unit: int
+    aligned: bool
+    far: bool
+
+
+class HostSide(NamedTuple):
+    """A side's features, rows contiguous, and the integers that tell its lengths on the host.
+
+    Attributes:
+        features: as the caller has them: padded (n, L, D) or packed (rows, D).
+        integers: of packed ones the offsets (n + 1,); of padded ones lengths (n,), a mask (n, L), or None.
+    """
+
+    features: Tensor
+    integers: Tensor | None
+
+    @classmethod
+    def of(cls, values: Tensor, offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> HostSide:
         """From what operations take; integers are waited for where they are on the device."""
-        strides = values.stride()
-        if strides[-1] != 1 or min(strides) < 0:
-            values = values.contiguous()
-            strides = values.stride()
-        self.features = values
-        self.packed, self.masked = offsets is not None, mask is not None
-        self.item_stride, self.row_stride = (0, strides[0]) if self.packed else (strides[0], strides[1])
-        step = 16 // values.element_size()
-        self.far = max(self.item_stride, self.row_stride) >= 2**30 - 2
-        self.aligned = values.data_ptr() % 16 == 0
-        apart = self.item_stride % step or self.row_stride % step or not self.aligned
-        self.unit = 1 if apart or self.far else step
-        integers = offsets if self.packed else mask if self.masked else lengths
-        self._given: NDArray[Any] | None = None if integers is None else integers.cpu().numpy()
-        self.count = values.shape[0] if not self.packed or self._given is None else len(self._given) - 1
-        given = None if self._given is None else self._given.tobytes()
-        self.key = self.count, values.shape[-2], self.packed, self.masked, given
+        integers = offsets if offsets is not None else lengths if lengths is not None else mask
+        values = values if values.stride(-1) == 1 else values.contiguous()
+        return cls(values, None if integers is None else integers.cpu())
+
+    @property
+    def key(self) -> Hashable:
+        """What tells sides apart whose rows lie elsewhere or are others."""
+        features, integers = self
+        given = None if integers is None else (integers.dtype, integers.numpy().tobytes())
+        return features.shape, features.stride(), features.data_ptr() % 16, given
+
+    @property
+    def packed(self) -> bool:
+        return self.features.dim() == 2
+
+    @property
+    def masked(self) -> bool:
+        return self.integers is not None and self.integers.dtype is torch.bool
+
+    @property
+    def n_items(self) -> int:
+        """Of items."""
+        return self.features.shape[0] if not self.packed or self.integers is None else self.integers.shape[0] - 1
+
+    @property
+    def aligned(self) -> bool:
+        """Whether features begin at a multiple of 16 bytes."""
+        return self.features.data_ptr() % 16 == 0
+
+    def rows(self) -> Rows:
+        """Where they lie."""
+        strides = self.features.stride()
+        item, row = (0, strides[0]) if self.packed else strides[:2]
+        step, aligned, far = 16 // self.features.element_size(), self.aligned, max(item, row) >= 2**30 - 2
+        return Rows(item, row, step if aligned and not (far or item % step or row % step) else 1, aligned, far)
 
     def geometry(self, may_be_empty: bool) -> Geometry:
         """How the items follow one another.
@@ -75,10 +111,11 @@ class HostSide:
             ValueError: an item is empty that must not be, or has rows that are not there.
             UnsupportedByBackend: more rows than tables can name.
         """
-        most, given, places = self.features.shape[-2], self._given, None
-        if given is None:
-            counts = np.full(self.count, most, np.int64)
-        elif self.packed:
+        most, count, places = self.features.shape[-2], self.n_items, None
+        if self.integers is None:
+            return _even(count, most, may_be_empty)
+        given = self.integers.numpy()
+        if self.packed:
             counts = np.diff(given)
             if given[0] != 0 or given[-1] != most:
                 raise ValueError(f"offsets reach from {given[0]} to {given[-1]}, but there are {most} rows")
@@ -87,17 +124,27 @@ class HostSide:
             places = np.nonzero(given)[1].astype(np.int32)
         else:
             counts = given
-        least = 0 if may_be_empty else 1
-        shortest, longest = (int(counts.min()), int(counts.max())) if self.count else (least, 0)
-        if shortest < least or longest > most:
-            wrong = int(np.flatnonzero((counts < least) | (counts > most))[0])
-            raise ValueError(f"item {wrong} has length {counts[wrong]}, it must lie in {least}..{most}")
-        starts = np.zeros(self.count + 1, np.int64)
-        counts.cumsum(out=starts[1:])
-        n_rows = int(starts[-1])
-        if n_rows >= MOST_ROWS:
-            raise UnsupportedByBackend(
-                f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, these are "
-                f"{n_rows}"
-            )
-        return Geometry(counts.astype(np.int32), starts.astype(np.int32), places, longest, n_rows)
+        return _following(counts, places, most, may_be_empty)
+
+
+@lru_cache(16)
+def _even(count: int, length: int, may_be_empty: bool) -> Geometry:
+    return _following(np.full(count, length, np.int64), None, length, may_be_empty)
+
+
+def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empty: bool) -> Geometry:
+    """Of items that have so many rows, checked."""
+    least = 0 if may_be_empty else 1
+    shortest, longest = (int(np.minimum.reduce(counts)), int(np.maximum.reduce(counts))) if len(counts) else (least, 0)
+    if shortest < least or longest > most:
+        wrong = int(np.flatnonzero((counts < least) | (counts > most))[0])
+        raise ValueError(f"item {wrong} has length {counts[wrong]}, it must lie in {least}..{most}")
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.add.accumulate(counts, out=starts[1:])
+    n_rows = int(starts[-1])
+    if n_rows >= MOST_ROWS:
+        raise UnsupportedByBackend(
+            f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, these are "
+            f"{n_rows}"
+        )
+    return Geometry(counts.astype(np.int32), starts.astype(np.int32), places, longest, n_rows)

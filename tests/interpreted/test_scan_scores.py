@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 
-from crossret_kernels import scan_scores, scan_topk
+from crossret_kernels import kept_plans, scan_scores, scan_topk
 from crossret_kernels.cross_attention.triton import backward, call, chunks, forward
 from tests.kernels.strategies import (
     FEW_ITEMS,
@@ -41,6 +41,7 @@ USUAL = {"TILE": call.TILE, "BLOCK": call.BLOCK}
 def sizes(**values: int) -> Iterator[None]:
     """Tiles, blocks and workspaces of these sizes, wherever they are looked up."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_plans, "_kept", kept_plans._Kept())  # none of other sizes
         for name, value in values.items():
             owners = [module for module in (call, chunks, backward) if hasattr(module, name)]
             assert owners, name

@@ -133,13 +133,6 @@ def test_tables_are_brought_together() -> None:
         assert (ours.storage_offset() * 4) % 16 == 0
 
 
-@dataclass
-class Table:
-    """A plan of nothing else."""
-
-    table: torch.Tensor
-
-
 class Interrupting:
     """A part of a key at which threads take turns: between looking a plan up and what follows, too."""
 
@@ -156,8 +149,8 @@ def test_threads_share_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def calls(seed: int) -> None:
         for index in np.random.default_rng(seed).integers(5, size=200):
-            plan = kept_plans.kept_plan(Table, (option, index), CPU, lambda of=index: Table(torch.tensor(of)))
-            assert plan.table == index
+            plan = kept_plans.kept_plan(Plan, (option, index), CPU, lambda of=index: Plan(of, (torch.tensor(of),)))
+            assert plan.number == index
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(calls, range(4)))

@@ -12,8 +12,8 @@ from crossret_kernels import UnsupportedByBackend
 
 pytest.importorskip("triton")
 
-from crossret_kernels.maxsim.triton.call import Call, Given, Shape
-from crossret_kernels.triton_sides import MOST_ROWS
+from crossret_kernels.maxsim.triton.call import Call, Shape
+from crossret_kernels.triton_sides import MOST_ROWS, HostSide
 
 WORDS = torch.zeros(3, 4, 8)
 
@@ -27,7 +27,7 @@ def test_rows_are_where_strides_say() -> None:
     wide = torch.randn(3, 7, 8)
     views = {"even": wide, "cut": wide[:, 1:5, 2:6], "repeated": wide[:1].expand(4, -1, -1)}
     for name, values in views.items():
-        shape = Shape.of(Given.of(values, None, None, None), may_be_empty=False)
+        shape = Shape.of(HostSide.of(values, None, None, None), may_be_empty=False)
         per_item, item_stride, row_stride = shape.strides
         rows = torch.arange(shape.n_rows)
         begins = rows // per_item * item_stride + rows % per_item * row_stride
@@ -40,7 +40,7 @@ def test_rows_are_where_strides_say() -> None:
 def test_rows_are_counted_in_32_bits() -> None:
     values = torch.zeros(1, 1, 1).expand(2, MOST_ROWS // 2, 1)
     with pytest.raises(UnsupportedByBackend, match=f"rows of a side, padding included, these are {MOST_ROWS}"):
-        Shape.of(Given.of(values, None, torch.ones(2, dtype=torch.int64), None), may_be_empty=False)
+        Shape.of(HostSide.of(values, None, torch.ones(2, dtype=torch.int64), None), may_be_empty=False)
 
 
 def test_plans_are_made_once_for_every_set_of_lengths() -> None:

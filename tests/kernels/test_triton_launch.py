@@ -16,7 +16,7 @@ from crossret_kernels.triton_sides import MOST_ROWS, HostSide
 
 def side(values: torch.Tensor, **integers: Any) -> HostSide:
     given = {name: None if value is None else torch.as_tensor(value) for name, value in integers.items()}
-    return HostSide(values, *(given.get(name) for name in ("offsets", "lengths", "mask")))
+    return HostSide.of(values, *(given.get(name) for name in ("offsets", "lengths", "mask")))
 
 
 def test_rows_are_where_strides_say() -> None:
@@ -25,11 +25,12 @@ def test_rows_are_where_strides_say() -> None:
     for name, values in views.items():
         of = side(values)
         n, longest, _ = values.shape
-        begins = torch.arange(n)[:, None] * of.item_stride + torch.arange(longest) * of.row_stride
+        rows = of.rows()
+        begins = torch.arange(n)[:, None] * rows.item_stride + torch.arange(longest) * rows.row_stride
         storage = torch.empty(0).set_(of.features.untyped_storage())
         assert torch.equal(storage[begins + of.features.storage_offset()], values[..., 0]), name
-        assert (of.unit == 4) == (name in ("even", "repeated")), name  # the others' rows begin anywhere
-        assert not of.far
+        assert (rows.unit == 4) == (name in ("even", "repeated")), name  # the others' rows begin anywhere
+        assert not rows.far
 
 
 def test_geometry_of_every_layout() -> None:

@@ -33,15 +33,14 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Source, row_offsets
+from crossret_kernels.cross_attention.triton.call import Call, Packed, Plan, Source, replaced, row_offsets
 from crossret_kernels.cross_attention.triton.chunks import (
+    FEATURES,
     LISTED_BYTES,
     Run,
-    dense_run,
+    items_of,
     listed_runs,
     multiply,
-    pack_contexts,
-    pack_queries,
     parts_of,
 )
 from crossret_kernels.cross_attention.triton.forward import (
@@ -62,7 +61,6 @@ MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
 LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
 SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32, where pairs are listed
-FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divides D
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -71,29 +69,27 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     grad_scores = arguments[0].float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    sides = (call.contexts, call.queries)[:: 1 - 2 * call.context_column]
+    order = 1 - 2 * call.plan.context_column  # from images and captions to contexts and queries, and back
     outs = [
-        side.features.new_zeros(side.features.shape if wanted else 0)
-        for side, wanted in zip(sides, needed, strict=True)
+        features.new_zeros(features.shape if wanted else 0)
+        for features, wanted in zip(call.sides, needed[::order], strict=True)
     ]
-    if grad_scores.numel() and call.filled and any(needed):
-        of_contexts, of_queries = (
-            out if wanted else None
-            for out, wanted in list(zip(outs, needed, strict=True))[:: 1 - 2 * call.context_column]
-        )
+    if 0 not in call.shape and call.plan.filled and any(needed):
+        of_contexts, of_queries = (out if wanted else None for out, wanted in zip(outs, needed[::order], strict=True))
         add = _add_of_all_pairs if call.pairs is None else _add_of_listed_pairs
         add(call, grad_scores, of_contexts, of_queries)
-    return outs[0], outs[1]
+    of_images, of_captions = outs[::order]
+    return of_images, of_captions
 
 
-def _packed_dtype(call: Call) -> torch.dtype:
+def _packed_dtype(plan: Plan) -> torch.dtype:
     """Of rows and similarities' gradients; float16 has too little room for those."""
-    return torch.bfloat16 if call.dtype == torch.bfloat16 else torch.float32
+    return torch.bfloat16 if plan.dtype == torch.bfloat16 else torch.float32
 
 
-def _apart(call: Call) -> bool:
+def _apart(plan: Plan) -> bool:
     """Whether gradients of similarities cannot take their place: narrower ones, or where blocks need one another."""
-    return call.plan.wide or _packed_dtype(call) != torch.float32
+    return plan.wide or _packed_dtype(plan) != torch.float32
 
 
 class Sums:
@@ -101,21 +97,21 @@ class Sums:
 
     Attributes:
         packed: its rows.
+        first: item.
         bounds: first item, or tile of queries, and the one behind the last.
         own: what each row of queries gets of itself, negative; unused zeros of contexts.
         total: the sums (rows, D), of listed pairs (pairs, slots, D); None while there are none.
     """
 
-    def __init__(self, packed: Packed, bounds: tuple[int, int]) -> None:
-        self.packed = packed
-        self.bounds = bounds
-        self.own = torch.zeros(packed.rows.size(0), device=packed.rows.device)
+    def __init__(self, packed: Packed, bounds: tuple[int, int] = (0, 0), first: int = 0) -> None:
+        self.packed, self.bounds, self.first = packed, bounds, first
+        self.own = torch.zeros(packed.norms.size(0), device=packed.norms.device)
         self.total: Tensor | None = None
 
     @classmethod
-    def of(cls, call: Call, of_contexts: bool, bounds: tuple[int, int]) -> Sums:
-        pack = pack_contexts if of_contexts else pack_queries
-        return cls(pack(call, bounds, _packed_dtype(call)), bounds)
+    def of(cls, call: Call, own: int, bounds: tuple[int, int]) -> Sums:
+        items = items_of(call.plan, bounds) if own else bounds
+        return cls(call.pack(own, items, _packed_dtype(call.plan)), bounds, items[0])
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
         """Adds a product."""
@@ -127,7 +123,7 @@ class Sums:
 
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
     """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
-    parts = parts_of(call, _apart(call))
+    parts = call.plan.kept(parts_of, _apart(call.plan))
     together = min(len(parts.contexts), len(parts.queries)) == 2
     if not together and of_contexts is not None and of_queries is not None:
         _add_of_all_pairs(call, grad_scores, of_contexts, None)
@@ -135,21 +131,22 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
         return
     by_contexts = len(parts.contexts) > 2 if together else of_contexts is not None
     outer, inner = (list(pairwise(bounds)) for bounds in (parts if by_contexts else parts[::-1]))
+    own_side, other_side = (0, 1) if by_contexts else (1, 0)
     others = None
     for bounds in outer:
-        own = Sums.of(call, by_contexts, bounds)
+        own = Sums.of(call, own_side, bounds)
         for other_bounds in inner:
             if others is None or len(inner) > 1:
                 others = None
-                others = Sums.of(call, not by_contexts, other_bounds)
+                others = Sums.of(call, other_side, other_bounds)
             contexts, queries = (own, others) if by_contexts else (others, own)
-            run = dense_run(call, contexts.packed, queries.packed, contexts.bounds, queries.bounds)
+            run = Run(call, contexts.packed, queries.packed, contexts.bounds, queries.bounds)
             _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
             del run, contexts, queries  # whose memory the next ones take
-        _store(call, by_contexts, own, of_contexts if by_contexts else of_queries)
+        _store(call, own_side, own, of_contexts if by_contexts else of_queries)
         del own
     if others is not None:
-        _store(call, not by_contexts, others, of_queries if by_contexts else of_contexts)
+        _store(call, other_side, others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -158,13 +155,12 @@ def _add_of_listed_pairs(
     """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
     outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > SUM_BYTES else out.float()
             for out in (of_contexts, of_queries)]  # fmt: skip
-    for run in listed_runs(call, _packed_dtype(call), LISTED_BYTES // 2):
-        assert call.pairs is not None
-        sums = [Sums(side, (0, 0)) for side in (run.contexts, run.queries)]
+    for run in listed_runs(call, _packed_dtype(call.plan), LISTED_BYTES // 2):
+        sums = [Sums(side) for side in (run.contexts, run.queries)]
         _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-        for of_side, out, is_context in zip(sums, outs, (True, False), strict=True):
+        for side, (of_side, out) in enumerate(zip(sums, outs, strict=True)):
             if out is not None:
-                _store_listed(call, run, is_context, of_side, out)
+                _store_listed(call, run, side, of_side, out)
         del run, sums, of_side
     for out, summed in zip((of_contexts, of_queries), outs, strict=True):
         if out is not None and summed is not None and summed is not out:
@@ -173,66 +169,56 @@ def _add_of_listed_pairs(
 
 def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
     """A run's part of the gradients."""
-    call, inputs, kind = run.call, run.inputs, run.kind
+    plan, inputs, layout = run.call.plan, run.inputs, run.layout
+    kind, key = layout.kind, layout.key
     attend_to(run, save=True)
+    strides = run.score_strides(grad_scores)
     launch(
-        relevance_gradients, (run.n_queries, 1, 1), (inputs, grad_scores, queries.own, run.score_strides(grad_scores)),
-        kind, run.key, warps=1,
-    )  # fmt: skip
+        relevance_gradients, (layout.n_queries, 1, 1), (inputs, grad_scores, queries.own, strides), kind, key, warps=1
+    )
     of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
     if contexts is not None:
-        launch(
-            gram_gradients, (run.n_contexts, run.gram_blocks**2, 1), (inputs, of_grams, run.n_tiles), kind, run.key,
-            warps=8 if kind.C > 32 else 4,
-        )  # fmt: skip
-    out = torch.empty(inputs.S.shape, dtype=_packed_dtype(call), device=call.device) if _apart(call) else inputs.S
-    pieces = call.plan.pieces if run.listed else run.n_tiles
-    pulls = torch.empty(run.sizes.context_rows * pieces if call.plan.long else 16, device=call.device)
-    for last in (False, True) if call.plan.long else (True,):
-        launch(
-            similarity_gradients, run.grid, (inputs, out, pulls, pieces), kind._replace(LAST=last), run.key, run.warps
-        )
+        warps = 8 if kind.C > 32 else 4
+        launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
+    out = inputs.S
+    if _apart(plan):
+        out = torch.empty(out.shape, dtype=_packed_dtype(plan), device=out.device)
+    pulls = torch.empty(layout.pulls, device=out.device)
+    for last in (False, True) if plan.long else (True,):
+        arguments = inputs, out, pulls, layout.pieces
+        launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
     if of_queries:
         queries.add(of_similarities.mT, run.rows_of(run.contexts))
     if contexts is not None:
         total = contexts.add(of_similarities, run.rows_of(run.queries))
-        launch(
-            add_gram_products, (run.n_contexts, run.gram_blocks, call.dim // FEATURES.value), (inputs, of_grams, total),
-            kind, run.key,
-        )  # fmt: skip
+        launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
 
 
-def _store(call: Call, of_contexts: bool, sums: Sums, out: Tensor | None) -> None:
+def _store(call: Call, own: int, sums: Sums, out: Tensor | None) -> None:
     """A part's sums as gradients, where its rows lie."""
-    if out is None:
-        return
-    assert sums.total is not None
-    first = sums.bounds[0] if of_contexts else call.plan.tile_items[sums.bounds[0]]
-    _copy(call, of_contexts, store_gradients, (), sums, out, first)
+    if out is not None:
+        _copy(call, own, store_gradients, (), sums, out)
 
 
-def _store_listed(call: Call, run: Run, of_contexts: bool, sums: Sums, out: Tensor) -> None:
+def _store_listed(call: Call, run: Run, own: int, sums: Sums, out: Tensor) -> None:
     """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
     assert call.pairs is not None
-    column = call.context_column if of_contexts else 1 - call.context_column
-    pairs = call.pairs[run.first_context : run.first_context + run.n_contexts, column]
+    first, column = run.layout.first_context, call.plan.packings[own].column
+    pairs = call.pairs[first : first + run.layout.n_contexts, column]
     items, order = pairs.sort(stable=True)
     ends = torch.searchsorted(items, items, right=True)
-    _copy(call, of_contexts, add_listed_gradients, (items, order, ends), sums, out, 0)
+    _copy(call, own, add_listed_gradients, (items, order, ends), sums, out)
 
 
-def _copy(
-    call: Call, of_contexts: bool, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor, first: int
-) -> None:
-    own = 0 if of_contexts else 1
-    side, longest = (call.contexts, call.queries)[own], (call.plan.contexts, call.plan.queries)[own].longest
-    source = Source(*map(hidden, (0 if side.packed else out.stride(0), out.stride(-2), first, longest, 0)))
-    kind, packed = call.row_kind(side)._replace(UNIT=1), sums.packed
+def _copy(call: Call, own: int, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor) -> None:
+    packing, longest = call.plan.packings[own], (call.plan.contexts, call.plan.queries)[own].longest
+    kind, packed, strides = packing.kind, sums.packed, out.stride()
+    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], sums.first, longest, 0)))
     launch(
         kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
-        (call.plan.starts[own], call.plan.places[own], *order, packed, sums.total, sums.own, out, source), kind,
-        (call.key, packed.rows.dtype, out.dtype, out.stride(0) >= 2**30 - 2),
+        (packing.starts, packing.places, *order, packed, sums.total, sums.own, out, source), replaced(kind, UNIT=1),
+        (call.plan.key, packed.rows.dtype, out.dtype, strides[0] >= 2**30 - 2),
     )  # fmt: skip
 
 

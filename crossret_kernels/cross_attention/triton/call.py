@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.checks import checked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.triton_launch import hidden, launch, precisions
@@ -26,6 +28,9 @@ LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in f
 MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
 PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
 STEP = tl.constexpr(64)  # rows are packed to a multiple of it, so that products take no masks
+MOST_MADE = 64  # things that a plan keeps: of listed pairs every number of them has its own
+
+Made = TypeVar("Made")
 
 
 class Packed(NamedTuple):
@@ -129,39 +134,105 @@ class Source(NamedTuple):
     column: int
 
 
-class Plan:
-    """What the lengths of both sides come to, on the host and on the device.
+class Packing(NamedTuple):
+    """How rows of a side are packed, and gradients brought back to where they lie.
 
     Attributes:
-        contexts, queries: how their items follow one another.
+        kind: of kernels that do.
+        strides: of items and rows, counted in UNIT.
+        starts: (items + 1,) int32, where rows begin among all of their side.
+        places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
+        column: of pairs.
+        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
+    """
+
+    kind: RowKind
+    strides: tuple[int, int]
+    starts: Tensor
+    places: Tensor
+    column: int
+    key: Hashable
+
+
+class Plan:
+    """What the lengths, layouts and options of a call come to, on the host and on the device.
+
+    Attributes:
+        options: of the scores; `numbers` what kernels take of them.
+        listed: whether pairs are.
+        context_column: of a pair.
+        contexts, queries: the attended and the attending side, how their items follow one another.
+        shape: of the scores of all pairs.
+        filled: whether both sides have a row at all.
+        dtype, dim: of the features; D of packed rows.
+        precisions: of products of features, and of those after them.
         tile, block: rows of queries in a tile, contexts in a block.
         long, wide: whether queries' items take several tiles, contexts' several blocks.
         most_items: places for items of queries in a tile.
         pieces: tiles that an item of queries takes at most.
         tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
-        starts: of contexts and of queries, (items + 1,) int32, where their rows begin among all of their side.
-        places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
         tiles: (tiles + 1, 2) int32, tile_rows and tile_items.
+        packings: of contexts and queries.
+        tables: all that the device has of it.
+        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
     """
 
-    def __init__(self, contexts: HostSide, queries: HostSide, most: int, listed: bool, may_be_empty: bool) -> None:
-        self.contexts, self.queries = contexts.geometry(may_be_empty), queries.geometry(may_be_empty)
+    def __init__(
+        self, images: HostSide, captions: HostSide, listed: bool, precise: tuple[str, str], empty: float | None,
+        *options: Any,
+    ) -> None:  # fmt: skip
+        self.options = checked(CrossAttentionOptions, *options)
+        self.numbers = Numbers(
+            self.options.clip_slope, self.options.lambda_softmax, self.options.lambda_lse, float(empty or 0.0)
+        )
+        self.listed, self.precisions = listed, precise
+        self.context_column = 0 if self.options.direction == "t2i" else 1
+        self.shape = images.n_items, captions.n_items
+        sides = (images, captions)[:: 1 - 2 * self.context_column]
+        self.contexts, self.queries = (side.geometry(empty is not None) for side in sides)
+        self.filled = self.contexts.n_rows > 0 and self.queries.n_rows > 0
+        features = images.features
+        device, self.dtype = features.device, features.dtype
+        self.dim = -(-features.shape[-1] // STEP.value) * STEP.value
+        self.key = device, self.dtype
+
+        most = TILE // 2 if precise[0] == "ieee" and TILE > LEAST else TILE
         rows = self.queries.longest if listed else self.queries.n_rows
         self.tile, self.block = min(most, power_above(rows)), min(BLOCK, power_above(self.contexts.longest))
         self.long, self.wide = self.queries.longest > self.tile, self.contexts.longest > self.block
-        shortest = LEAST if listed or self.long else -(-self.tile * queries.count // max(self.queries.n_rows, 1))
+        n_queries = len(self.queries.lengths)
+        shortest = LEAST if listed or self.long else -(-self.tile * n_queries // max(self.queries.n_rows, 1))
         self.most_items = min(MOST_ITEMS, power_above(shortest))
         self.pieces = max(1, -(-self.queries.longest // self.tile))
         self.tile_rows, self.tile_items = tiles_of(self.queries, self.tile, self.most_items)
+
         tables = [self.contexts.starts, self.queries.starts, np.array([self.tile_rows, self.tile_items], np.int32).T]
         tables += [side.places for side in (self.contexts, self.queries) if side.places is not None]
-        of_contexts, of_queries, self.tiles, *rest = on_device(contexts.features.device, *tables)
-        self.starts = of_contexts, of_queries
-        places = iter(rest)
-        self.places = tuple(
-            starts if side.places is None else next(places)
-            for side, starts in zip((self.contexts, self.queries), self.starts, strict=True)
+        self.tables = on_device(device, *tables)
+        of_contexts, of_queries, self.tiles, *places = self.tables
+        self.packings = (
+            self._packing(sides[0], of_contexts, places[0] if sides[0].masked else of_contexts, self.context_column),
+            self._packing(sides[1], of_queries, places[-1] if sides[1].masked else of_queries, 1 - self.context_column),
         )
+        self._made: dict[Hashable, Any] = {}
+
+    def _packing(self, side: HostSide, starts: Tensor, places: Tensor, column: int) -> Packing:
+        rows, width = side.rows(), power_above(self.dim)
+        kind = RowKind(
+            side.packed, side.masked, self.listed, self.options.normalize, rows.unit, side.features.shape[-1], self.dim,
+            width, max(1, PACKED_ELEMENTS // width),
+        )  # fmt: skip
+        strides = rows.item_stride // rows.unit, rows.row_stride // rows.unit
+        return Packing(kind, strides, starts, places, column, (self.key, rows.far, rows.aligned))
+
+    def kept(self, make: Callable[..., Made], *key: Hashable) -> Made:
+        """What `make` makes of the plan and the key, made once; it is on the host alone."""
+        found: Made | None = self._made.get((make, key))
+        if found is None:
+            if len(self._made) >= MOST_MADE:
+                self._made.clear()
+            found = self._made[make, key] = make(self, *key)
+        return found
 
 
 def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]]:
@@ -183,90 +254,74 @@ def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]
     return [every[item] for item in items], items
 
 
-@lru_cache(64)
-def options_of(*options: Any) -> CrossAttentionOptions:
-    """Checked once for many calls."""
-    return CrossAttentionOptions(*options)
+def kind_of(plan: Plan, packed: torch.dtype, fused: bool) -> Kind:
+    """What kernels of pairs are compiled for, with rows packed in this dtype."""
+    options, (main, fine) = plan.options, plan.precisions
+    free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
+    step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
+    return Kind(
+        options.clips, options.norm, not free, options.normalize, options.pooling, plan.listed, plan.long, plan.wide,
+        fused, False, False, False, plan.most_items, plan.dim, plan.tile, plan.block, step, main, fine,
+    )  # fmt: skip
+
+
+# Of a named tuple's fields others are seldom new.
+replaced = lru_cache(256)(lambda kind, **fields: kind._replace(**fields))
+
+
+class Part:
+    """A part of a side, as it is packed: items, or of listed pairs their items.
+
+    Attributes:
+        count, n_rows: items, and rows packed, at least 1: of nothing but empty items one is read.
+        filled: whether there are rows at all.
+        grid, source, key: of the kernel.
+    """
+
+    def __init__(self, plan: Plan, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> None:
+        side, packing = (plan.contexts, plan.queries)[own], plan.packings[own]
+        first, last = bounds
+        n_rows = (last - first) * side.longest if plan.listed else int(side.starts[last] - side.starts[first])
+        self.count, self.n_rows, self.filled = last - first, max(n_rows, 1), n_rows > 0
+        self.grid = self.count, max(1, -(-side.longest // packing.kind.ROWS)), 1
+        self.source = Source(*map(hidden, (*packing.strides, first, side.longest, packing.column)))
+        self.key = packing.key, dtype
 
 
 class Call:
-    """One call, its sides as contexts and queries.
+    """One call: its plan, and what calls of one plan differ in.
 
     Attributes:
-        contexts, queries: the attended and the attending side.
+        plan: of lengths, layouts and options.
+        sides: features of contexts and queries.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
-        options: of the scores; `numbers` what kernels take of them.
-        context_column: of a pair.
-        plan: of the sides' lengths.
         shape: of the scores.
-        filled: whether both sides have a row at all.
-        dim: D of packed rows.
-        precisions: of products of features, and of those after them.
-        key: what compiled kernels depend on beside `Kind` and the packed rows' dtype.
     """
 
     def __init__(self, *arguments: Any) -> None:
         """From what the operation `crossret::scan_scores_triton` takes."""
-        images, captions = HostSide(*arguments[:4]), HostSide(*arguments[4:8])
-        pairs, empty = arguments[8:10]
-        self.options = options = options_of(*arguments[10:17])
-        self.numbers = Numbers(options.clip_slope, options.lambda_softmax, options.lambda_lse, float(empty or 0.0))
-        self.context_column = 0 if options.direction == "t2i" else 1
-        contexts, queries = (images, captions) if self.context_column == 0 else (captions, images)
-        self.contexts, self.queries = contexts, queries
-        self.pairs: Tensor | None = None if pairs is None else pairs.contiguous()
-        self.shape = (images.count, captions.count) if pairs is None else (pairs.size(0),)
-        self.device, self.dtype = contexts.features.device, contexts.features.dtype
-        self.dim = -(-contexts.features.shape[-1] // STEP.value) * STEP.value
-        self.key = self.device, self.dtype
-        listed, may_be_empty = pairs is not None, empty is not None
-        self.precisions = precisions(self.dtype)
-        most = TILE // 2 if self.precisions[0] == "ieee" and TILE > LEAST else TILE
-        key = self.device, listed, may_be_empty, most, BLOCK, contexts.key, queries.key
-        self.plan = kept_plan(Plan, key, self.device, lambda: Plan(contexts, queries, most, listed, may_be_empty))
+        images, captions = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8])
+        pairs, options = arguments[8], arguments[9:]
+        self.device, dtype = images.features.device, images.features.dtype
+        listed, precise = pairs is not None, precisions(dtype)
+        key = self.device, dtype, precise, listed, options, images.key, captions.key
+        plan = kept_plan(Plan, key, self.device, lambda: Plan(images, captions, listed, precise, *options))
+        self.plan = plan
+        self.pairs: Tensor | None = pairs.contiguous() if listed else None
+        self.sides = (images.features, captions.features)[:: 1 - 2 * plan.context_column]
+        self.shape = (pairs.size(0),) if listed else plan.shape
 
-        self.filled = self.plan.contexts.n_rows > 0 and self.plan.queries.n_rows > 0
-
-    def kind_of(self, packed: torch.dtype, fused: bool) -> Kind:
-        """What kernels of pairs are compiled for, with rows packed in this dtype."""
-        options, plan = self.options, self.plan
-        main, fine = self.precisions
-        free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
-        step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
-        return Kind(
-            options.clips, options.norm, not free, options.normalize, options.pooling, self.pairs is not None,
-            plan.long, plan.wide, fused, False, False, False, plan.most_items, self.dim, plan.tile, plan.block, step,
-            main, fine,
-        )  # fmt: skip
-
-    def row_kind(self, side: HostSide) -> RowKind:
-        """What kernels that copy rows of a side to where they are packed, or back, are compiled for."""
-        width = power_above(self.dim)
-        return RowKind(
-            side.packed, side.masked, self.pairs is not None, self.options.normalize, side.unit,
-            side.features.shape[-1], self.dim, width, max(1, PACKED_ELEMENTS // width),
-        )  # fmt: skip
-
-    def pack(self, of_contexts: bool, first: int, count: int, n_rows: int, dtype: torch.dtype) -> Packed:
-        """A run of `count` items from `first` on, of listed pairs their items, as `n_rows` rows of this dtype."""
-        own = 0 if of_contexts else 1
-        side, longest = ((self.contexts, self.queries)[own], (self.plan.contexts, self.plan.queries)[own].longest)
-        starts, device = self.plan.starts[own], self.device
-        empty = torch.empty if n_rows else torch.zeros  # of nothing but empty items one row is read
-        rows = empty(max(n_rows, 1), self.dim, dtype=dtype, device=device)
-        norms = empty(max(n_rows, 1), dtype=torch.float32, device=device)
-        powers = torch.empty_like(norms) if self.options.normalize else norms
-        packed = Packed(rows, norms, powers, torch.empty(count, 3, dtype=torch.int32, device=device))
-        column = self.context_column if of_contexts else 1 - self.context_column
-        kind = self.row_kind(side)
-        strides = side.item_stride // kind.UNIT, side.row_stride // kind.UNIT
-        source = Source(*map(hidden, (*strides, first, longest, column)))
-        pairs = starts if self.pairs is None else self.pairs
-        launch(
-            pack_rows, (count, max(1, -(-longest // kind.ROWS)), 1),
-            (side.features, starts, self.plan.places[own], pairs, packed, source), kind,
-            (self.key, dtype, side.far, side.aligned),
-        )  # fmt: skip
+    def pack(self, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> Packed:
+        """Items of contexts (0) or queries (1), or the items of listed pairs, as rows of this dtype."""
+        part, packing, device = self.plan.kept(Part, own, bounds, dtype), self.plan.packings[own], self.device
+        empty = torch.empty if part.filled else torch.zeros
+        rows = empty(part.n_rows, self.plan.dim, dtype=dtype, device=device)
+        norms = empty(part.n_rows, dtype=torch.float32, device=device)
+        powers = torch.empty_like(norms) if packing.kind.NORMALIZE else norms
+        packed = Packed(rows, norms, powers, torch.empty(part.count, 3, dtype=torch.int32, device=device))
+        pairs = packing.starts if self.pairs is None else self.pairs
+        arguments = self.sides[own], packing.starts, packing.places, pairs, packed, part.source
+        launch(pack_rows, part.grid, arguments, packing.kind, part.key)
         return packed
 
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, aligned
-from crossret_kernels.triton_launch import all_hidden, hidden
+from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
+from crossret_kernels.triton_launch import hidden
 
 CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
@@ -25,6 +26,7 @@ FUSED_CELLS = 2**20
 CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
 PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 PITCH = 16  # rows of S begin at multiples of it
+FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divides D
 
 
 class Sizes(NamedTuple):
@@ -84,73 +86,100 @@ class Inputs(NamedTuple):
     numbers: Numbers
 
 
-class Run:
-    """Some items of contexts against some tiles of queries, or some listed pairs, and the workspace for them.
+class Layout:
+    """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
 
     Attributes:
-        call: it belongs to.
         first_context, first_query: items, among all of their side; of listed pairs the first pair.
         n_contexts, n_queries, n_tiles: how many there are.
-        sizes: of the run.
+        pieces: columns of what long queries' tiles leave, `pulls` numbers of it.
+        sizes: of the run, as kernels have them.
+        room: numbers of each part of the workspace, as `Run` has them.
+        shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
+        kind, key: what its kernels are compiled for.
+        of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
+            of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
+        warps: of the last.
+    """
+
+    def __init__(
+        self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype, fusable: bool
+    ) -> None:
+        listed, slots = plan.listed, (plan.contexts.longest, plan.queries.longest)
+        items = own if listed else items_of(plan, tiles)
+        self.first_context, self.first_query = own[0], items[0]
+        self.n_contexts, self.n_queries = n_contexts, n_queries = own[1] - own[0], items[1] - items[0]
+        self.n_tiles = n_contexts * plan.pieces if listed else tiles[1] - tiles[0]
+        rows, columns = (plan.kept(Part, side, bounds, dtype).n_rows for side, bounds in enumerate((own, items)))
+        whole = n_contexts == len(plan.contexts.lengths) and n_queries == len(plan.queries.lengths)
+        fused = fusable and whole and rows * columns <= FUSED_CELLS and not (listed or plan.long or plan.wide)
+        pitch = -(-(slots[1] if listed else columns) // PITCH)
+        gram_pitch = gram_pitch_of(plan)
+        abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * self.n_tiles // PROGRAMS))
+        met_queries, met_contexts = (1, 1) if listed else (n_queries, n_contexts)
+        plane, kept_plane = aligned(rows * met_queries) if plan.long else 0, aligned(columns * met_contexts)
+        sizes = (
+            n_contexts, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane, gram_pitch // plan.block,
+            0 if listed else tiles[0], abreast, plan.pieces, slots[1], slots[0],
+        )  # fmt: skip
+        self.sizes = Sizes(*map(hidden, sizes))
+        row = pitch * PITCH
+        self.room = (
+            16 if fused else rows * row, n_contexts * gram_pitch**2, 2 * plane or 16, PLANES * kept_plane,
+            aligned(self.n_tiles * met_contexts),
+        )  # fmt: skip
+        self.shape = (n_contexts, *slots) if listed else (rows, columns)
+        self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
+        self.pieces = plan.pieces if listed else self.n_tiles
+        self.pulls = rows * self.pieces if plan.long else 16
+        self.kind, self.key = kind_of(plan, dtype, fused), (plan.key, dtype)
+        blocks = gram_pitch // plan.block
+        self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.dim // FEATURES.value)
+        self.of_statistics = n_queries, -(-(slots[0] if listed else rows) // plan.block), 1
+        self.grid = self.n_tiles, 1 if listed else -(-n_contexts // abreast), 1
+        self.warps = 8 if plan.tile > 64 else 4
+
+
+class Run:
+    """A run with its memory.
+
+    Attributes:
+        call, layout: it belongs to, and is made by.
+        contexts, queries: its packed rows.
         inputs: of its kernels. S has room for the products of all rows, (rows of contexts, pitch); grams for the
             contexts', (items, pitch, pitch); statistics for those of long queries, (2, rows of contexts, items); kept
             for planes of values of every item of contexts and row of queries; cancelled for whether
             attended vectors do, of every item of contexts and tile of queries.
-        kind, key: what its kernels are compiled for.
-        grid, warps: of kernels that have a program for every tile of queries.
     """
 
     def __init__(
-        self, call: Call, contexts: Packed, queries: Packed, first: tuple[int, int], tiles: range, fused: bool = False
-    ) -> None:
-        n_contexts, n_queries = contexts.items.size(0), queries.items.size(0)
-        rows, columns = contexts.rows.size(0), queries.rows.size(0)
+        self, call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int],
+        fusable: bool = False,
+    ) -> None:  # fmt: skip
+        plan = call.plan
         self.call, self.contexts, self.queries = call, contexts, queries
-        self.first_context, self.first_query = first
-        self.n_contexts, self.n_queries, self.n_tiles = n_contexts, n_queries, len(tiles)
-        self.listed = call.pairs is not None
-        pitch = -(-(call.plan.queries.longest if self.listed else columns) // PITCH)
-        self.gram_blocks = gram_pitch_of(call) // call.plan.block
-        abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * len(tiles) // PROGRAMS))
-        plane = aligned(rows * (1 if self.listed else n_queries)) if call.plan.long else 0
-        sizes = Sizes(
-            n_contexts, 1 if self.listed else n_queries, rows, pitch, plane, 0 if self.listed else columns,
-            aligned(columns * (1 if self.listed else n_contexts)), self.gram_blocks, tiles.start, abreast,
-            call.plan.pieces, call.plan.queries.longest, call.plan.contexts.longest,
-        )  # fmt: skip
-        self.sizes = sizes
-        cells = 16 if fused else rows * pitch * PITCH
-        statistics = 2 * sizes.plane if call.plan.long else 16
-        met = aligned(len(tiles) * (1 if self.listed else n_contexts))
-        parts = cells, n_contexts * gram_pitch_of(call) ** 2, statistics, PLANES * sizes.kept_plane, met
-        S, grams, norms, kept, cancelled = torch.split_with_sizes(torch.empty(sum(parts), device=call.device), parts)
-        own = all_hidden(sizes)
-        self.inputs = Inputs(S, call.plan.tiles, contexts, queries, grams, norms, kept, cancelled, own, call.numbers)
-        self.kind = call.kind_of(contexts.rows.dtype, fused)
-        self.key = call.key, contexts.rows.dtype
-        self.context_blocks = -(-(call.plan.contexts.longest if self.listed else rows) // call.plan.block)
-        self.grid = len(tiles), 1 if self.listed else -(-n_contexts // abreast), 1
-        self.warps = 8 if call.plan.tile > 64 else 4
+        self.layout = layout = plan.kept(Layout, own, tiles, contexts.rows.dtype, fusable)
+        workspace = torch.empty(sum(layout.room), device=call.device)
+        S, grams, statistics, kept, cancelled = torch.split_with_sizes(workspace, layout.room)
+        self.inputs = Inputs(
+            S, plan.tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, plan.numbers
+        )
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
-        if self.listed:
-            return ScoreStrides(*map(hidden, (self.first_context, 0, 0, scores.stride(0), 0)))
-        column = self.call.context_column
-        strides = scores.stride(column), scores.stride(1 - column)
-        return ScoreStrides(*map(hidden, (0, self.first_context, self.first_query, *strides)))
+        layout, strides = self.layout, scores.stride()
+        if self.call.pairs is not None:
+            return ScoreStrides(*map(hidden, (layout.first_context, 0, 0, strides[0], 0)))
+        column = self.call.plan.context_column
+        first = layout.first_context, layout.first_query
+        return ScoreStrides(*map(hidden, (0, *first, strides[column], strides[1 - column])))
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
-        rows = cells.view(-1, self.sizes.pitch * PITCH)
-        if self.listed:
-            return rows.view(self.n_contexts, self.call.plan.contexts.longest, -1)[
-                :, :, : self.call.plan.queries.longest
-            ]
-        return rows[:, : self.queries.rows.size(0)]
+        return cells.as_strided(self.layout.shape, self.layout.strides)
 
     def rows_of(self, side: Packed) -> Tensor:
         """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
-        return side.rows.view(self.n_contexts, -1, self.call.dim) if self.listed else side.rows
+        return side.rows if self.call.pairs is None else side.rows.view(self.layout.n_contexts, -1, side.rows.size(1))
 
     def multiply(self) -> None:
         """S = C Qᵀ."""
@@ -168,9 +197,14 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
         product(left, right, torch.float32, out=out)
 
 
-def gram_pitch_of(call: Call) -> int:
+def gram_pitch_of(plan: Plan) -> int:
     """Rows of a Gram matrix: whole blocks, which take no masks."""
-    return -(-max(call.plan.contexts.longest, 1) // call.plan.block) * call.plan.block
+    return -(-max(plan.contexts.longest, 1) // plan.block) * plan.block
+
+
+def items_of(plan: Plan, tiles: tuple[int, int]) -> tuple[int, int]:
+    """Bounds of the items of queries of a part of the tiles: pieces of one item are never parted."""
+    return plan.tile_items[tiles[0]], plan.tile_items[tiles[1]]
 
 
 class Parts(NamedTuple):
@@ -180,17 +214,17 @@ class Parts(NamedTuple):
     queries: list[int]
 
 
-def parts_of(call: Call, apart: bool) -> Parts:
+def parts_of(plan: Plan, apart: bool) -> Parts:
     """Both sides in parts that fit; `apart` says that gradients of similarities do not take their place."""
-    plan, contexts, queries = call.plan, call.plan.contexts, call.plan.queries
+    contexts, queries = plan.contexts, plan.queries
     most_cells = CELL_BYTES // (8 if apart else 4)
     if plan.long:  # statistics of every item of queries, and sums of every tile
         most_cells = most_cells * queries.n_rows // (queries.n_rows + 2 * len(queries.lengths) + len(plan.tile_rows))
-    most_rows = max(1, ROW_BYTES // (4 * call.dim))
+    most_rows = max(1, ROW_BYTES // (4 * plan.dim))
     weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
     most_contexts = max(1, min(most_rows, most_cells // most_queries))
-    most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(call) ** 2))
+    most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(plan) ** 2))
     if weights <= most_contexts and len(contexts.lengths) <= most_items:
         bounds = [0, len(contexts.lengths)]
     else:
@@ -198,7 +232,7 @@ def parts_of(call: Call, apart: bool) -> Parts:
         bounds = parted(ends.tolist(), most_contexts, most_items)
     if queries.n_rows <= most_queries:
         return Parts(bounds, [0, len(plan.tile_rows) - 1])
-    if not call.plan.long:
+    if not plan.long:
         return Parts(bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows)))
     items = parted(queries.starts.tolist(), most_queries, len(queries.lengths))  # whose pieces stay together
     return Parts(bounds, [bisect_left(plan.tile_items, item) for item in items])
@@ -214,55 +248,31 @@ def parted(ends: list[int], most: int, most_items: int) -> list[int]:
     return bounds
 
 
-def runs_of(call: Call, fusable: bool = True) -> Iterator[Run]:
+def runs_of(call: Call) -> Iterator[Run]:
     """All runs of a call's forward pass, contexts packed once and queries once for each part of those."""
+    plan, dtype = call.plan, call.plan.dtype
     if call.pairs is not None:
-        yield from listed_runs(call, call.dtype, LISTED_BYTES)
+        yield from listed_runs(call, dtype, LISTED_BYTES)
         return
-    parts = parts_of(call, apart=False)
-    single = len(parts.contexts) == len(parts.queries) == 2
-    cells = call.plan.contexts.n_rows * call.plan.queries.n_rows
-    fused = fusable and single and cells <= FUSED_CELLS and not (call.plan.long or call.plan.wide)
+    parts = plan.kept(parts_of, False)
     queries = None
     for own in pairwise(parts.contexts):
-        contexts = pack_contexts(call, own, call.dtype)
+        contexts = call.pack(0, own, dtype)
         for tiles in pairwise(parts.queries):
             if queries is None or len(parts.queries) > 2:
-                queries = pack_queries(call, tiles, call.dtype)
-            yield dense_run(call, contexts, queries, own, tiles, fused)
-
-
-def pack_contexts(call: Call, own: tuple[int, int], dtype: torch.dtype) -> Packed:
-    """A part of the contexts' items."""
-    starts = call.plan.contexts.starts
-    return call.pack(True, own[0], own[1] - own[0], int(starts[own[1]] - starts[own[0]]), dtype)
-
-
-def pack_queries(call: Call, tiles: tuple[int, int], dtype: torch.dtype) -> Packed:
-    """The queries' items of a part of the tiles."""
-    first, last = (call.plan.tile_items[tile] for tile in tiles)  # pieces of one item are never parted
-    starts = call.plan.queries.starts
-    return call.pack(False, first, last - first, int(starts[last] - starts[first]), dtype)
-
-
-def dense_run(
-    call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int], fused: bool = False
-) -> Run:
-    """The run of all pairs of these parts."""
-    return Run(call, contexts, queries, (own[0], call.plan.tile_items[tiles[0]]), range(*tiles), fused)
+                queries = call.pack(1, items_of(plan, tiles), dtype)
+            yield Run(call, contexts, queries, own, tiles, fusable=True)
 
 
 def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
-    rows = call.plan.contexts.longest, call.plan.queries.longest
+    plan, n_pairs = call.plan, call.pairs.size(0)
+    rows = plan.contexts.longest, plan.queries.longest
     cells = rows[0] * -(-rows[1] // PITCH) * PITCH
-    of_pair = sum(rows) * (call.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch_of(call) ** 2 + PLANES * rows[1])
+    of_pair = sum(rows) * (plan.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch_of(plan) ** 2 + PLANES * rows[1])
     most = max(1, most_bytes // of_pair)
-    for first in range(0, call.pairs.size(0), most):
-        count = min(most, call.pairs.size(0) - first)
-        yield Run(  # held by nothing here, so that its memory is free for the next
-            call, call.pack(True, first, count, count * rows[0], dtype),
-            call.pack(False, first, count, count * rows[1], dtype),
-            (first, first), range(count * call.plan.pieces),
-        )  # fmt: skip
+    for first in range(0, n_pairs, most):
+        own = first, min(first + most, n_pairs)
+        # Held by nothing here, so that its memory is free for the next.
+        yield Run(call, call.pack(0, own, dtype), call.pack(1, own, dtype), own, (0, 0))

@@ -28,7 +28,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import STEP, Call
+from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
 from crossret_kernels.cross_attention.triton.chunks import Run, runs_of
 from crossret_kernels.triton_launch import launch
 from crossret_kernels.triton_tiles import bounded, inverse, product, shown
@@ -51,28 +51,28 @@ def scores(*arguments: Any) -> Tensor:
     """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
     call = Call(*arguments)
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
-    if not call.filled:
-        return out.fill_(call.numbers.empty_score)
-    if out.numel():
+    if not call.plan.filled:
+        return out.fill_(call.plan.numbers.empty_score)
+    if 0 not in call.shape:
         for run in runs_of(call):
             attend_to(run, save=False)
-            blocks = 1 if run.listed else -(-run.n_contexts // POOLED_CONTEXTS.value)
-            launch(
-                pool, (run.n_queries, blocks, 1), (run.inputs, out, run.score_strides(out)), run.kind, run.key, warps=1
-            )
+            layout = run.layout
+            grid = layout.n_queries, 1 if call.pairs is not None else -(-layout.n_contexts // POOLED_CONTEXTS.value), 1
+            launch(pool, grid, (run.inputs, out, run.score_strides(out)), layout.kind, layout.key, warps=1)
             del run  # whose memory the next one takes
     return out
 
 
 def attend_to(run: Run, save: bool) -> None:
     """Similarities, Gram matrices and relevances of a run and, to be saved, what gradients are made of."""
-    launch(gram_matrices, (run.n_contexts, run.gram_blocks**2, 1), (run.inputs,), run.kind, run.key)
-    if not run.kind.FUSED:
+    layout, kind, arguments = run.layout, run.layout.kind, (run.inputs,)
+    launch(gram_matrices, layout.of_grams, arguments, kind, layout.key)
+    if not kind.FUSED:
         run.multiply()
-    if run.kind.LONG:
-        launch(query_statistics, (run.n_queries, run.context_blocks, 1), (run.inputs,), run.kind, run.key)
+    if kind.LONG:
+        launch(query_statistics, layout.of_statistics, arguments, kind, layout.key)
     for mend in (False, True):
-        launch(attend, run.grid, (run.inputs,), run.kind._replace(SAVE=save, MEND=mend), run.key, run.warps)
+        launch(attend, layout.grid, arguments, replaced(kind, SAVE=save, MEND=mend), layout.key, layout.warps)
 
 
 @triton.jit

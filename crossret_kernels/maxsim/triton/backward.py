@@ -191,7 +191,9 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     plan = call.plan(index=True, gradients=True) if grad_scores.numel() and any(wanted) else None
     if plan is None:
         outs = [
-            torch.zeros_like(side.values, memory_format=torch.contiguous_format) if needed else side.values.new_empty(0)
+            torch.zeros_like(side.features, memory_format=torch.contiguous_format)
+            if needed
+            else side.features.new_empty(0)
             for side, needed in zip((call.contexts, call.queries), wanted, strict=True)
         ]
         return call.in_order(*outs)
@@ -204,7 +206,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     ]
     _add_all(call, plan, sides, grad_scores, wanted, outs)
     contexts, queries = (
-        _unpacked(out, rows, given.values) if needed else out
+        _unpacked(out, rows, given.features) if needed else out
         for out, rows, given, needed in zip(
             outs, (plan.contexts, plan.queries), (call.contexts, call.queries), wanted, strict=True
         )

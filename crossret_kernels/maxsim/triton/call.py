@@ -179,34 +179,6 @@ class Plan:
     launches: dict[Hashable, Any]
 
 
-class Given(NamedTuple):
-    """A side as operations take it, rows contiguous, integers on the host."""
-
-    values: Tensor
-    offsets: Tensor | None
-    lengths: Tensor | None
-    mask: Tensor | None
-
-    @classmethod
-    def of(cls, values: Tensor, offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Given:
-        if values.stride(-1) != 1:
-            values = values.contiguous()
-        if offsets is not None:
-            return cls(values, offsets.cpu(), None, None)
-        return cls(values, None, None if lengths is None else lengths.cpu(), None if mask is None else mask.cpu())
-
-    @property
-    def n_items(self) -> int:
-        return self.values.size(0) if self.offsets is None else self.offsets.size(0) - 1
-
-    @property
-    def key(self) -> Hashable:
-        values, offsets, lengths, mask = self
-        integers = offsets if offsets is not None else lengths if lengths is not None else mask
-        layout = values.shape, values.stride(), values.data_ptr() % 16
-        return layout if integers is None else (*layout, mask is None, integers.numpy().tobytes())
-
-
 class Shape(NamedTuple):
     """A side's items on the host: where they lie for kernels, what they really have, and what stands in for none."""
 
@@ -220,20 +192,19 @@ class Shape(NamedTuple):
     unit: int  # elements of 16 bytes where every row begins at a multiple of them; else 1
 
     @classmethod
-    def of(cls, given: Given, may_be_empty: bool) -> Shape:
+    def of(cls, side: HostSide, may_be_empty: bool) -> Shape:
         """Raises what `HostSide.geometry` does, and UnsupportedByBackend where padding makes rows too many."""
-        values, offsets, _, mask = given
-        host = HostSide(*given).geometry(may_be_empty)
+        values, host = side.features, side.geometry(may_be_empty)
         counts = host.lengths.astype(np.int64)
         firsts = host.starts[:-1].astype(np.int64)
         n_rows, row = values.size(0), values.stride(0)
         kept, strides = None, (1, row, row)
-        aligned = values.data_ptr() % 16 == 0
-        if offsets is None:
+        aligned = side.aligned
+        if not side.packed:
             n, longest, dim = values.shape
             padded = np.arange(n) * longest
             n_rows, item, row = n * longest, values.stride(0), values.stride(1)
-            if mask is not None:
+            if side.masked:
                 assert host.places is not None
                 kept, n_rows, strides = np.repeat(padded, counts) + host.places, host.n_rows, (1, dim, dim)
                 aligned = True
@@ -267,8 +238,8 @@ class Call:
         empty_score: of pairs of an item without rows; None where there are no such.
     """
 
-    contexts: Given
-    queries: Given
+    contexts: HostSide
+    queries: HostSide
     pairs: Tensor | None
     context_column: int
     pooling: str
@@ -280,7 +251,7 @@ class Call:
         cls, arguments: tuple[Any, ...], empty_score: float | None, direction: str, pooling: str, normalize: bool
     ) -> Call:
         """From the tensors that the operations take first."""
-        images, captions, pairs = Given.of(*arguments[:4]), Given.of(*arguments[4:8]), arguments[8]
+        images, captions, pairs = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8]), arguments[8]
         pairs = None if pairs is None else pairs.contiguous()
         if direction == "t2i":
             return cls(images, captions, pairs, 0, pooling, normalize, empty_score)
@@ -288,7 +259,7 @@ class Call:
 
     @property
     def device(self) -> torch.device:
-        return self.contexts.values.device
+        return self.contexts.features.device
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -303,7 +274,7 @@ class Call:
 
     def plan(self, index: bool, gradients: bool = False) -> Plan | None:
         """For scores or, with `index`, for places; None where a side has no rows at all."""
-        values = self.contexts.values
+        values = self.contexts.features
         precision = precisions(values.dtype)[0]
         key = (
             index, gradients, values.device, values.dtype, precision, self.context_column, self.pooling, self.normalize,
@@ -316,8 +287,8 @@ class Call:
     def sides(self, plan: Plan) -> tuple[Side, Side]:
         """Contexts and queries."""
         return (
-            self._side(self.contexts.values, plan.contexts, plan, plan.kind.GAPS),
-            self._side(self.queries.values, plan.queries, plan, plan.kind.QUERY_GAPS),
+            self._side(self.contexts.features, plan.contexts, plan, plan.kind.GAPS),
+            self._side(self.queries.features, plan.queries, plan, plan.kind.QUERY_GAPS),
         )
 
     def _side(self, values: Tensor, rows: Rows, plan: Plan, gaps: bool) -> Side:
@@ -388,7 +359,7 @@ class Call:
         of_queries = self._rows(queries, brought, unit, borders[1], sizes[1])
         valid = Valid(*brought) if gradients else Valid(*[of_queries.lengths] * 3)
         far = tuple(max(side.strides) // unit >= 2**30 - 2 for side in (contexts, queries))
-        key = (self.device, self.contexts.values.dtype, contexts.aligned, queries.aligned, far)
+        key = (self.device, self.contexts.features.dtype, contexts.aligned, queries.aligned, far)
         plan = Plan(
             of_contexts, of_queries, kind, warps, tiles, n_tiles, groups_there, bits, window, valid, key, {}
         )  # fmt: skip
@@ -409,7 +380,7 @@ class Call:
         self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
     ) -> tuple[Kind, bool, int]:
         """The tile, whether each item of queries has its own, and warps: what a thread keeps is to fit it."""
-        dtype, dim, listed = self.contexts.values.dtype, self.contexts.values.size(-1), self.pairs is not None
+        dtype, dim, listed = self.contexts.features.dtype, self.contexts.features.size(-1), self.pairs is not None
         longest, n_rows = queries.host.longest, int(queries.layout.lengths.sum())
         by_items = listed or longest > LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.

@@ -101,9 +101,9 @@ def in_masks_places(out: Tensor, call: Call, plan: Plan) -> Tensor:
     if plan.contexts.kept is not None:
         firsts = call.of_pairs(plan.contexts.firsts, of_contexts=True)
         rows = plan.contexts.kept[(out + firsts[..., None]).clamp(max=len(plan.contexts.kept) - 1)]
-        out = torch.where(out < 0, -1, rows.long() % call.contexts.values.size(1))
-    if call.queries.mask is not None:
-        mask = call.queries.mask.to(out.device)
+        out = torch.where(out < 0, -1, rows.long() % call.contexts.features.size(1))
+    if call.queries.masked and call.queries.integers is not None:
+        mask = call.queries.integers.to(out.device)
         ranks = call.of_pairs(torch.where(mask, mask.cumsum(1) - 1, -1), of_contexts=False).expand(*out.shape[:-1], -1)
         out = out.gather(-1, ranks.clamp(min=0)).masked_fill_(ranks < 0, -1)
     return out
