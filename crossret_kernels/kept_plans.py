@@ -130,7 +130,7 @@ def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]
         numbers[start : start + table.size] = table.ravel()
         start += table.size + -table.size % ALIGNED
     parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
-    return tuple(part if table.ndim == 1 else part.view(table.shape) for part, table in zip(parts, tables, strict=True))
+    return tuple([x if table.ndim == 1 else x.view(table.shape) for x, table in zip(parts, tables, strict=True)])
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

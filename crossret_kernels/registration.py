@@ -69,7 +69,7 @@ def define_scores(
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     grads, features = _picked([0, *(1 + index for index in differentiable)]), _picked(differentiable)
-    own = _eagerly(gradients, once, grads, _directly(gradients, grads, kernels[1]))
+    own = _eagerly(gradients, grads, _directly(gradients, grads, kernels[1]), once.apply, once.apply)
     function = _differentiable(operation.plain, own, len(operands), differentiable)
     directly = _directly(operation, features, kernels[0])
     for registered, rule in ((f"{name}_backward", once), (name, function)):
@@ -79,7 +79,7 @@ def define_scores(
     for device_type in ("cpu", "cuda"):
         _register_autocast(name, operation.default, device_type)
         _register_autocast(f"{name}.plain", operation.plain, device_type)
-    return _eagerly(operation, function, features, directly, _recorded(function, directly))
+    return _eagerly(operation, features, directly, _applied(_recorded(function, directly), features), function.apply)
 
 
 def define_listed(name: str, options: str) -> Callable[..., Tensor]:
@@ -135,15 +135,14 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     once = _differentiable_once(gradient.plain, f"{name}_backward")
     scores, grads = _picked([0]), _picked([0, 2])
     directly = _directly(operation, scores, kernels[0])
-    function = _loss_function(directly, _eagerly(gradient, once, grads, _directly(gradient, grads, kernels[1])))
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        function.keep(ctx, inputs, output[1])
-
-    for registered, rule, set_up in ((f"{name}_backward", once, once.setup_context), (name, function, keep)):
-        torch.library.register_autograd(f"crossret::{registered}", rule.backward, setup_context=set_up, lib=_LIBRARY)
-    return _eagerly(operation, function, scores, directly)
+    own = _eagerly(gradient, grads, _directly(gradient, grads, kernels[1]), once.apply, once.apply)
+    function, recorded = _loss_functions(directly, own)
+    for registered, rule in ((f"{name}_backward", once), (name, function)):
+        torch.library.register_autograd(
+            f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
+        )
+    record = _applied(recorded, scores)
+    return _eagerly(operation, scores, directly, record, record)  # of which torch.func says that it takes no such
 
 
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
@@ -249,27 +248,27 @@ def needs_gradient(tensors: Sequence[Tensor]) -> bool:
 
 
 def _eagerly(
-    operation: Any, function: Any, features: Callable[..., Any], directly: Callable[..., Any], recorded: Any = None
-) -> Callable[..., Any]:
+    operation: Any, features: Callable[..., Any], directly: Callable[..., Any], record: Callable[..., Any],
+    transform: Callable[..., Any],
+) -> Callable[..., Any]:  # fmt: skip
     """The operation as Python calls it; `features` picks the arguments that may require gradients.
 
     The operation's registered autograd serves torch.compile, and autocast, which casts ahead of it. Elsewhere it costs
-    several times a small score, so that the call is `function`, its equal as an autograd.Function, where gradients are
-    required, and goes past autograd, `directly`, where none is. Under torch.func's transforms it is `function` too:
-    registered autograd does not know those, and under forward-mode differentiation it would drop the derivative where
-    the function refuses. Elsewhere `recorded`, as `_recorded` makes it, costs less than `function`.
+    several times a small score, so that the call is an autograd.Function, its equal, where gradients are required,
+    `record`, and goes past autograd, `directly`, where none is. Under torch.func's transforms it is `transform`, one of
+    the newer kind: registered autograd does not know those, and under forward-mode differentiation it would drop the
+    derivative where the function refuses.
     """
 
     def call(*arguments: Any) -> Any:
         if is_compiling():
             return operation.default(*arguments)
         if transformed():
-            return function.apply(*arguments)
+            return transform(*arguments)
         given = features(arguments)
         if needs_gradient(given):
-            if torch.is_autocast_enabled(given[0].device.type):
-                return operation.default(*arguments)
-            return function.apply(*arguments) if recorded is None else recorded.apply(*given, arguments)
+            autocast = torch.is_autocast_enabled("cuda" if given[0].is_cuda else given[0].device.type)
+            return operation.default(*arguments) if autocast else record(*arguments)
         return directly(*arguments)
 
     return call
@@ -342,12 +341,17 @@ def _differentiable(
     return Scores
 
 
-def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
-    """What `_differentiable` makes, of its differentiable arguments alone and, in one more, of all.
+def _applied(recorded: Any, features: Callable[..., Any]) -> Callable[..., Any]:
+    """What applies a function that takes its differentiable arguments alone and, in one more, all.
 
     It is of the older kind: torch binds a newer one's arguments by inspection, and looks at each of them several times,
     which costs as much as a small score.
     """
+    return lambda *arguments: recorded.apply(*features(arguments), arguments)
+
+
+def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
+    """What `_differentiable` makes, for `_applied`."""
 
     class Recorded(torch.autograd.Function):
         @staticmethod
@@ -364,30 +368,40 @@ def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
     return Recorded
 
 
-def _loss_function(plain: Callable[..., Any], gradient: Callable[..., Tensor]) -> Any:
-    """A plain loss with its gradient as an autograd.Function, which returns the loss alone.
+def _loss_functions(directly: Callable[..., Any], gradient: Callable[..., Tensor]) -> tuple[Any, Any]:
+    """A loss with its gradient: as registered autograd takes it, and for `_applied`.
 
-    It is of the older kind, as `_recorded` makes them.
+    The latter returns the loss alone.
     """
 
-    class Loss(torch.autograd.Function):
+    class Loss:
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor]:
-            loss, statistics = plain(*arguments)
-            Loss.keep(ctx, arguments, statistics)
-            return (loss,)
+        def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            ctx.save_for_backward(output[1], *inputs[:3])
+            ctx.options = inputs[3:]
 
         @staticmethod
-        def keep(ctx: Any, inputs: tuple[Any, ...], statistics: Tensor) -> None:
-            ctx.save_for_backward(statistics, *inputs[:3])
-            ctx.options = inputs[3:]
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+            ctx.mark_non_differentiable(output[1])
+            Loss.keep(ctx, inputs, output)
 
         @staticmethod
         def backward(ctx: Any, grad_loss: Tensor, *_of_statistics: Tensor) -> tuple[Tensor | None, ...]:
             grad = gradient(grad_loss, *ctx.saved_tensors, *ctx.options)
             return (grad, *[None] * (2 + len(ctx.options)))
 
-    return Loss
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, _scores: Tensor, arguments: tuple[Any, ...]) -> tuple[Tensor]:
+            output = directly(*arguments)
+            Loss.keep(ctx, arguments, output)
+            return (output[0],)
+
+        @staticmethod
+        def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, None]:
+            return gradient(grad_loss, *ctx.saved_tensors, *ctx.options), None
+
+    return Loss, Recorded
 
 
 def _differentiable_once(plain: Callable[..., Any], name: str) -> Any:

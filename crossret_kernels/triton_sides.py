@@ -23,13 +23,13 @@ class Geometry(NamedTuple):
 
     Attributes:
         lengths: (n,) int32.
-        starts: (n + 1,) int32, where items would begin if packed.
+        starts: (n + 1,) int64, where items would begin if packed.
         places: (rows,) int32, where in its item a row lies; None where rows follow one another.
         longest, n_rows: rows of the longest item, and of all.
     """
 
     lengths: Ints
-    starts: Ints
+    starts: NDArray[np.int64]
     places: Ints | None
     longest: int
     n_rows: int
@@ -51,6 +51,14 @@ class Rows(NamedTuple):
     aligned: bool
     far: bool
 
+    @classmethod
+    def of(cls, strides: tuple[int, ...], offset: int, element_size: int) -> Rows:
+        """Of features that begin so many bytes from a multiple of 16."""
+        item, row = (0, strides[0]) if len(strides) == 2 else strides[:2]
+        step, far = 16 // element_size, max(item, row) >= 2**30 - 2
+        apart = offset or far or item % step or row % step
+        return cls(item, row, 1 if apart else step, offset == 0, far)
+
 
 class HostSide(NamedTuple):
     """A side's features, rows contiguous, and the integers that tell its lengths on the host.
@@ -71,11 +79,15 @@ class HostSide(NamedTuple):
         return cls(values, None if integers is None else integers.cpu())
 
     @property
-    def key(self) -> Hashable:
-        """What tells sides apart whose rows lie elsewhere or are others."""
+    def layout(self) -> tuple[tuple[int, ...], int, torch.dtype | None]:
+        """Strides, how far from a multiple of 16 bytes features begin, dtype of the integers."""
         features, integers = self
-        given = None if integers is None else (integers.dtype, integers.numpy().tobytes())
-        return features.shape, features.stride(), features.data_ptr() % 16, given
+        return features.stride(), features.data_ptr() % 16, None if integers is None else integers.dtype
+
+    @property
+    def key(self) -> Hashable:
+        """What tells sides of one layout apart whose items are others."""
+        return self.features.shape, None if self.integers is None else self.integers.numpy().tobytes()
 
     @property
     def packed(self) -> bool:
@@ -87,20 +99,7 @@ class HostSide(NamedTuple):
 
     @property
     def n_items(self) -> int:
-        """Of items."""
         return self.features.shape[0] if not self.packed or self.integers is None else self.integers.shape[0] - 1
-
-    @property
-    def aligned(self) -> bool:
-        """Whether features begin at a multiple of 16 bytes."""
-        return self.features.data_ptr() % 16 == 0
-
-    def rows(self) -> Rows:
-        """Where they lie."""
-        strides = self.features.stride()
-        item, row = (0, strides[0]) if self.packed else strides[:2]
-        step, aligned, far = 16 // self.features.element_size(), self.aligned, max(item, row) >= 2**30 - 2
-        return Rows(item, row, step if aligned and not (far or item % step or row % step) else 1, aligned, far)
 
     def geometry(self, may_be_empty: bool) -> Geometry:
         """How the items follow one another.
@@ -147,4 +146,4 @@ def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empt
             f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, these are "
             f"{n_rows}"
         )
-    return Geometry(counts.astype(np.int32), starts.astype(np.int32), places, longest, n_rows)
+    return Geometry(counts.astype(np.int32), starts, places, longest, n_rows)

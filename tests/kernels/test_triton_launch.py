@@ -11,7 +11,7 @@ import torch
 from crossret_kernels import UnsupportedByBackend, triton_launch
 from crossret_kernels.backends import INTERPRETED
 from crossret_kernels.ragged import Ragged, on_host
-from crossret_kernels.triton_sides import MOST_ROWS, HostSide
+from crossret_kernels.triton_sides import MOST_ROWS, HostSide, Rows
 
 
 def side(values: torch.Tensor, **integers: Any) -> HostSide:
@@ -25,7 +25,7 @@ def test_rows_are_where_strides_say() -> None:
     for name, values in views.items():
         of = side(values)
         n, longest, _ = values.shape
-        rows = of.rows()
+        rows = Rows.of(*of.layout[:2], values.element_size())
         begins = torch.arange(n)[:, None] * rows.item_stride + torch.arange(longest) * rows.row_stride
         storage = torch.empty(0).set_(of.features.untyped_storage())
         assert torch.equal(storage[begins + of.features.storage_offset()], values[..., 0]), name
@@ -46,7 +46,7 @@ def test_geometry_of_every_layout() -> None:
     assert lengths.geometry(may_be_empty=False).places is None
     places = masked.geometry(may_be_empty=False).places
     assert places is not None and places.tolist() == [1, 3, 0, 1, 2, 3, 4, 4]
-    assert len({of.key for of in (lengths, packed, masked)}) == 3
+    assert len({(of.layout, of.key) for of in (lengths, packed, masked)}) == 3
     assert side(torch.zeros(3, 5, 4)).geometry(may_be_empty=False).lengths.tolist() == [5, 5, 5]
 
 

@@ -69,7 +69,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     grad_scores = arguments[0].float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    order = 1 - 2 * call.plan.context_column  # from images and captions to contexts and queries, and back
+    order = call.form.order
     outs = [
         features.new_zeros(features.shape if wanted else 0)
         for features, wanted in zip(call.sides, needed[::order], strict=True)
@@ -84,7 +84,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _packed_dtype(plan: Plan) -> torch.dtype:
     """Of rows and similarities' gradients; float16 has too little room for those."""
-    return torch.bfloat16 if plan.dtype == torch.bfloat16 else torch.float32
+    return torch.bfloat16 if plan.form.dtype == torch.bfloat16 else torch.float32
 
 
 def _apart(plan: Plan) -> bool:
@@ -204,7 +204,7 @@ def _store(call: Call, own: int, sums: Sums, out: Tensor | None) -> None:
 def _store_listed(call: Call, run: Run, own: int, sums: Sums, out: Tensor) -> None:
     """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
     assert call.pairs is not None
-    first, column = run.layout.first_context, call.plan.packings[own].column
+    first, column = run.layout.first_context, call.form.packings[own].column
     pairs = call.pairs[first : first + run.layout.n_contexts, column]
     items, order = pairs.sort(stable=True)
     ends = torch.searchsorted(items, items, right=True)
@@ -212,13 +212,14 @@ def _store_listed(call: Call, run: Run, own: int, sums: Sums, out: Tensor) -> No
 
 
 def _copy(call: Call, own: int, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor) -> None:
-    packing, longest = call.plan.packings[own], (call.plan.contexts, call.plan.queries)[own].longest
-    kind, packed, strides = packing.kind, sums.packed, out.stride()
+    packing, longest = call.form.packings[own], (call.plan.contexts, call.plan.queries)[own].longest
+    kind, packed, strides = replaced(packing.kind, UNIT=1), sums.packed, out.stride()
     source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], sums.first, longest, 0)))
+    starts, places = call.plan.starts[own], call.plan.places[own]
     launch(
         kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
-        (packing.starts, packing.places, *order, packed, sums.total, sums.own, out, source), replaced(kind, UNIT=1),
-        (call.plan.key, packed.rows.dtype, out.dtype, strides[0] >= 2**30 - 2),
+        (starts, places, *order, packed, sums.total, sums.own, out, source), kind,
+        (call.form.key, packed.rows.dtype, out.dtype, strides[0] >= 2**30 - 2),
     )  # fmt: skip
 
 

@@ -13,11 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.checks import checked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.kept_plans import kept_plan, on_device
 from crossret_kernels.triton_launch import hidden, launch, precisions
-from crossret_kernels.triton_sides import Geometry, HostSide
+from crossret_kernels.triton_sides import Geometry, HostSide, Rows
 from crossret_kernels.triton_tiles import shown
 
 TILE = 128  # rows of queries that a program attends with, at most; of IEEE products, in several parts each, half of it
@@ -140,90 +139,103 @@ class Packing(NamedTuple):
     Attributes:
         kind: of kernels that do.
         strides: of items and rows, counted in UNIT.
-        starts: (items + 1,) int32, where rows begin among all of their side.
-        places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
         column: of pairs.
         key: what compiled kernels depend on beside their kind and the packed rows' dtype.
     """
 
     kind: RowKind
     strides: tuple[int, int]
-    starts: Tensor
-    places: Tensor
     column: int
     key: Hashable
 
 
-class Plan:
-    """What the lengths, layouts and options of a call come to, on the host and on the device.
+class Form:
+    """What calls are alike in whatever their lengths: options, and how features lie.
 
     Attributes:
         options: of the scores; `numbers` what kernels take of them.
+        may_be_empty: whether items may.
         listed: whether pairs are.
+        order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
         context_column: of a pair.
+        device, dtype: of the features.
+        dim: D of packed rows.
+        precisions: of products of features, and of those after them.
+        packings: of contexts and queries.
+        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
+    """
+
+    def __init__(
+        self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
+        layouts: tuple[Any, Any], empty: float | None, *options: Any,
+    ) -> None:  # fmt: skip
+        self.options = own = CrossAttentionOptions(*options)
+        self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
+        self.may_be_empty, self.listed, self.precisions = empty is not None, listed, precise
+        self.order, self.context_column = (1, 0) if own.direction == "t2i" else (-1, 1)
+        self.device, self.dtype, dim = features
+        self.dim = -(-dim // STEP.value) * STEP.value
+        self.key = self.device, self.dtype
+        width, packings = power_above(self.dim), []
+        for column, (strides, offset, integers) in list(enumerate(layouts))[:: self.order]:
+            rows = Rows.of(strides, offset, self.dtype.itemsize)
+            kind = RowKind(
+                len(strides) == 2, integers is torch.bool, listed, own.normalize, rows.unit, dim, self.dim, width,
+                max(1, PACKED_ELEMENTS // width),
+            )  # fmt: skip
+            counted = rows.item_stride // rows.unit, rows.row_stride // rows.unit
+            packings.append(Packing(kind, counted, column, (self.key, rows.far, rows.aligned)))
+        self.packings = tuple(packings)
+
+
+form_of = lru_cache(256)(Form)
+
+
+class Plan:
+    """What the lengths of both sides come to, on the host and on the device.
+
+    Attributes:
+        form: of the calls that it is for.
         contexts, queries: the attended and the attending side, how their items follow one another.
         shape: of the scores of all pairs.
         filled: whether both sides have a row at all.
-        dtype, dim: of the features; D of packed rows.
-        precisions: of products of features, and of those after them.
         tile, block: rows of queries in a tile, contexts in a block.
         long, wide: whether queries' items take several tiles, contexts' several blocks.
         most_items: places for items of queries in a tile.
         pieces: tiles that an item of queries takes at most.
         tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
+        tables: all that the device has.
         tiles: (tiles + 1, 2) int32, tile_rows and tile_items.
-        packings: of contexts and queries.
-        tables: all that the device has of it.
-        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
+        starts: of contexts and of queries, (items + 1,) int32, where their rows begin among all of their side.
+        places: likewise, (rows,) int32 among their item's places, where a mask has holes; else as starts.
     """
 
-    def __init__(
-        self, images: HostSide, captions: HostSide, listed: bool, precise: tuple[str, str], empty: float | None,
-        *options: Any,
-    ) -> None:  # fmt: skip
-        self.options = checked(CrossAttentionOptions, *options)
-        self.numbers = Numbers(
-            self.options.clip_slope, self.options.lambda_softmax, self.options.lambda_lse, float(empty or 0.0)
-        )
-        self.listed, self.precisions = listed, precise
-        self.context_column = 0 if self.options.direction == "t2i" else 1
-        self.shape = images.n_items, captions.n_items
-        sides = (images, captions)[:: 1 - 2 * self.context_column]
-        self.contexts, self.queries = (side.geometry(empty is not None) for side in sides)
-        self.filled = self.contexts.n_rows > 0 and self.queries.n_rows > 0
-        features = images.features
-        device, self.dtype = features.device, features.dtype
-        self.dim = -(-features.shape[-1] // STEP.value) * STEP.value
-        self.key = device, self.dtype
+    def __init__(self, form: Form, images: HostSide, captions: HostSide) -> None:
+        self.form = form
+        contexts, queries = (side.geometry(form.may_be_empty) for side in (images, captions)[:: form.order])
+        self.contexts, self.queries = contexts, queries
+        n_queries, longest, n_rows = len(queries.lengths), queries.longest, queries.n_rows
+        self.shape = (len(contexts.lengths), n_queries)[:: form.order]
+        self.filled = contexts.n_rows > 0 and n_rows > 0
 
-        most = TILE // 2 if precise[0] == "ieee" and TILE > LEAST else TILE
-        rows = self.queries.longest if listed else self.queries.n_rows
-        self.tile, self.block = min(most, power_above(rows)), min(BLOCK, power_above(self.contexts.longest))
-        self.long, self.wide = self.queries.longest > self.tile, self.contexts.longest > self.block
-        n_queries = len(self.queries.lengths)
-        shortest = LEAST if listed or self.long else -(-self.tile * n_queries // max(self.queries.n_rows, 1))
+        most = TILE // 2 if form.precisions[0] == "ieee" and TILE > LEAST else TILE
+        self.tile = min(most, power_above(longest if form.listed else n_rows))
+        self.block = min(BLOCK, power_above(contexts.longest))
+        self.long, self.wide = longest > self.tile, contexts.longest > self.block
+        shortest = LEAST if form.listed or self.long else -(-self.tile * n_queries // max(n_rows, 1))
         self.most_items = min(MOST_ITEMS, power_above(shortest))
-        self.pieces = max(1, -(-self.queries.longest // self.tile))
-        self.tile_rows, self.tile_items = tiles_of(self.queries, self.tile, self.most_items)
+        self.pieces = max(1, -(-longest // self.tile))
+        self.tile_rows, self.tile_items = tiles_of(queries, self.tile, self.most_items)
 
-        tables = [self.contexts.starts, self.queries.starts, np.array([self.tile_rows, self.tile_items], np.int32).T]
-        tables += [side.places for side in (self.contexts, self.queries) if side.places is not None]
-        self.tables = on_device(device, *tables)
-        of_contexts, of_queries, self.tiles, *places = self.tables
-        self.packings = (
-            self._packing(sides[0], of_contexts, places[0] if sides[0].masked else of_contexts, self.context_column),
-            self._packing(sides[1], of_queries, places[-1] if sides[1].masked else of_queries, 1 - self.context_column),
-        )
+        tiles = np.array([x for tile in zip(self.tile_rows, self.tile_items, strict=True) for x in tile], np.int32)
+        places = [side.places for side in (contexts, queries) if side.places is not None]
+        self.tables = on_device(form.device, tiles, contexts.starts, queries.starts, *places)
+        self.tiles, *starts = self.tables[:3]
+        self.starts, rest = starts, iter(self.tables[3:])
+        self.places = [
+            own if side.places is None else next(rest) for side, own in zip((contexts, queries), starts, strict=True)
+        ]
         self._made: dict[Hashable, Any] = {}
-
-    def _packing(self, side: HostSide, starts: Tensor, places: Tensor, column: int) -> Packing:
-        rows, width = side.rows(), power_above(self.dim)
-        kind = RowKind(
-            side.packed, side.masked, self.listed, self.options.normalize, rows.unit, side.features.shape[-1], self.dim,
-            width, max(1, PACKED_ELEMENTS // width),
-        )  # fmt: skip
-        strides = rows.item_stride // rows.unit, rows.row_stride // rows.unit
-        return Packing(kind, strides, starts, places, column, (self.key, rows.far, rows.aligned))
 
     def kept(self, make: Callable[..., Made], *key: Hashable) -> Made:
         """What `make` makes of the plan and the key, made once; it is on the host alone."""
@@ -256,12 +268,12 @@ def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]
 
 def kind_of(plan: Plan, packed: torch.dtype, fused: bool) -> Kind:
     """What kernels of pairs are compiled for, with rows packed in this dtype."""
-    options, (main, fine) = plan.options, plan.precisions
+    form, options, (main, fine) = plan.form, plan.form.options, plan.form.precisions
     free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
     step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
     return Kind(
-        options.clips, options.norm, not free, options.normalize, options.pooling, plan.listed, plan.long, plan.wide,
-        fused, False, False, False, plan.most_items, plan.dim, plan.tile, plan.block, step, main, fine,
+        options.clips, options.norm, not free, options.normalize, options.pooling, form.listed, plan.long, plan.wide,
+        fused, False, False, False, plan.most_items, form.dim, plan.tile, plan.block, step, main, fine,
     )  # fmt: skip
 
 
@@ -279,9 +291,9 @@ class Part:
     """
 
     def __init__(self, plan: Plan, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> None:
-        side, packing = (plan.contexts, plan.queries)[own], plan.packings[own]
+        side, packing = (plan.contexts, plan.queries)[own], plan.form.packings[own]
         first, last = bounds
-        n_rows = (last - first) * side.longest if plan.listed else int(side.starts[last] - side.starts[first])
+        n_rows = (last - first) * side.longest if plan.form.listed else int(side.starts[last] - side.starts[first])
         self.count, self.n_rows, self.filled = last - first, max(n_rows, 1), n_rows > 0
         self.grid = self.count, max(1, -(-side.longest // packing.kind.ROWS)), 1
         self.source = Source(*map(hidden, (*packing.strides, first, side.longest, packing.column)))
@@ -292,7 +304,7 @@ class Call:
     """One call: its plan, and what calls of one plan differ in.
 
     Attributes:
-        plan: of lengths, layouts and options.
+        form, plan: of its options and layouts, of its lengths.
         sides: features of contexts and queries.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         shape: of the scores.
@@ -301,26 +313,28 @@ class Call:
     def __init__(self, *arguments: Any) -> None:
         """From what the operation `crossret::scan_scores_triton` takes."""
         images, captions = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8])
-        pairs, options = arguments[8], arguments[9:]
-        self.device, dtype = images.features.device, images.features.dtype
-        listed, precise = pairs is not None, precisions(dtype)
-        key = self.device, dtype, precise, listed, options, images.key, captions.key
-        plan = kept_plan(Plan, key, self.device, lambda: Plan(images, captions, listed, precise, *options))
-        self.plan = plan
+        features, pairs = images.features, arguments[8]
+        given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
+        layouts = images.layout, captions.layout
+        form = form_of(given, precisions(features.dtype), listed, layouts, *arguments[9:])
+        key = form, images.key, captions.key
+        self.plan = kept_plan(Plan, key, form.device, lambda: Plan(form, images, captions))
+        self.form = form
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
-        self.sides = (images.features, captions.features)[:: 1 - 2 * plan.context_column]
-        self.shape = (pairs.size(0),) if listed else plan.shape
+        self.sides = (features, captions.features)[:: form.order]
+        self.shape = (pairs.size(0),) if listed else self.plan.shape
 
     def pack(self, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> Packed:
         """Items of contexts (0) or queries (1), or the items of listed pairs, as rows of this dtype."""
-        part, packing, device = self.plan.kept(Part, own, bounds, dtype), self.plan.packings[own], self.device
+        form, plan, packing = self.form, self.plan, self.form.packings[own]
+        part, device, starts = plan.kept(Part, own, bounds, dtype), form.device, plan.starts[own]
         empty = torch.empty if part.filled else torch.zeros
-        rows = empty(part.n_rows, self.plan.dim, dtype=dtype, device=device)
+        rows = empty(part.n_rows, form.dim, dtype=dtype, device=device)
         norms = empty(part.n_rows, dtype=torch.float32, device=device)
         powers = torch.empty_like(norms) if packing.kind.NORMALIZE else norms
         packed = Packed(rows, norms, powers, torch.empty(part.count, 3, dtype=torch.int32, device=device))
-        pairs = packing.starts if self.pairs is None else self.pairs
-        arguments = self.sides[own], packing.starts, packing.places, pairs, packed, part.source
+        pairs = starts if self.pairs is None else self.pairs
+        arguments = self.sides[own], starts, plan.places[own], pairs, packed, part.source
         launch(pack_rows, part.grid, arguments, packing.kind, part.key)
         return packed
 

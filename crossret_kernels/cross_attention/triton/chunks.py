@@ -103,16 +103,14 @@ class Layout:
     """
 
     def __init__(
-        self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype, fusable: bool
+        self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype, fused: bool
     ) -> None:
-        listed, slots = plan.listed, (plan.contexts.longest, plan.queries.longest)
+        listed, slots = plan.form.listed, (plan.contexts.longest, plan.queries.longest)
         items = own if listed else items_of(plan, tiles)
         self.first_context, self.first_query = own[0], items[0]
         self.n_contexts, self.n_queries = n_contexts, n_queries = own[1] - own[0], items[1] - items[0]
         self.n_tiles = n_contexts * plan.pieces if listed else tiles[1] - tiles[0]
         rows, columns = (plan.kept(Part, side, bounds, dtype).n_rows for side, bounds in enumerate((own, items)))
-        whole = n_contexts == len(plan.contexts.lengths) and n_queries == len(plan.queries.lengths)
-        fused = fusable and whole and rows * columns <= FUSED_CELLS and not (listed or plan.long or plan.wide)
         pitch = -(-(slots[1] if listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(plan)
         abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * self.n_tiles // PROGRAMS))
@@ -132,9 +130,9 @@ class Layout:
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
         self.pieces = plan.pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces if plan.long else 16
-        self.kind, self.key = kind_of(plan, dtype, fused), (plan.key, dtype)
+        self.kind, self.key = kind_of(plan, dtype, fused), (plan.form.key, dtype)
         blocks = gram_pitch // plan.block
-        self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.dim // FEATURES.value)
+        self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.form.dim // FEATURES.value)
         self.of_statistics = n_queries, -(-(slots[0] if listed else rows) // plan.block), 1
         self.grid = self.n_tiles, 1 if listed else -(-n_contexts // abreast), 1
         self.warps = 8 if plan.tile > 64 else 4
@@ -154,22 +152,22 @@ class Run:
 
     def __init__(
         self, call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int],
-        fusable: bool = False,
+        fused: bool = False,
     ) -> None:  # fmt: skip
         plan = call.plan
         self.call, self.contexts, self.queries = call, contexts, queries
-        self.layout = layout = plan.kept(Layout, own, tiles, contexts.rows.dtype, fusable)
-        workspace = torch.empty(sum(layout.room), device=call.device)
+        self.layout = layout = plan.kept(Layout, own, tiles, contexts.rows.dtype, fused)
+        workspace = torch.empty(sum(layout.room), device=call.form.device)
         S, grams, statistics, kept, cancelled = torch.split_with_sizes(workspace, layout.room)
         self.inputs = Inputs(
-            S, plan.tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, plan.numbers
+            S, plan.tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, plan.form.numbers
         )
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         layout, strides = self.layout, scores.stride()
         if self.call.pairs is not None:
             return ScoreStrides(*map(hidden, (layout.first_context, 0, 0, strides[0], 0)))
-        column = self.call.plan.context_column
+        column = self.call.form.context_column
         first = layout.first_context, layout.first_query
         return ScoreStrides(*map(hidden, (0, *first, strides[column], strides[1 - column])))
 
@@ -220,7 +218,7 @@ def parts_of(plan: Plan, apart: bool) -> Parts:
     most_cells = CELL_BYTES // (8 if apart else 4)
     if plan.long:  # statistics of every item of queries, and sums of every tile
         most_cells = most_cells * queries.n_rows // (queries.n_rows + 2 * len(queries.lengths) + len(plan.tile_rows))
-    most_rows = max(1, ROW_BYTES // (4 * plan.dim))
+    most_rows = max(1, ROW_BYTES // (4 * plan.form.dim))
     weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
     most_contexts = max(1, min(most_rows, most_cells // most_queries))
@@ -250,18 +248,20 @@ def parted(ends: list[int], most: int, most_items: int) -> list[int]:
 
 def runs_of(call: Call) -> Iterator[Run]:
     """All runs of a call's forward pass, contexts packed once and queries once for each part of those."""
-    plan, dtype = call.plan, call.plan.dtype
+    plan, dtype = call.plan, call.form.dtype
     if call.pairs is not None:
         yield from listed_runs(call, dtype, LISTED_BYTES)
         return
     parts = plan.kept(parts_of, False)
+    few = plan.contexts.n_rows * plan.queries.n_rows <= FUSED_CELLS and not (plan.long or plan.wide)
+    fused = few and len(parts.contexts) == len(parts.queries) == 2
     queries = None
     for own in pairwise(parts.contexts):
         contexts = call.pack(0, own, dtype)
         for tiles in pairwise(parts.queries):
             if queries is None or len(parts.queries) > 2:
                 queries = call.pack(1, items_of(plan, tiles), dtype)
-            yield Run(call, contexts, queries, own, tiles, fusable=True)
+            yield Run(call, contexts, queries, own, tiles, fused)
 
 
 def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
@@ -269,8 +269,8 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
     assert call.pairs is not None
     plan, n_pairs = call.plan, call.pairs.size(0)
     rows = plan.contexts.longest, plan.queries.longest
-    cells = rows[0] * -(-rows[1] // PITCH) * PITCH
-    of_pair = sum(rows) * (plan.dim * dtype.itemsize) + 4 * (2 * cells + gram_pitch_of(plan) ** 2 + PLANES * rows[1])
+    cells = 2 * rows[0] * -(-rows[1] // PITCH) * PITCH + gram_pitch_of(plan) ** 2 + PLANES * rows[1]
+    of_pair = sum(rows) * plan.form.dim * dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         own = first, min(first + most, n_pairs)

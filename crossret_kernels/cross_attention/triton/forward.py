@@ -50,9 +50,9 @@ POOLED_QUERIES = tl.constexpr(32)
 def scores(*arguments: Any) -> Tensor:
     """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
     call = Call(*arguments)
-    out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
+    out = torch.empty(call.shape, dtype=torch.float32, device=call.form.device)
     if not call.plan.filled:
-        return out.fill_(call.plan.numbers.empty_score)
+        return out.fill_(call.form.numbers.empty_score)
     if 0 not in call.shape:
         for run in runs_of(call):
             attend_to(run, save=False)

@@ -196,10 +196,10 @@ class Shape(NamedTuple):
         """Raises what `HostSide.geometry` does, and UnsupportedByBackend where padding makes rows too many."""
         values, host = side.features, side.geometry(may_be_empty)
         counts = host.lengths.astype(np.int64)
-        firsts = host.starts[:-1].astype(np.int64)
+        firsts = host.starts[:-1]
         n_rows, row = values.size(0), values.stride(0)
         kept, strides = None, (1, row, row)
-        aligned = side.aligned
+        aligned = values.data_ptr() % 16 == 0
         if not side.packed:
             n, longest, dim = values.shape
             padded = np.arange(n) * longest
@@ -279,7 +279,7 @@ class Call:
         key = (
             index, gradients, values.device, values.dtype, precision, self.context_column, self.pooling, self.normalize,
             None if self.pairs is None else self.pairs.size(0) if gradients else 0, self.empty_score is None,
-            self.contexts.key, self.queries.key,
+            self.contexts.layout, self.contexts.key, self.queries.layout, self.queries.key,
         )  # fmt: skip
         found = kept_plan(_Kept, key, values.device, lambda: self._plan(index, gradients, precision))
         return found.plan
