@@ -124,12 +124,12 @@ class Sums:
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
     """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
     parts = call.plan.kept(parts_of, _apart(call.plan))
-    together = min(len(parts.contexts), len(parts.queries)) == 2
+    together = min(map(len, parts)) == 2
     if not together and of_contexts is not None and of_queries is not None:
         _add_of_all_pairs(call, grad_scores, of_contexts, None)
         _add_of_all_pairs(call, grad_scores, None, of_queries)
         return
-    by_contexts = len(parts.contexts) > 2 if together else of_contexts is not None
+    by_contexts = len(parts[0]) > 2 if together else of_contexts is not None
     outer, inner = (list(pairwise(bounds)) for bounds in (parts if by_contexts else parts[::-1]))
     own_side, other_side = (0, 1) if by_contexts else (1, 0)
     others = None
@@ -143,10 +143,10 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
             run = Run(call, contexts.packed, queries.packed, contexts.bounds, queries.bounds)
             _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
             del run, contexts, queries  # whose memory the next ones take
-        _store(call, own_side, own, of_contexts if by_contexts else of_queries)
+        _store(call, own_side, store_gradients, (), own, of_contexts if by_contexts else of_queries)
         del own
     if others is not None:
-        _store(call, other_side, others, of_queries if by_contexts else of_contexts)
+        _store(call, other_side, store_gradients, (), others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -183,7 +183,7 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
     out = inputs.S
     if _apart(plan):
         out = torch.empty(out.shape, dtype=_packed_dtype(plan), device=out.device)
-    pulls = torch.empty(layout.pulls, device=out.device)
+    pulls = torch.empty(layout.pulls, device=out.device) if plan.long else of_grams  # which nothing reads there
     for last in (False, True) if plan.long else (True,):
         arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
@@ -195,25 +195,22 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
 
 
-def _store(call: Call, own: int, sums: Sums, out: Tensor | None) -> None:
-    """A part's sums as gradients, where its rows lie."""
-    if out is not None:
-        _copy(call, own, store_gradients, (), sums, out)
-
-
 def _store_listed(call: Call, run: Run, own: int, sums: Sums, out: Tensor) -> None:
     """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
     assert call.pairs is not None
-    first, column = run.layout.first_context, call.form.packings[own].column
-    pairs = call.pairs[first : first + run.layout.n_contexts, column]
+    first = run.layout.first_context
+    pairs = call.pairs[first : first + run.layout.n_contexts, call.form.columns[own]]
     items, order = pairs.sort(stable=True)
     ends = torch.searchsorted(items, items, right=True)
-    _copy(call, own, add_listed_gradients, (items, order, ends), sums, out)
+    _store(call, own, add_listed_gradients, (items, order, ends), sums, out)
 
 
-def _copy(call: Call, own: int, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor) -> None:
-    packing, longest = call.form.packings[own], (call.plan.contexts, call.plan.queries)[own].longest
-    kind, packed, strides = replaced(packing.kind, UNIT=1), sums.packed, out.stride()
+def _store(call: Call, own: int, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor | None) -> None:
+    """A part's sums as gradients, where its rows lie."""
+    if out is None:
+        return
+    longest = (call.plan.contexts, call.plan.queries)[own].longest
+    kind, packed, strides = replaced(call.form.kinds[own], UNIT=1), sums.packed, out.stride()
     source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], sums.first, longest, 0)))
     starts, places = call.plan.starts[own], call.plan.places[own]
     launch(

@@ -133,36 +133,20 @@ class Source(NamedTuple):
     column: int
 
 
-class Packing(NamedTuple):
-    """How rows of a side are packed, and gradients brought back to where they lie.
-
-    Attributes:
-        kind: of kernels that do.
-        strides: of items and rows, counted in UNIT.
-        column: of pairs.
-        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
-    """
-
-    kind: RowKind
-    strides: tuple[int, int]
-    column: int
-    key: Hashable
-
-
 class Form:
     """What calls are alike in whatever their lengths: options, and how features lie.
 
     Attributes:
         options: of the scores; `numbers` what kernels take of them.
-        may_be_empty: whether items may.
-        listed: whether pairs are.
+        may_be_empty, listed: whether items may be, whether pairs are.
         order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
-        context_column: of a pair.
         device, dtype: of the features.
         dim: D of packed rows.
         precisions: of products of features, and of those after them.
-        packings: of contexts and queries.
-        key: what compiled kernels depend on beside their kind and the packed rows' dtype.
+        kinds: of kernels that pack rows of contexts, of queries.
+        strides: of their items and rows, counted in UNIT.
+        columns: of their items in pairs.
+        keys: what these kernels depend on beside their kind and the packed rows' dtype; `key` what others do.
     """
 
     def __init__(
@@ -172,20 +156,20 @@ class Form:
         self.options = own = CrossAttentionOptions(*options)
         self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
         self.may_be_empty, self.listed, self.precisions = empty is not None, listed, precise
-        self.order, self.context_column = (1, 0) if own.direction == "t2i" else (-1, 1)
+        self.order = 1 if own.direction == "t2i" else -1
+        self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
         self.dim = -(-dim // STEP.value) * STEP.value
         self.key = self.device, self.dtype
-        width, packings = power_above(self.dim), []
-        for column, (strides, offset, integers) in list(enumerate(layouts))[:: self.order]:
-            rows = Rows.of(strides, offset, self.dtype.itemsize)
-            kind = RowKind(
-                len(strides) == 2, integers is torch.bool, listed, own.normalize, rows.unit, dim, self.dim, width,
-                max(1, PACKED_ELEMENTS // width),
-            )  # fmt: skip
-            counted = rows.item_stride // rows.unit, rows.row_stride // rows.unit
-            packings.append(Packing(kind, counted, column, (self.key, rows.far, rows.aligned)))
-        self.packings = tuple(packings)
+        width = power_above(self.dim)
+        sides = [
+            (Rows.of(strides, offset, self.dtype.itemsize), len(strides) == 2, integers is torch.bool)
+            for strides, offset, integers in layouts[:: self.order]
+        ]
+        of_call, of_rows = (listed, own.normalize), (dim, self.dim, width, max(1, PACKED_ELEMENTS // width))
+        self.kinds = [RowKind(packed, masked, *of_call, rows.unit, *of_rows) for rows, packed, masked in sides]
+        self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, _, _ in sides]
+        self.keys = [(self.key, rows.far, rows.aligned) for rows, _, _ in sides]
 
 
 form_of = lru_cache(256)(Form)
@@ -241,9 +225,10 @@ class Plan:
         """What `make` makes of the plan and the key, made once; it is on the host alone."""
         found: Made | None = self._made.get((make, key))
         if found is None:
+            found = make(self, *key)
             if len(self._made) >= MOST_MADE:
                 self._made.clear()
-            found = self._made[make, key] = make(self, *key)
+            self._made[make, key] = found
         return found
 
 
@@ -291,13 +276,12 @@ class Part:
     """
 
     def __init__(self, plan: Plan, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> None:
-        side, packing = (plan.contexts, plan.queries)[own], plan.form.packings[own]
-        first, last = bounds
-        n_rows = (last - first) * side.longest if plan.form.listed else int(side.starts[last] - side.starts[first])
+        form, side, (first, last) = plan.form, (plan.contexts, plan.queries)[own], bounds
+        n_rows = (last - first) * side.longest if form.listed else int(side.starts[last] - side.starts[first])
         self.count, self.n_rows, self.filled = last - first, max(n_rows, 1), n_rows > 0
-        self.grid = self.count, max(1, -(-side.longest // packing.kind.ROWS)), 1
-        self.source = Source(*map(hidden, (*packing.strides, first, side.longest, packing.column)))
-        self.key = packing.key, dtype
+        self.grid = self.count, max(1, -(-side.longest // form.kinds[own].ROWS)), 1
+        self.source = Source(*map(hidden, (*form.strides[own], first, side.longest, form.columns[own])))
+        self.key = form.keys[own], dtype
 
 
 class Call:
@@ -326,16 +310,16 @@ class Call:
 
     def pack(self, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> Packed:
         """Items of contexts (0) or queries (1), or the items of listed pairs, as rows of this dtype."""
-        form, plan, packing = self.form, self.plan, self.form.packings[own]
+        form, plan, kind = self.form, self.plan, self.form.kinds[own]
         part, device, starts = plan.kept(Part, own, bounds, dtype), form.device, plan.starts[own]
         empty = torch.empty if part.filled else torch.zeros
         rows = empty(part.n_rows, form.dim, dtype=dtype, device=device)
         norms = empty(part.n_rows, dtype=torch.float32, device=device)
-        powers = torch.empty_like(norms) if packing.kind.NORMALIZE else norms
+        powers = torch.empty_like(norms) if kind.NORMALIZE else norms
         packed = Packed(rows, norms, powers, torch.empty(part.count, 3, dtype=torch.int32, device=device))
         pairs = starts if self.pairs is None else self.pairs
         arguments = self.sides[own], starts, plan.places[own], pairs, packed, part.source
-        launch(pack_rows, part.grid, arguments, packing.kind, part.key)
+        launch(pack_rows, part.grid, arguments, kind, part.key)
         return packed
 
 

@@ -92,7 +92,7 @@ class Layout:
     Attributes:
         first_context, first_query: items, among all of their side; of listed pairs the first pair.
         n_contexts, n_queries, n_tiles: how many there are.
-        pieces: columns of what long queries' tiles leave, `pulls` numbers of it.
+        pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
         room: numbers of each part of the workspace, as `Run` has them.
         shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
@@ -129,7 +129,7 @@ class Layout:
         self.shape = (n_contexts, *slots) if listed else (rows, columns)
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
         self.pieces = plan.pieces if listed else self.n_tiles
-        self.pulls = rows * self.pieces if plan.long else 16
+        self.pulls = rows * self.pieces
         self.kind, self.key = kind_of(plan, dtype, fused), (plan.form.key, dtype)
         blocks = gram_pitch // plan.block
         self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.form.dim // FEATURES.value)
@@ -167,9 +167,8 @@ class Run:
         layout, strides = self.layout, scores.stride()
         if self.call.pairs is not None:
             return ScoreStrides(*map(hidden, (layout.first_context, 0, 0, strides[0], 0)))
-        column = self.call.form.context_column
         first = layout.first_context, layout.first_query
-        return ScoreStrides(*map(hidden, (0, *first, strides[column], strides[1 - column])))
+        return ScoreStrides(*map(hidden, (0, *first, *strides[:: self.call.form.order])))
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
@@ -205,15 +204,11 @@ def items_of(plan: Plan, tiles: tuple[int, int]) -> tuple[int, int]:
     return plan.tile_items[tiles[0]], plan.tile_items[tiles[1]]
 
 
-class Parts(NamedTuple):
-    """Bounds of parts: of contexts in items, of queries in tiles."""
+def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
+    """Bounds of parts that fit, of contexts in items, of queries in tiles.
 
-    contexts: list[int]
-    queries: list[int]
-
-
-def parts_of(plan: Plan, apart: bool) -> Parts:
-    """Both sides in parts that fit; `apart` says that gradients of similarities do not take their place."""
+    `apart` says that gradients of similarities do not take their place.
+    """
     contexts, queries = plan.contexts, plan.queries
     most_cells = CELL_BYTES // (8 if apart else 4)
     if plan.long:  # statistics of every item of queries, and sums of every tile
@@ -229,11 +224,11 @@ def parts_of(plan: Plan, apart: bool) -> Parts:
         ends = contexts.starts + PLANES * np.arange(len(contexts.lengths) + 1)
         bounds = parted(ends.tolist(), most_contexts, most_items)
     if queries.n_rows <= most_queries:
-        return Parts(bounds, [0, len(plan.tile_rows) - 1])
+        return bounds, [0, len(plan.tile_rows) - 1]
     if not plan.long:
-        return Parts(bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows)))
+        return bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows))
     items = parted(queries.starts.tolist(), most_queries, len(queries.lengths))  # whose pieces stay together
-    return Parts(bounds, [bisect_left(plan.tile_items, item) for item in items])
+    return bounds, [bisect_left(plan.tile_items, item) for item in items]
 
 
 def parted(ends: list[int], most: int, most_items: int) -> list[int]:
@@ -252,14 +247,14 @@ def runs_of(call: Call) -> Iterator[Run]:
     if call.pairs is not None:
         yield from listed_runs(call, dtype, LISTED_BYTES)
         return
-    parts = plan.kept(parts_of, False)
+    of_contexts, of_queries = plan.kept(parts_of, False)
     few = plan.contexts.n_rows * plan.queries.n_rows <= FUSED_CELLS and not (plan.long or plan.wide)
-    fused = few and len(parts.contexts) == len(parts.queries) == 2
+    fused = few and len(of_contexts) == len(of_queries) == 2
     queries = None
-    for own in pairwise(parts.contexts):
+    for own in pairwise(of_contexts):
         contexts = call.pack(0, own, dtype)
-        for tiles in pairwise(parts.queries):
-            if queries is None or len(parts.queries) > 2:
+        for tiles in pairwise(of_queries):
+            if queries is None or len(of_queries) > 2:
                 queries = call.pack(1, items_of(plan, tiles), dtype)
             yield Run(call, contexts, queries, own, tiles, fused)
 
