@@ -33,12 +33,12 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Plan, Source, replaced, row_offsets
+from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Plan, Source, replaced, row_offsets
 from crossret_kernels.cross_attention.triton.chunks import (
     FEATURES,
     LISTED_BYTES,
+    Layout,
     Run,
-    items_of,
     listed_runs,
     multiply,
     parts_of,
@@ -96,22 +96,15 @@ class Sums:
     """Gradients of a packed part of one side, summed up in float32.
 
     Attributes:
-        packed: its rows.
-        first: item.
-        bounds: first item, or tile of queries, and the one behind the last.
+        part, packed: its rows.
         own: what each row of queries gets of itself, negative; unused zeros of contexts.
         total: the sums (rows, D), of listed pairs (pairs, slots, D); None while there are none.
     """
 
-    def __init__(self, packed: Packed, bounds: tuple[int, int] = (0, 0), first: int = 0) -> None:
-        self.packed, self.bounds, self.first = packed, bounds, first
-        self.own = torch.zeros(packed.norms.size(0), device=packed.norms.device)
+    def __init__(self, part: Part, packed: Packed) -> None:
+        self.part, self.packed = part, packed
+        self.own = torch.zeros(part.n_rows, device=packed.norms.device)
         self.total: Tensor | None = None
-
-    @classmethod
-    def of(cls, call: Call, own: int, bounds: tuple[int, int]) -> Sums:
-        items = items_of(call.plan, bounds) if own else bounds
-        return cls(call.pack(own, items, _packed_dtype(call.plan)), bounds, items[0])
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
         """Adds a product."""
@@ -131,22 +124,26 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
         return
     by_contexts = len(parts[0]) > 2 if together else of_contexts is not None
     outer, inner = (list(pairwise(bounds)) for bounds in (parts if by_contexts else parts[::-1]))
-    own_side, other_side = (0, 1) if by_contexts else (1, 0)
+    order = 1 if by_contexts else -1
     others = None
     for bounds in outer:
-        own = Sums.of(call, own_side, bounds)
+        own = None
         for other_bounds in inner:
+            of_sides = (bounds, other_bounds)[::order]
+            layout = call.plan.kept(Layout, *of_sides, _packed_dtype(call.plan), False)
+            own_part, other_part = layout.parts[::order]
+            own = own or Sums(own_part, call.pack(own_part))
             if others is None or len(inner) > 1:
                 others = None
-                others = Sums.of(call, other_side, other_bounds)
-            contexts, queries = (own, others) if by_contexts else (others, own)
-            run = Run(call, contexts.packed, queries.packed, contexts.bounds, queries.bounds)
+                others = Sums(other_part, call.pack(other_part))
+            contexts, queries = (own, others)[::order]
+            run = Run(call, layout, contexts.packed, queries.packed)
             _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
             del run, contexts, queries  # whose memory the next ones take
-        _store(call, own_side, store_gradients, (), own, of_contexts if by_contexts else of_queries)
-        del own
+        if own is not None:
+            _store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
     if others is not None:
-        _store(call, other_side, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+        _store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -156,11 +153,11 @@ def _add_of_listed_pairs(
     outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > SUM_BYTES else out.float()
             for out in (of_contexts, of_queries)]  # fmt: skip
     for run in listed_runs(call, _packed_dtype(call.plan), LISTED_BYTES // 2):
-        sums = [Sums(side) for side in (run.contexts, run.queries)]
+        sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
         _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-        for side, (of_side, out) in enumerate(zip(sums, outs, strict=True)):
+        for of_side, out in zip(sums, outs, strict=True):
             if out is not None:
-                _store_listed(call, run, side, of_side, out)
+                _store_listed(call, of_side, out)
         del run, sums, of_side
     for out, summed in zip((of_contexts, of_queries), outs, strict=True):
         if out is not None and summed is not None and summed is not out:
@@ -195,28 +192,28 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
 
 
-def _store_listed(call: Call, run: Run, own: int, sums: Sums, out: Tensor) -> None:
+def _store_listed(call: Call, sums: Sums, out: Tensor) -> None:
     """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
     assert call.pairs is not None
-    first = run.layout.first_context
-    pairs = call.pairs[first : first + run.layout.n_contexts, call.form.columns[own]]
+    part = sums.part
+    pairs = call.pairs[part.first : part.first + part.count, call.form.columns[part.own]]
     items, order = pairs.sort(stable=True)
     ends = torch.searchsorted(items, items, right=True)
-    _store(call, own, add_listed_gradients, (items, order, ends), sums, out)
+    _store(call, add_listed_gradients, (items, order, ends), sums, out)
 
 
-def _store(call: Call, own: int, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor | None) -> None:
+def _store(call: Call, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor | None) -> None:
     """A part's sums as gradients, where its rows lie."""
     if out is None:
         return
-    longest = (call.plan.contexts, call.plan.queries)[own].longest
-    kind, packed, strides = replaced(call.form.kinds[own], UNIT=1), sums.packed, out.stride()
-    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], sums.first, longest, 0)))
-    starts, places = call.plan.starts[own], call.plan.places[own]
+    own, plan, strides = sums.part.own, call.plan, out.stride()
+    longest, kind = (plan.contexts, plan.queries)[own].longest, replaced(call.form.kinds[own], UNIT=1)
+    first = 0 if order else sums.part.first
+    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, longest, 0)))
     launch(
-        kernel, (packed.items.size(0), max(1, -(-longest // kind.ROWS)), 1),
-        (starts, places, *order, packed, sums.total, sums.own, out, source), kind,
-        (call.form.key, packed.rows.dtype, out.dtype, strides[0] >= 2**30 - 2),
+        kernel, sums.part.grid,
+        (plan.starts[own], plan.places[own], *order, sums.packed, sums.total, sums.own, out, source), kind,
+        (call.form.key, sums.part.dtype, out.dtype, strides[0] >= 2**30 - 2),
     )  # fmt: skip
 
 

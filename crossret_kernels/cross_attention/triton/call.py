@@ -270,13 +270,15 @@ class Part:
     """A part of a side, as it is packed: items, or of listed pairs their items.
 
     Attributes:
-        count, n_rows: items, and rows packed, at least 1: of nothing but empty items one is read.
+        own, dtype: whether of contexts (0) or queries (1), and of what dtype rows are packed.
+        first, count, n_rows: items, and rows packed, at least 1: of nothing but empty items one is read.
         filled: whether there are rows at all.
         grid, source, key: of the kernel.
     """
 
     def __init__(self, plan: Plan, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> None:
         form, side, (first, last) = plan.form, (plan.contexts, plan.queries)[own], bounds
+        self.own, self.dtype, self.first = own, dtype, first
         n_rows = (last - first) * side.longest if form.listed else int(side.starts[last] - side.starts[first])
         self.count, self.n_rows, self.filled = last - first, max(n_rows, 1), n_rows > 0
         self.grid = self.count, max(1, -(-side.longest // form.kinds[own].ROWS)), 1
@@ -308,12 +310,12 @@ class Call:
         self.sides = (features, captions.features)[:: form.order]
         self.shape = (pairs.size(0),) if listed else self.plan.shape
 
-    def pack(self, own: int, bounds: tuple[int, int], dtype: torch.dtype) -> Packed:
-        """Items of contexts (0) or queries (1), or the items of listed pairs, as rows of this dtype."""
-        form, plan, kind = self.form, self.plan, self.form.kinds[own]
-        part, device, starts = plan.kept(Part, own, bounds, dtype), form.device, plan.starts[own]
+    def pack(self, part: Part) -> Packed:
+        """A part's rows."""
+        form, plan, own = self.form, self.plan, part.own
+        kind, device, starts = form.kinds[own], form.device, plan.starts[own]
         empty = torch.empty if part.filled else torch.zeros
-        rows = empty(part.n_rows, form.dim, dtype=dtype, device=device)
+        rows = empty(part.n_rows, form.dim, dtype=part.dtype, device=device)
         norms = empty(part.n_rows, dtype=torch.float32, device=device)
         powers = torch.empty_like(norms) if kind.NORMALIZE else norms
         packed = Packed(rows, norms, powers, torch.empty(part.count, 3, dtype=torch.int32, device=device))

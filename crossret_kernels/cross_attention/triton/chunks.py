@@ -90,7 +90,7 @@ class Layout:
     """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
 
     Attributes:
-        first_context, first_query: items, among all of their side; of listed pairs the first pair.
+        parts: of contexts and queries.
         n_contexts, n_queries, n_tiles: how many there are.
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
@@ -106,11 +106,12 @@ class Layout:
         self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype, fused: bool
     ) -> None:
         listed, slots = plan.form.listed, (plan.contexts.longest, plan.queries.longest)
-        items = own if listed else items_of(plan, tiles)
-        self.first_context, self.first_query = own[0], items[0]
-        self.n_contexts, self.n_queries = n_contexts, n_queries = own[1] - own[0], items[1] - items[0]
+        # Pieces of one item of queries are never parted.
+        items = own if listed else (plan.tile_items[tiles[0]], plan.tile_items[tiles[1]])
+        self.parts = contexts, queries = plan.kept(Part, 0, own, dtype), plan.kept(Part, 1, items, dtype)
+        self.n_contexts, self.n_queries = n_contexts, n_queries = contexts.count, queries.count
         self.n_tiles = n_contexts * plan.pieces if listed else tiles[1] - tiles[0]
-        rows, columns = (plan.kept(Part, side, bounds, dtype).n_rows for side, bounds in enumerate((own, items)))
+        rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[1] if listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(plan)
         abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * self.n_tiles // PROGRAMS))
@@ -150,24 +151,17 @@ class Run:
             attended vectors do, of every item of contexts and tile of queries.
     """
 
-    def __init__(
-        self, call: Call, contexts: Packed, queries: Packed, own: tuple[int, int], tiles: tuple[int, int],
-        fused: bool = False,
-    ) -> None:  # fmt: skip
-        plan = call.plan
-        self.call, self.contexts, self.queries = call, contexts, queries
-        self.layout = layout = plan.kept(Layout, own, tiles, contexts.rows.dtype, fused)
+    def __init__(self, call: Call, layout: Layout, contexts: Packed, queries: Packed) -> None:
+        self.call, self.layout, self.contexts, self.queries = call, layout, contexts, queries
         workspace = torch.empty(sum(layout.room), device=call.form.device)
         S, grams, statistics, kept, cancelled = torch.split_with_sizes(workspace, layout.room)
-        self.inputs = Inputs(
-            S, plan.tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, plan.form.numbers
-        )
+        tiles, numbers = call.plan.tiles, call.form.numbers
+        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, numbers)
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
-        layout, strides = self.layout, scores.stride()
+        first, strides = [part.first for part in self.layout.parts], scores.stride()
         if self.call.pairs is not None:
-            return ScoreStrides(*map(hidden, (layout.first_context, 0, 0, strides[0], 0)))
-        first = layout.first_context, layout.first_query
+            return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0)))
         return ScoreStrides(*map(hidden, (0, *first, *strides[:: self.call.form.order])))
 
     def matrix(self, cells: Tensor) -> Tensor:
@@ -197,11 +191,6 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 def gram_pitch_of(plan: Plan) -> int:
     """Rows of a Gram matrix: whole blocks, which take no masks."""
     return -(-max(plan.contexts.longest, 1) // plan.block) * plan.block
-
-
-def items_of(plan: Plan, tiles: tuple[int, int]) -> tuple[int, int]:
-    """Bounds of the items of queries of a part of the tiles: pieces of one item are never parted."""
-    return plan.tile_items[tiles[0]], plan.tile_items[tiles[1]]
 
 
 def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
@@ -252,11 +241,13 @@ def runs_of(call: Call) -> Iterator[Run]:
     fused = few and len(of_contexts) == len(of_queries) == 2
     queries = None
     for own in pairwise(of_contexts):
-        contexts = call.pack(0, own, dtype)
+        contexts = None
         for tiles in pairwise(of_queries):
+            layout = plan.kept(Layout, own, tiles, dtype, fused)
+            contexts = contexts or call.pack(layout.parts[0])
             if queries is None or len(of_queries) > 2:
-                queries = call.pack(1, items_of(plan, tiles), dtype)
-            yield Run(call, contexts, queries, own, tiles, fused)
+                queries = call.pack(layout.parts[1])
+            yield Run(call, layout, contexts, queries)
 
 
 def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
@@ -268,6 +259,5 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
     of_pair = sum(rows) * plan.form.dim * dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
-        own = first, min(first + most, n_pairs)
-        # Held by nothing here, so that its memory is free for the next.
-        yield Run(call, call.pack(0, own, dtype), call.pack(1, own, dtype), own, (0, 0))
+        layout = plan.kept(Layout, (first, min(first + most, n_pairs)), (0, 0), dtype, False)
+        yield Run(call, layout, *map(call.pack, layout.parts))  # held by nothing here: its memory is for the next
