@@ -10,7 +10,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test aarch64 sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test tritons aarch64 sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,13 @@ PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist wor
 test: lint  ## check the sources, then run the test suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
+
+# Into folders of their own, ahead of the one that is installed: kernels are compiled here, not run.
+tritons: setup  ## compile Triton's kernels with every other version of Triton that is supported
+	for version in 3.6.0 3.7.0 3.8.0; do \
+		[ -d build/triton/$$version ] || $(PIP) install --quiet --no-deps --target build/triton/$$version triton==$$version || exit; \
+		PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py || exit; \
+	done
 
 aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user
 	@missing=; command -v aarch64-linux-gnu-g++ >/dev/null || missing=' g++-aarch64-linux-gnu'; \
