@@ -6,6 +6,38 @@ wrong: these tests are of float32 and float16.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from triton.runtime import interpreter
+
 from crossret_kernels.backends import INTERPRETED
 
 collect_ignore_glob = [] if INTERPRETED else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_interpreter() -> Iterator[None]:
+    """Interprets in half the time.
+
+    The interpreter puts its own functions into `triton.language` at every launch, and looks for what is left to put
+    there at every call of a function too: once for a module is enough. It computes whether each sum of integers
+    overflows, and drops the answer unless it debugs.
+    """
+    usual, looked_through = interpreter.InterpretedFunction.__call__, set[int]()
+    builder = interpreter.interpreter_builder
+
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        if id(self.fn.__globals__) in looked_through:
+            return self.rewrite()(*arguments, **named)
+        looked_through.add(id(self.fn.__globals__))
+        return usual(self, *arguments, **named)
+
+    with (
+        patch.object(interpreter.InterpretedFunction, "__call__", call),
+        patch.object(builder, "options", replace(builder.options, sanitize_overflow=False)),
+    ):
+        yield
