@@ -95,14 +95,11 @@ def recorded() -> Iterator[list[Launch]]:
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
 
-    def record(kernel: Any, grid: Any, arguments: Any, kind: Any, warps: int) -> Any:
-        class Recorder:
-            def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-                return lambda *given: launches.append(
-                    Launch(kernel, dict(zip(kernel.arg_names, given, strict=True)), grid, warps)
-                )
+    def record(kernel: Any, _grid: Any, _arguments: Any, _kind: Any, warps: int) -> Callable[..., None]:
+        def recorder(grid: tuple[int, ...], *given: Any) -> None:
+            launches.append(Launch(kernel, dict(zip(kernel.arg_names, given, strict=True)), grid, warps))
 
-        return Recorder()
+        return recorder
 
     def reason(backend: str, *others: Any) -> str | None:
         return None if backend == "triton" else unsupported(backend, *others)

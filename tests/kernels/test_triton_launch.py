@@ -77,13 +77,14 @@ def test_a_kernel_is_compiled_once_for_a_kind(monkeypatch: pytest.MonkeyPatch) -
 
         def warmup(self, *arguments: Any, **options: Any) -> Any:
             made.append((arguments, options))
-            return {(2, 1, 1): lambda *given: launched.append(given)}
+            return "compiled"
 
     monkeypatch.setattr(triton_launch, "_compiled", {})
+    monkeypatch.setattr(triton_launch, "start", lambda *given: launched.append(given))
     kernel, kind = Kernel(), ("kind", 16)
     for argument, key in ((3, "a"), (4, "a"), (5, "b")):
         triton_launch.launch(kernel, (2, 1, 1), (argument,), kind, key, warps=8)
-    assert launched == [(3, kind), (4, kind), (5, kind)]
+    assert launched == [("compiled", (2, 1, 1), argument, kind) for argument in (3, 4, 5)]
     assert [arguments for arguments, _ in made] == [(3,), (5,)]
     assert made[0][1] == {"KIND": kind, "grid": (2, 1, 1), "num_warps": 8, "enable_fp_fusion": True}
 
