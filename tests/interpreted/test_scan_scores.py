@@ -90,10 +90,9 @@ def test_exponentials_of_what_is_not_there(direction: str, longest: tuple[int, i
     """Beside opposites, whose similarities are far below the zeros that stand where there are none."""
     batch = batch_of(2, 3, 2, longest)
     batch = replace(batch, regions=batch.regions.abs() * 4, words=-batch.words.abs() * 4)
-    for norm in ("no_norm", "softmax"):
-        options = {"direction": direction, "raw_feature_norm": norm, "lambda_softmax": 20.0}
-        expected = Expectation.of(scan_scores, batch, torch.float32, lambda_lse=200.0, normalize=False, **options)
-        expected.check("triton")
+    for norm, lambda_softmax in (("no_norm", 20.0), ("l2norm", 120.0)):
+        options = {"direction": direction, "raw_feature_norm": norm, "lambda_softmax": lambda_softmax}
+        Expectation.of(scan_scores, batch, torch.float32, lambda_lse=200.0, pooling="lse", **options).check("triton")
 
 
 @DIRECTIONS

@@ -183,12 +183,12 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
 def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
     """(p = exp(λn) (N, C), up to a factor that a query's contexts share, 0 where there is none; n; its norms).
 
-    SHIFTED takes `shift`, the greatest logit, out. It can stay where |λn| is at most 20: exp(±20) squared keeps its
-    digits.
+    SHIFTED takes `shift`, the greatest logit, out: what is above it belongs to a query that is not there. It can stay
+    where |λn| is at most 20: exp(±20) squared keeps its digits.
     """
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
     if KIND.SHIFTED:
-        logits = (bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None]) * LOG2_E
+        logits = tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None], 0.0) * LOG2_E
     else:
         logits = n * (run.numbers.lambda_softmax * LOG2_E)
     there = start + tl.arange(0, KIND.C) < context[1]

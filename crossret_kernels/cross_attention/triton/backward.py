@@ -28,7 +28,6 @@ from crossret_kernels.cross_attention.triton.attention import (
     item_sums,
     norm_factors,
     query_tile,
-    rows_within,
     similarities,
     weighted_grams,
     wide,
@@ -288,12 +287,9 @@ def kept_rows(run, item, row, n_rows, plane, KIND: tl.constexpr):
 
 @triton.jit
 def kept_shift(run, item, row, n_rows, KIND: tl.constexpr):
-    """The greatest logits, (N,), of rows that are not there another's; zeros where they are not taken out."""
-    rows = rows_within(row, tl.arange(0, KIND.N), n_rows)
-    if KIND.SHIFTED:
-        places = run.kept + SHIFT * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch)
-        return tl.load(places + rows)
-    return tl.zeros(rows.shape, tl.float32)
+    """The greatest logits, (N,); zeros where they are not taken out."""
+    N: tl.constexpr = KIND.N
+    return kept_rows(run, item, row, n_rows, SHIFT, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles"])
@@ -350,7 +346,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             query_row, query_count = item_of(run.queries, first_item)
             for other in range(0, query_count, N):
                 of_others = kept_rows(run, item, query_row + other, query_count - other, OF_RELEVANCES, KIND)
-                filled |= (tl.max((of_others != 0).to(tl.int32)) > 0) & (n_rows > 0)
+                filled |= tl.max((of_others != 0).to(tl.int32)) > 0
         spoilt = g * kept_rows(run, item, row, n_rows, OF_PRODUCTS, KIND)  # NaN of what is no number
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
