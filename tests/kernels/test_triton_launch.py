@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,28 @@ def test_a_kernel_is_compiled_once_for_a_kind(monkeypatch: pytest.MonkeyPatch) -
     assert launched == [("compiled", (2, 1, 1), argument, kind) for argument in (3, 4, 5)]
     assert [arguments for arguments, _ in made] == [(3,), (5,)]
     assert made[0][1] == {"KIND": kind, "grid": (2, 1, 1), "num_warps": 8, "enable_fp_fusion": True}
+
+
+@pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
+def test_kernels_start_on_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    class Compiled:
+        function, packed_metadata = "function", "metadata"
+
+        def run(self, *given: Any) -> None:
+            started.append(given)
+
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given: started.append((grid, *given))
+
+    active = SimpleNamespace(get_current_device=lambda: 3, get_current_stream=lambda device: f"stream of {device}")
+    monkeypatch.setattr(triton_launch, "driver", SimpleNamespace(active=active))
+    triton_launch.start(Compiled(), (4, 5, 1), "argument", "kind")
+    assert started.pop() == (4, 5, 1, "stream of 3", "function", "metadata", None, None, None, "argument", "kind")
+    monkeypatch.setattr(triton_launch.knobs.runtime.launch_enter_hook, "calls", ["a profiler's"])
+    triton_launch.start(Compiled(), (4, 5, 1), "argument", "kind")
+    assert started == [((4, 5, 1), "argument", "kind")]
 
 
 def test_waiting_once_for_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
