@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
-CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) $(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h)
+CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
+	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/*.c)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -30,7 +31,7 @@ test: lint  ## check the sources, then run the test suite
 tritons: setup  ## compile Triton's kernels with every other version of Triton that is supported
 	for version in 3.6.0 3.7.0 3.8.0; do \
 		[ -d build/triton/$$version ] || $(PIP) install --quiet --no-deps --target build/triton/$$version triton==$$version || exit; \
-		PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py || exit; \
+		PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py tests/kernels/test_triton_driver.py || exit; \
 	done
 
 aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user
