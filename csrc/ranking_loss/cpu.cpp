@@ -32,6 +32,13 @@ double work_of(const RankingLossCall& call) {
   return per_score * static_cast<double>(call.n_rows) * static_cast<double>(call.n_columns);
 }
 
+// Of the scores of a tile, widened.
+int64_t scratch_bytes() {
+  Workspace counted;
+  counted.floats(kTileFloats);
+  return counted.bytes();
+}
+
 // Calls run(tile) for every tile of a band, all columns of a tile with positives or none.
 template <class Run>
 void each_tile(const RankingLossCall& call, int64_t first, int64_t last, const Run& run) {
@@ -86,7 +93,7 @@ void measure_ranking_loss(const Kernels& kernels, const RankingLossCall& call, d
     return HingeStatistics{of_columns.data() + band * kKinds * n + at, n};
   };
   Memory memory;
-  parallel(bands.count, work_of(call), kTileFloats * sizeof(float), memory, [&](int64_t band, Workspace& workspace) {
+  parallel(bands.count, work_of(call), scratch_bytes(), memory, [&](int64_t band, Workspace& workspace) {
     float* const scratch = workspace.floats(kTileFloats);
     const int64_t first = band * bands.rows, last = std::min(first + bands.rows, n);
     clear(call, columns_of(band, 0), n);
@@ -117,7 +124,7 @@ void differentiate_ranking_loss(const Kernels& kernels, const RankingLossCall& c
   const HingeGradients rows{grads, statistics, statistics + n}, columns{grads, statistics + 2 * n, statistics + 3 * n};
   const Bands bands(n);
   Memory memory;
-  parallel(bands.count, work_of(call), kTileFloats * sizeof(float), memory, [&](int64_t band, Workspace& workspace) {
+  parallel(bands.count, work_of(call), scratch_bytes(), memory, [&](int64_t band, Workspace& workspace) {
     float* const scratch = workspace.floats(kTileFloats);
     const int64_t first = band * bands.rows, last = std::min(first + bands.rows, n);
     each_tile(call, first, last, [&](const Tile& tile) {
