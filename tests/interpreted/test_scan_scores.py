@@ -380,6 +380,26 @@ def test_masks_and_empty_items(direction: str, listed: bool) -> None:
     assert (results[0][0] == -2.5).sum() == (2 if listed else 8)
 
 
+@pytest.mark.parametrize("empty", [0, 1], ids=["contexts", "queries"])
+def test_runs_of_empty_items_alone(empty: int) -> None:
+    """A row that is not there stands for them: what its memory held, here NaN, is not multiplied."""
+    batch = batch_of(2, 2, 8, (17, 33)).to(torch.float32)
+    lengths = [torch.tensor([17, 17]), torch.tensor([33, 33])]
+    lengths[empty][0] = 0
+    results = []
+    for dtype, backend in ((torch.float32, "triton"), (torch.float64, "reference")):
+        sides = [batch.regions.to(dtype).requires_grad_(), batch.words.to(dtype).requires_grad_()]
+        torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+        try:
+            with sizes(CELL_BYTES=1, ROW_BYTES=1):
+                scores = scan_scores(*sides, *lengths, empty_score=0.5, backend=backend)
+                results.append((scores, *torch.autograd.grad(scores.sum(), sides)))
+        finally:
+            torch.use_deterministic_algorithms(False)
+    for ours, true in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("others", [0.0, 1.0])
 def test_a_gradient_that_is_not_finite_stays_with_its_pair(others: float) -> None:
     batch = batch_of(3, 4, longest=(5, 4)).to(torch.float32)

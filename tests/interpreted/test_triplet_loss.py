@@ -65,6 +65,17 @@ def test_nan_is_where_hinges_meet_it(negatives: str) -> None:
         torch.testing.assert_close(made, expected, equal_nan=True)
 
 
+def test_gradients_past_two_to_the_31() -> None:
+    """Losses' gradients lie 2³⁰ elements apart in memory that is never touched in between."""
+    grads = torch.empty(2**31 + 1, dtype=torch.float16)[:: 2**30]
+    grads.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    options = (0.2, 0, 8.0, 2, 0)
+    _losses, statistics = torch.ops.crossret.triplet_loss_triton(torch.eye(3), None, None, *options)
+    gradient = torch.ops.crossret.triplet_loss_triton_backward
+    found, near = (gradient(x, statistics, torch.eye(3), None, None, *options) for x in (grads, grads.contiguous()))
+    assert torch.equal(found, near)
+
+
 def test_opcheck() -> None:
     operations = torch.ops.crossret
     scores, options = torch.randn(4, 6, generator=torch.Generator().manual_seed(8)), (0.2, 0, 8.0, 0, 1)

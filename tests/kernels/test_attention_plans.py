@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.backends import INTERPRETED
+from crossret_kernels.backends import INTERPRETED, UnsupportedByBackend
 
 pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton.call import MOST_MADE, Call, Part, Plan
-from crossret_kernels.cross_attention.triton.chunks import Layout
+from crossret_kernels.cross_attention.triton.chunks import Layout, parts_of
 from tests.kernels.offline import Launch, recorded
 
 OPTIONS = {
@@ -67,6 +68,29 @@ def test_what_a_plan_keeps_is_of_its_key() -> None:
     tiles = (0, len(plan.tile_rows) - 1)
     layouts = [plan.kept(Layout, (0, 3), tiles, torch.float32, fused) for fused in (False, True)]
     assert [layout.kind.FUSED for layout in layouts] == [False, True]
+
+
+def layouts_of(n: int, regions: int, words: int, listed: bool = False) -> list[Layout]:
+    """Of n images and as many captions that have so many rows each, the first; of listed ones, the first pair's."""
+    sides = [torch.zeros(1, 1, 1).expand(n, rows, 64) for rows in (regions, words)]
+    pairs = torch.zeros(1, 2, dtype=torch.int64) if listed else None
+    plan = Call(sides[0], None, None, None, sides[1], None, None, None, pairs, None, *OPTIONS.values()).plan
+    if listed:
+        return [Layout(plan, (0, 1), (0, 0), torch.float32, False)]
+    own, tiles = (pairwise(bounds) for bounds in parts_of(plan, False))
+    return [Layout(plan, contexts, queries, torch.float32, False) for contexts, queries in product(own, tiles)]
+
+
+def test_long_queries_meet_few_contexts() -> None:
+    """Their similarities are no more than those of many short ones."""
+    assert all(sum(layout.room) * 4 <= 128 * 2**20 for layout in layouts_of(2, 8, 20_000))
+    assert all(sum(layout.room) * 4 <= 128 * 2**20 for layout in layouts_of(600, 36, 8000)[:20])
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_pairs_beyond_32_bits_are_refused(listed: bool) -> None:
+    with pytest.raises(UnsupportedByBackend, match="40000 and 30000 rows"):
+        layouts_of(1, 40_000, 30_000, listed)
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -178,7 +178,9 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
     out = inputs.S
     if _apart(plan):
-        out = torch.empty(out.shape, dtype=_packed_dtype(plan), device=out.device)
+        # The row that stands for a part without any is written by nothing, but multiplied.
+        made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
+        out = made(out.shape, dtype=_packed_dtype(plan), device=out.device)
     pulls = torch.empty(layout.pulls, device=out.device) if plan.long else of_grams  # which nothing reads there
     for last in (False, True) if plan.long else (True,):
         arguments = inputs, out, pulls, layout.pieces

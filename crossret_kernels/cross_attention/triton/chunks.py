@@ -12,6 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
 from crossret_kernels.triton_launch import hidden
 
@@ -26,6 +27,7 @@ FUSED_CELLS = 2**20
 CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
 PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 PITCH = 16  # rows of S begin at multiples of it
+MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
 FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divides D
 
 
@@ -131,6 +133,11 @@ class Layout:
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
         self.pieces = plan.pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
+        if max(self.room[0], *self.room[2:], self.pulls) >= MOST_NUMBERS:
+            raise UnsupportedByBackend(
+                "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
+                f"to {slots[0]} and {slots[1]} rows, take more than its workspace can number"
+            )
         self.kind, self.key = kind_of(plan, dtype, fused), (plan.form.key, dtype)
         blocks = gram_pitch // plan.block
         self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.form.dim // FEATURES.value)
@@ -205,7 +212,7 @@ def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
     most_rows = max(1, ROW_BYTES // (4 * plan.form.dim))
     weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
-    most_contexts = max(1, min(most_rows, most_cells // most_queries))
+    most_contexts = max(1, min(most_rows, most_cells // max(most_queries, queries.longest)))  # no item is parted
     most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(plan) ** 2))
     if weights <= most_contexts and len(contexts.lengths) <= most_items:
         bounds = [0, len(contexts.lengths)]

@@ -46,8 +46,8 @@ def score_gradients(
     at = columns - offset
     in_rows = rows < n_rows
     matched = (at >= 0) & (at < n_rows)
-    row_grads = tl.load(grad_loss + rows * grad_stride, mask=in_rows, other=0.0) * share
-    column_grads = tl.load(grad_loss + at * grad_stride, mask=matched, other=0.0) * share
+    row_grads = tl.load(grad_loss + rows.to(tl.int64) * grad_stride, mask=in_rows, other=0.0) * share
+    column_grads = tl.load(grad_loss + at.to(tl.int64) * grad_stride, mask=matched, other=0.0) * share
     row_keys = tl.load(statistics + rows, mask=in_rows, other=-1.0)
     column_keys = tl.load(statistics + 2 * n_rows + at, mask=matched, other=-1.0)
     totals = tl.load(statistics + n_rows + rows, mask=in_rows, other=0.0)
