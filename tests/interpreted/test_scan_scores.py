@@ -380,11 +380,11 @@ def test_masks_and_empty_items(direction: str, listed: bool) -> None:
     assert (results[0][0] == -2.5).sum() == (2 if listed else 8)
 
 
-@pytest.mark.parametrize("empty", [0, 1], ids=["contexts", "queries"])
-def test_runs_of_empty_items_alone(empty: int) -> None:
+@pytest.mark.parametrize(("empty", "words"), [(0, 2), (1, 17)], ids=["contexts", "queries"])
+def test_runs_of_empty_items_alone(empty: int, words: int) -> None:
     """A row that is not there stands for them: what its memory held, here NaN, is not multiplied."""
-    batch = batch_of(2, 2, 8, (17, 33)).to(torch.float32)
-    lengths = [torch.tensor([17, 17]), torch.tensor([33, 33])]
+    batch = batch_of(2, 2, 8, (17, words)).to(torch.float32)
+    lengths = [torch.tensor([17, 17]), torch.tensor([words, words])]
     lengths[empty][0] = 0
     results = []
     for dtype, backend in ((torch.float32, "triton"), (torch.float64, "reference")):
@@ -422,6 +422,21 @@ def test_attended_vectors_that_nearly_cancel() -> None:
             scan_scores, batch, torch.float32, raw_feature_norm=norm, lambda_softmax=1.0, normalize=scaled
         )
         expected.check("triton")
+
+
+@pytest.mark.parametrize("n", [3, 17], ids=["in one block", "in two"])
+def test_contexts_that_cancel_together(n: int) -> None:
+    """No two of three are nearly opposed; of seventeen all of the first block are alike, which the next one undoes."""
+    generator = torch.Generator().manual_seed(3)
+    directions = torch.linalg.qr(torch.randn(2, 24, 2, generator=generator, dtype=torch.float64))[0].mT
+    sums = directions[:, :1].expand(-1, n - 1, -1)
+    if n == 3:
+        sums = sums * torch.tensor([[0.5], [0.5]]) + directions[:, 1:] * torch.tensor([[0.8], [-0.8]])
+    regions = torch.cat([sums, -1.001 * sums.sum(1, keepdim=True)], 1)
+    words = torch.randn(2, 1, 24, generator=generator, dtype=torch.float64)
+    batch = Features(regions, words, torch.full((2,), n), torch.ones(2, dtype=torch.int64), None)
+    expected = Expectation.of(scan_scores, batch, torch.float32, raw_feature_norm="no_norm", lambda_softmax=1e-3)
+    expected.check("triton")
 
 
 @pytest.mark.parametrize("lambda_softmax", [9.0, 20.0, 21.0, 50.0])
