@@ -383,8 +383,8 @@ def test_masks_and_empty_items(direction: str, listed: bool) -> None:
 @pytest.mark.parametrize(("empty", "words"), [(0, 2), (1, 17)], ids=["contexts", "queries"])
 def test_runs_of_empty_items_alone(empty: int, words: int) -> None:
     """A row that is not there stands for them: what its memory held, here NaN, is not multiplied."""
-    batch = batch_of(2, 2, 8, (17, words)).to(torch.float32)
-    lengths = [torch.tensor([17, 17]), torch.tensor([words, words])]
+    batch = batch_of(2 - empty, 1 + empty, 8, (17, words)).to(torch.float32)
+    lengths = [torch.full((2 - empty,), 17), torch.full((1 + empty,), words)]
     lengths[empty][0] = 0
     results = []
     for dtype, backend in ((torch.float32, "triton"), (torch.float64, "reference")):
@@ -432,7 +432,7 @@ def test_contexts_that_cancel_together(n: int) -> None:
     sums = directions[:, :1].expand(-1, n - 1, -1)
     if n == 3:
         sums = sums * torch.tensor([[0.5], [0.5]]) + directions[:, 1:] * torch.tensor([[0.8], [-0.8]])
-    regions = torch.cat([sums, -1.001 * sums.sum(1, keepdim=True)], 1)
+    regions = 0.1 * torch.cat([sums, -1.001 * sums.sum(1, keepdim=True)], 1)
     words = torch.randn(2, 1, 24, generator=generator, dtype=torch.float64)
     batch = Features(regions, words, torch.full((2,), n), torch.ones(2, dtype=torch.int64), None)
     expected = Expectation.of(scan_scores, batch, torch.float32, raw_feature_norm="no_norm", lambda_softmax=1e-3)
