@@ -339,6 +339,23 @@ def test_tiles_without_a_gradient_are_left_out(direction: str, listed: bool) -> 
         torch.testing.assert_close(ours * 2.0**40, true * 2.0**40, rtol=1e-4, atol=1e-6)
 
 
+def test_rows_that_listed_items_lack_are_not_multiplied() -> None:
+    """Of pairs beside longer ones, what their memory held, here NaN."""
+    lengths = torch.tensor([17, 2]), torch.tensor([3, 1])
+    batch = replace(batch_of(2, 2, 8, (17, 3)), region_lengths=lengths[0], word_lengths=lengths[1])
+    results = []
+    for dtype, backend in ((torch.float32, "triton"), (torch.float64, "reference")):
+        sides = [batch.regions.to(dtype).requires_grad_(), batch.words.to(dtype).requires_grad_()]
+        torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+        try:
+            scores = scan_scores(*sides, *lengths, pairs=torch.tensor([[0, 1], [1, 0]]), backend=backend)
+            results.append(torch.autograd.grad(scores.sum(), sides))
+        finally:
+            torch.use_deterministic_algorithms(False)
+    for ours, true in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_gradients_of_scores_that_are_views(listed: bool) -> None:
     """Expanded and transposed ones are read where they are."""
