@@ -14,8 +14,9 @@ from crossret_kernels.backends import INTERPRETED, UnsupportedByBackend
 
 pytest.importorskip("triton")
 
-from crossret_kernels.cross_attention.triton.call import MOST_MADE, Call, Part, Plan
+from crossret_kernels.cross_attention.triton.call import MOST_MADE, Call, Part, Plan, kind_of
 from crossret_kernels.cross_attention.triton.chunks import Layout, parts_of
+from tests.kernels.compile_cases import tf32
 from tests.kernels.offline import Launch, recorded
 
 OPTIONS = {
@@ -48,6 +49,18 @@ def test_plans_are_made_once_for_every_set_of_lengths() -> None:
     ):
         assert other.plan is not first
     assert call_of(regions).plan is first
+
+
+def test_precision_is_of_the_plan() -> None:
+    """It may change from call to call."""
+    regions = torch.zeros(3, 8, 8)
+    calls = []
+    for allowed in (False, True, False):
+        with tf32(allowed):
+            calls.append(call_of(regions))
+    assert calls[0].plan is calls[2].plan
+    kinds = [call.plan.kept(kind_of, torch.float32, False) for call in calls[:2]]
+    assert [(kind.MAIN, kind.FINE) for kind in kinds] == [("ieee", "tf32x3"), ("tf32", "tf32")]
 
 
 def test_lengths_are_the_plans_own() -> None:
@@ -145,3 +158,15 @@ def test_calls_of_other_options_between_change_no_launch() -> None:
     first = [seen(step(own, **options)) for own, options in calls]
     assert [seen(step(own, **options)) for own, options in calls] == first
     assert len({str(launches) for launches in first}) == len(calls)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
+@pytest.mark.parametrize("wanted", [0, 1], ids=["regions", "words"])
+def test_only_the_wanted_gradients_are_made(wanted: int) -> None:
+    sides = [torch.zeros(3, 8, 8), torch.zeros(3, 4, 8)]
+    sides[wanted].requires_grad_()
+    with recorded() as launches:
+        scan_scores(*sides, LENGTHS, backend="triton").sum().backward()
+    names = [launch.name for launch in launches]
+    assert names.count("store_gradients") == 1
+    assert ("gram_gradients" in names) == (wanted == 0)
