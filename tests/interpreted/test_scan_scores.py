@@ -397,6 +397,14 @@ def test_masks_and_empty_items(direction: str, listed: bool) -> None:
     assert (results[0][0] == -2.5).sum() == (2 if listed else 8)
 
 
+def test_of_equal_relevances_the_first_gets_the_gradient() -> None:
+    regions = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]])
+    words = torch.tensor([1.0, 0.5]).expand(1, 3, 2).clone().requires_grad_()
+    scan_scores(regions, words, raw_feature_norm="no_norm", pooling="max", backend="triton").backward()
+    assert words.grad[0, 0].all()
+    assert not words.grad[0, 1:].any()
+
+
 @pytest.mark.parametrize(("empty", "words"), [(0, 2), (1, 17)], ids=["contexts", "queries"])
 def test_runs_of_empty_items_alone(empty: int, words: int) -> None:
     """A row that is not there stands for them: what its memory held, here NaN, is not multiplied."""
