@@ -80,6 +80,15 @@ def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
     Expectation.of(maxsim_scores, batch, dtype, direction=direction, normalize=False).check("triton")
 
 
+@pytest.mark.parametrize("listed", [False, True], ids=["all", "pairs"])
+def test_gradients_of_cosines(listed: bool) -> None:
+    pairs = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if listed else None
+    lengths = torch.tensor([5, 1, 3]), torch.tensor([2, 4])
+    batch = Features(randn(3, 5, 12, seed=1).double(), randn(2, 4, 12, seed=2).double(), *lengths, pairs)
+    expected = Expectation.of(maxsim_scores, batch, torch.float32, normalize=True, pooling="avg")
+    expected.check("triton")
+
+
 @directions
 @pytest.mark.usefixtures("precision")
 def test_largest_tiles(direction: str) -> None:

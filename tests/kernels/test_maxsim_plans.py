@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from crossret_kernels.maxsim.triton.call import Call, Shape
 from crossret_kernels.triton_sides import MOST_ROWS, HostSide
+from tests.kernels.compile_cases import tf32
 
 WORDS = torch.zeros(3, 4, 8)
 
@@ -58,6 +59,30 @@ def test_plans_are_made_once_for_every_set_of_lengths() -> None:
     assert plan([3, 8, 1], torch.zeros(3, 8, 9)[:, :, :8]) is not first
     assert (first.contexts.firsts.tolist(), first.contexts.lengths.tolist()) == ([0, 8, 16], [3, 8, 1])
     assert call_of(torch.zeros(12, 8), torch.tensor([0, 3, 11, 12])).plan(False).contexts.firsts.tolist() == [0, 3, 11]
+
+
+def test_plans_are_of_all_that_tells_calls_apart() -> None:
+    regions, words, none = torch.zeros(3, 8, 8), torch.tensor([4, 1, 2]), [None] * 3
+    options: tuple[Any, ...] = (None, "t2i", "sum", False)
+
+    def call(
+        regions: Tensor = regions, of_words: Tensor | None = words, pairs: int | None = None,
+        options: tuple[Any, ...] = options,
+    ) -> Call:  # fmt: skip
+        listed = None if pairs is None else torch.zeros(pairs, 2, dtype=torch.int64)
+        return Call.of((regions, *none, WORDS.to(regions.dtype), None, of_words, None, listed), *options)
+
+    plans = [
+        call().plan(False), call().plan(True), call().plan(True, gradients=True), call(pairs=2).plan(False),
+        call(of_words=None).plan(False), call(of_words=torch.tensor([4, 2, 2])).plan(False),
+        call(regions.half()).plan(False), call(options=(0.0, *options[1:])).plan(False),
+        call(options=(None, "i2t", "sum", False)).plan(False), call(options=(None, "t2i", "avg", False)).plan(False),
+        call(options=(None, "t2i", "sum", True)).plan(False),
+    ]  # fmt: skip
+    with tf32(True):
+        plans.append(call().plan(False))
+    assert len({id(plan) for plan in plans}) == len(plans)
+    assert call().plan(False) is plans[0]
 
 
 def test_another_items_rows_stand_in_for_none() -> None:
