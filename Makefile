@@ -7,7 +7,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
 CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
-	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/*.c)
+	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/*.c) \
+	$(wildcard tests/simt/*.cpp tests/simt/*.h tests/simt/*.cu tests/simt/*.cuh)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
