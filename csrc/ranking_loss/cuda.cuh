@@ -189,8 +189,10 @@ CROSSRET_DEVICE Statistic<Negatives::sum> of_lane(const Statistic<Negatives::sum
   return {shuffle_xor(mine.sum, mask), shuffle_xor(mine.count, mask)};
 }
 CROSSRET_DEVICE int of_lane(int mine, int mask) { return shuffle_xor(mine, mask); }
+CROSSRET_DEVICE float of_lane(float mine, int mask) { return shuffle_xor(mine, mask); }
 
 CROSSRET_DEVICE void merge(int& most, int other, const Slope&) { most = other > most ? other : most; }
+CROSSRET_DEVICE void merge(float& sum, float other, const Slope&) { sum += other; }
 
 // The row of a step that a lane has in the end.
 CROSSRET_DEVICE int row_of(int lane) { return lane / (kWarp / kStep); }
@@ -215,6 +217,16 @@ CROSSRET_DEVICE S gather_rows(S (&rows)[kStep], int lane, const Slope& slope) {
   merge(rows[0], of_lane(rows[0], 2), slope);
   merge(rows[0], of_lane(rows[0], 1), slope);
   return rows[0];
+}
+
+// The same of counts up to kVector in each lane, four rows of a step in a number, eight bits each.
+CROSSRET_DEVICE int gather_counts(const int (&counts)[kStep / 4], int lane) {
+  static_assert(kStep == 8 && kWarpColumns < 256, "two numbers, which a warp's columns do not overflow");
+  const bool upper = (lane & kWarp / 2) != 0;
+  int sum = (upper ? counts[1] : counts[0]) + shuffle_xor(upper ? counts[0] : counts[1], kWarp / 2);
+#pragma unroll
+  for (int bit = kWarp / 4; bit > 0; bit /= 2) sum += shuffle_xor(sum, bit);
+  return sum >> (row_of(lane) % 4 * 8) & 255;
 }
 
 // The columns of a thread: four in a row where vectors can be loaded, else 32 apart, so that a warp's lie in a row.
@@ -245,19 +257,23 @@ template <class T>
 CROSSRET_DEVICE void load_scores(const LossProblem<T>& problem, const Columns<T>& columns, int row, int rows,
                                  Scores& scores) {
   T loaded[kStep][kVector];
-  const Global<const T> from = problem.scores + row * problem.row_stride;
+  Global<const T> from = problem.scores + (row * problem.row_stride + columns.first);
+  if (problem.aligned && columns.inside && rows >= kStep) {
 #pragma unroll
-  for (int r = 0; r < kStep; ++r) {
-    const Global<const T> at = from + r * problem.row_stride;
-    if (problem.aligned && columns.inside && r < rows) {
-      const Four<T> four = load(Global<const Four<T>>(at + columns.first), 0);
+    for (int r = 0; r < kStep; ++r) {
+      const Four<T> four = load(Global<const Four<T>>(from), 0);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) loaded[r][k] = four.at[k];
-    } else {
+      from = from + problem.row_stride;
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < kStep; ++r) {
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
-        loaded[r][k] = r < rows && columns[k] < problem.n_columns ? load(at, columns[k]) : T{};
+        loaded[r][k] = r < rows && columns[k] < problem.n_columns ? load(from, k * columns.step) : T{};
       }
+      from = from + problem.row_stride;
     }
   }
 #pragma unroll
@@ -369,6 +385,22 @@ CROSSRET_DEVICE Statistic<negatives> measure_rows(const Scores& scores, const Th
     }
     const Statistic<Negatives::sum> sum = gather_rows(sums, lane, slope);
     return {own, sum.sum, sum.count};
+  } else if constexpr (negatives == Negatives::sum) {
+    // Counts in few registers and shuffles.
+    float sums[kStep];
+    int counts[kStep / 4] = {};
+#pragma unroll
+    for (int r = 0; r < kStep; ++r) {
+      hinges_of(r, hinges);
+      sums[r] = 0.0f;
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        sums[r] += hinges[k];
+        if (hinges[k] != 0.0f) counts[r / 4] += 1 << (r % 4 * 8);
+      }
+    }
+    const float sum = gather_rows(sums, lane, slope);
+    return {sum, static_cast<float>(gather_counts(counts, lane))};
   } else {
     Statistic<negatives> rows[kStep];
 #pragma unroll

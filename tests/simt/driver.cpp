@@ -7,6 +7,7 @@
 
 #include "planted.cuh"
 #include "ranking_loss/cuda.cuh"
+#include "vocabulary.cuh"
 
 namespace {
 
@@ -84,6 +85,33 @@ int run_fault(int number, int planted, int order, uint64_t seed, const float* in
     const planted::Call call{planted != 0, input<float>(device, "in", in, count),
                              output<float>(device, "out", out, count)};
     device.launch(kFaults[number].name, blocks, 1, planted::kThreads, [&] { kFaults[number].kernel(call); });
+  });
+}
+
+// Of 2 by 2 blocks.
+int run_words(int order, uint64_t seed, const int* in, int* out, char* message, int64_t size) {
+  return reported(message, size, [&] {
+    simt::Device device({static_cast<simt::Order>(order), seed});
+    const int64_t count = int64_t{4} * vocabulary::kThreads;
+    const auto numbers = input<int>(device, "in", in, count);
+    const auto made = output<int>(device, "out", out, count * vocabulary::kWords);
+    device.launch("words", 2, 2, vocabulary::kThreads, [&] { vocabulary::words(numbers, made); });
+  });
+}
+
+// Of `count` floats in each of the 16-bit types, and of those as floats again, in two halves.
+int run_conversions(const float* in, void* bfloats, void* halves, float* out, int count, char* message, int64_t size) {
+  return reported(message, size, [&] {
+    simt::Device device({simt::Order::forward, 0});
+    const int blocks = (count + vocabulary::kThreads - 1) / vocabulary::kThreads;
+    const auto from = input<float>(device, "in", in, count);
+    const auto narrow = output<BFloat16>(device, "bfloats", bfloats, count);
+    const auto half = output<Float16>(device, "halves", halves, count);
+    const auto wide = output<float>(device, "out", out, int64_t{2} * count);
+    device.launch("narrowed", blocks, 1, vocabulary::kThreads,
+                  [&] { vocabulary::narrowed(from, narrow, half, count); });
+    device.launch("widened_bits", blocks, 1, vocabulary::kThreads,
+                  [&] { vocabulary::widened_bits(narrow, half, wide, count); });
   });
 }
 

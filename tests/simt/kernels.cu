@@ -1,5 +1,6 @@
 // The kernels, compiled for a GPU: all kinds for float32, those with ids for other dtypes.
 #include "ranking_loss/cuda.cuh"
+#include "vocabulary.cuh"
 
 namespace crossret {
 namespace gpu {

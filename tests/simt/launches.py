@@ -99,6 +99,22 @@ class Device:
         self._run("run_fault", number, planted, schedule.order, ctypes.c_uint64(schedule.seed), *arguments)
         return out
 
+    def words(self, schedule: Schedule) -> Tensor:
+        """(blocks, threads, words) of vocabulary.cuh."""
+        numbers = torch.arange(4 * 96, dtype=torch.int32)
+        out = torch.full((4, 96, 8), -99, dtype=torch.int32)
+        pointers = ctypes.c_void_p(numbers.data_ptr()), ctypes.c_void_p(out.data_ptr())
+        self._run("run_words", schedule.order, ctypes.c_uint64(schedule.seed), *pointers)
+        return out
+
+    def converted(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Floats as bfloat16 and as float16, and both of them as floats again."""
+        bfloats, halves = (torch.empty(len(numbers), dtype=dtype) for dtype in (torch.bfloat16, torch.float16))
+        out = torch.empty(2, len(numbers))
+        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (numbers, bfloats, halves, out))
+        self._run("run_conversions", *pointers, len(numbers))
+        return bfloats, halves, out[0], out[1]
+
     def ranking_loss(
         self,
         scores: Tensor,

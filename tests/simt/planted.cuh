@@ -2,9 +2,9 @@
 #pragma once
 #include "cuda/device.cuh"
 
+namespace crossret {
+namespace gpu {
 namespace planted {
-
-using namespace crossret::gpu;
 
 constexpr int kThreads = 64;
 
@@ -184,3 +184,5 @@ CROSSRET_KERNEL(kThreads, 1) blocks_that_meet(Call call) {
 }
 
 }  // namespace planted
+}  // namespace gpu
+}  // namespace crossret

@@ -22,8 +22,11 @@ BOUNDS = {
     "losses_of_statistics": (64, 6144),
     "sum_losses": (40, 2048),
     "score_gradients": (128, 4096),
+    "words": (40, 1024),
+    "narrowed": (40, 0),
+    "widened_bits": (40, 0),
 }
-KERNELS = 9 + 9 + 5 + 3 + 1  # of tests/simt/kernels.cu
+KERNELS = 9 + 9 + 5 + 3 + 1 + 3  # of tests/simt/kernels.cu
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
