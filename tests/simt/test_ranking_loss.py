@@ -178,6 +178,21 @@ def test_nan_is_where_hinges_meet_it(
     torch.testing.assert_close(gradient, slopes, equal_nan=True)
 
 
+@pytest.mark.parametrize("place", [(1, 0), (1, 3), (1, 4), (3, 6)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@negatives_of_every_kind
+def test_nan_beside_the_positives(device: Device, negatives: str, value: float, place: tuple[int, int]) -> None:
+    """In columns without a positive and with one: (1, 3) is one itself."""
+    scores = torch.zeros(4, 7)
+    scores[0, 1] = -1.0
+    scores[place] = value
+    options = {"negatives": negatives, "p": 8.0, "margin": 0.2, "positive_offset": 2}
+    expected, slopes = chain(scores, torch.ones(4), **options)
+    losses, _, gradient = device.ranking_loss(scores, **options)
+    torch.testing.assert_close(losses, expected, equal_nan=True)
+    torch.testing.assert_close(gradient, slopes, equal_nan=True)
+
+
 @pytest.mark.parametrize("p", [*ORDERS, 1000.0, 1e6, 1e30])
 @pytest.mark.parametrize(
     ("dtype", "scale", "tolerance"),
