@@ -28,7 +28,7 @@ CALLS, ROUNDS = 300, 7
 BATCHES = 400  # of lengths, more than there are kept plans
 
 DIM = 16
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 Step = Callable[[], Any]
 
@@ -36,8 +36,9 @@ Step = Callable[[], Any]
 def keep_memory() -> None:
     """Has the C library keep what is freed, as PyTorch keeps a device's memory: workspaces are of many megabytes."""
     library = ctypes.CDLL(None)
-    for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-        library.mallopt(parameter, 2**30)
+    for parameter, value in ((M_TRIM_THRESHOLD, 2**30), (M_MMAP_MAX, 0)):  # its threshold would be of 32 MiB at most
+        if not library.mallopt(parameter, value):
+            raise OSError(f"mallopt({parameter}, {value}) failed")
 
 
 @contextmanager
