@@ -3,6 +3,29 @@
 #pragma once
 #include <cstdint>
 
+namespace crossret {
+namespace gpu {
+
+constexpr int kWarp = 32;
+
+// Elements of 16 bits, which are computed with as floats.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+// Names float32 of which products take the upper 19 bits.
+struct TFloat32 {};
+
+// What memory is copied and matrices are loaded by.
+struct alignas(16) Chunk {
+  uint32_t words[4];
+};
+
+}  // namespace gpu
+}  // namespace crossret
+
 #ifdef __CUDACC__
 
 #include <cuda_bf16.h>
@@ -19,6 +42,16 @@ namespace gpu {
 // Memory of the device; host code makes its checked pointers of plain ones.
 template <class T>
 using Global = T*;
+// Memory of the block.
+template <class T>
+using Shared = T*;
+
+// The array that begins at that byte of the shared memory that the launch asks for.
+template <class T>
+CROSSRET_DEVICE Shared<T> shared_at(int byte) {
+  extern __shared__ __align__(128) unsigned char dynamic_memory[];
+  return reinterpret_cast<T*>(dynamic_memory + byte);
+}
 
 CROSSRET_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 CROSSRET_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
@@ -30,6 +63,8 @@ CROSSRET_DEVICE void sync_block() { __syncthreads(); }
 CROSSRET_DEVICE void sync_named(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+// Whether any thread of the block votes so: a barrier.
+CROSSRET_DEVICE bool any_in_block(bool vote) { return __syncthreads_or(vote ? 1 : 0) != 0; }
 CROSSRET_DEVICE void sync_warp() { __syncwarp(); }
 
 // All lanes of a warp take part in each of these.
@@ -53,6 +88,60 @@ CROSSRET_DEVICE void store(T* to, int64_t at, T value) {
   to[at] = value;
 }
 
+CROSSRET_DEVICE uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+// Copies 16 bytes while the thread goes on: the first `bytes` of them from memory, which is not read for none, and
+// zeros. Other threads see them behind a barrier behind this thread's wait.
+CROSSRET_DEVICE void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+               : "memory");
+}
+// Ends a group of copies of this thread.
+CROSSRET_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// For all of this thread's groups but the latest n.
+template <int n>
+CROSSRET_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+// Matrices of 8 rows of 16 bytes: lane i gives the place of row i % 8 of matrix i / 8, and of each matrix gets word
+// i % 4 of row i / 4.
+CROSSRET_DEVICE void load_matrices(uint32_t (&to)[4], Shared<const Chunk> row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+// Of two matrices, whose places the first sixteen lanes give.
+CROSSRET_DEVICE void load_matrices(uint32_t (&to)[2], Shared<const Chunk> row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// sums (16, 8) += a (16, k) times b (k, 8), in fragments as the PTX manual lays them out: k is 16 for BFloat16 and
+// Float16, 8 for TFloat32.
+#define CROSSRET_MULTIPLY(kind)                                                                            \
+  asm volatile("mma.sync.aligned." kind " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+template <class T>
+CROSSRET_DEVICE void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+template <>
+CROSSRET_DEVICE void multiply<BFloat16>(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  CROSSRET_MULTIPLY("m16n8k16.row.col.f32.bf16.bf16.f32");
+}
+template <>
+CROSSRET_DEVICE void multiply<Float16>(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  CROSSRET_MULTIPLY("m16n8k16.row.col.f32.f16.f16.f32");
+}
+template <>
+CROSSRET_DEVICE void multiply<TFloat32>(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  CROSSRET_MULTIPLY("m16n8k8.row.col.f32.tf32.tf32.f32");
+}
+#undef CROSSRET_MULTIPLY
+
 CROSSRET_DEVICE int bits_of(float x) { return __float_as_int(x); }
 CROSSRET_DEVICE float float_of(int bits) { return __int_as_float(bits); }
 
@@ -67,6 +156,42 @@ CROSSRET_DEVICE float float_of_half(uint16_t bits) { return __half2float(__ushor
 CROSSRET_DEVICE uint16_t half_of(float x) { return __half_as_ushort(__float2half_rn(x)); }
 CROSSRET_DEVICE uint16_t bfloat16_of(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 
+// To nearest, of two as near the one further from zero.
+CROSSRET_DEVICE uint32_t tfloat32_of(float x) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+// Two elements in a word, `low` in its lower half.
+CROSSRET_DEVICE uint32_t pack_bfloat16(float low, float high) {
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+CROSSRET_DEVICE uint32_t pack_float16(float low, float high) {
+  uint32_t both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// One instruction each, with subnormal numbers taken and given as zero.
+#define CROSSRET_APPROX(name, instruction)                  \
+  CROSSRET_DEVICE float name(float x) {                     \
+    float y;                                                \
+    asm(instruction ".ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); \
+    return y;                                               \
+  }
+CROSSRET_APPROX(approx_exp2, "ex2.approx")
+CROSSRET_APPROX(approx_log2, "lg2.approx")
+CROSSRET_APPROX(approx_rsqrt, "rsqrt.approx")
+CROSSRET_APPROX(approx_sqrt, "sqrt.approx")
+CROSSRET_APPROX(approx_reciprocal, "rcp.approx")
+#undef CROSSRET_APPROX
+
+CROSSRET_DEVICE int count_ones(uint32_t bits) { return __popc(bits); }
+// The lowest one's place; -1 where there is none.
+CROSSRET_DEVICE int first_one(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
+
 }  // namespace gpu
 }  // namespace crossret
 
@@ -78,16 +203,6 @@ CROSSRET_DEVICE uint16_t bfloat16_of(float x) { return __bfloat16_as_ushort(__fl
 
 namespace crossret {
 namespace gpu {
-
-constexpr int kWarp = 32;
-
-// Elements of 16 bits, which are computed with as floats.
-struct BFloat16 {
-  uint16_t bits;
-};
-struct Float16 {
-  uint16_t bits;
-};
 
 CROSSRET_DEVICE float widened(float x) { return x; }
 CROSSRET_DEVICE float widened(BFloat16 x) { return float_of(static_cast<int>(uint32_t{x.bits} << 16)); }

@@ -84,7 +84,7 @@ int run_fault(int number, int planted, int order, uint64_t seed, const float* in
     const int64_t count = int64_t{blocks} * planted::kThreads;
     const planted::Call call{planted != 0, input<float>(device, "in", in, count),
                              output<float>(device, "out", out, count)};
-    device.launch(kFaults[number].name, blocks, 1, planted::kThreads, [&] { kFaults[number].kernel(call); });
+    device.launch(kFaults[number].name, blocks, 1, planted::kThreads, 0, [&] { kFaults[number].kernel(call); });
   });
 }
 
@@ -95,7 +95,7 @@ int run_words(int order, uint64_t seed, const int* in, int* out, char* message, 
     const int64_t count = int64_t{4} * vocabulary::kThreads;
     const auto numbers = input<int>(device, "in", in, count);
     const auto made = output<int>(device, "out", out, count * vocabulary::kWords);
-    device.launch("words", 2, 2, vocabulary::kThreads, [&] { vocabulary::words(numbers, made); });
+    device.launch("words", 2, 2, vocabulary::kThreads, 0, [&] { vocabulary::words(numbers, made); });
   });
 }
 
@@ -108,9 +108,9 @@ int run_conversions(const float* in, void* bfloats, void* halves, float* out, in
     const auto narrow = output<BFloat16>(device, "bfloats", bfloats, count);
     const auto half = output<Float16>(device, "halves", halves, count);
     const auto wide = output<float>(device, "out", out, int64_t{2} * count);
-    device.launch("narrowed", blocks, 1, vocabulary::kThreads,
+    device.launch("narrowed", blocks, 1, vocabulary::kThreads, 0,
                   [&] { vocabulary::narrowed(from, narrow, half, count); });
-    device.launch("widened_bits", blocks, 1, vocabulary::kThreads,
+    device.launch("widened_bits", blocks, 1, vocabulary::kThreads, 0,
                   [&] { vocabulary::widened_bits(narrow, half, wide, count); });
   });
 }
@@ -156,24 +156,25 @@ void run_loss(const RankingLoss& given) {
   const auto rows = output<Statistic<negatives>>(device, "statistics of rows", kept.data(), plan.row_parts);
   const auto columns =
       output<Statistic<negatives>>(device, "statistics of columns", kept.data() + plan.row_parts, plan.column_parts);
-  device.launch("hinge_statistics", plan.column_tiles, plan.row_tiles, plan.threads(),
+  device.launch("hinge_statistics", plan.column_tiles, plan.row_tiles, plan.threads(), 0,
                 [&] { hinge_statistics<T, negatives, with_ids>(problem, rows, columns); });
   const LossOutput made{output<float>(device, "losses", given.losses, n),
                         output<float>(device, "statistics", given.statistics, 4 * n)};
   const auto order = static_cast<float>(given.order);
-  device.launch("losses_of_statistics", static_cast<int>((n + kWarp - 1) / kWarp), 1, kFinishThreads, [&] {
+  device.launch("losses_of_statistics", static_cast<int>((n + kWarp - 1) / kWarp), 1, kFinishThreads, 0, [&] {
     losses_of_statistics<negatives>(rows, columns, made, given.n_rows, plan.column_tiles, plan.row_tiles, problem.slope,
                                     order);
   });
   const auto loss = output<float>(device, "loss", given.loss, 1);
-  device.launch("sum_losses", 1, 1, kSumThreads, [&] { sum_losses(made.losses, loss, given.n_rows, given.mean != 0); });
+  device.launch("sum_losses", 1, 1, kSumThreads, 0,
+                [&] { sum_losses(made.losses, loss, given.n_rows, given.mean != 0); });
 
   problem.aligned = problem.aligned && in_fours(gradient, given.out_stride);
   const LossGradient through{input<float>(device, "grads", given.grads, (n - 1) * given.grad_stride + 1),
                              given.grad_stride, given.mean != 0 ? 1.0f / static_cast<float>(n) : 1.0f, made.statistics};
   const auto out = output<T>(device, "gradient", gradient, (n - 1) * given.out_stride + given.n_columns);
   constexpr bool reads_ids = with_ids && negatives != Negatives::hardest;
-  device.launch("score_gradients", plan.column_tiles, plan.row_tiles, plan.threads(),
+  device.launch("score_gradients", plan.column_tiles, plan.row_tiles, plan.threads(), 0,
                 [&] { score_gradients<T, negatives, reads_ids>(problem, through, out, given.out_stride); });
 }
 

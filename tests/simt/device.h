@@ -1,0 +1,97 @@
+// Memory of the device, in buffers, and launches of kernels over it.
+//
+// It is checked for its bounds, for alignment, for reads of what nobody wrote, and for accesses of two blocks of one
+// launch of which one is a write; accesses of threads of one block to it are not ordered against each other.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+#include "shared.h"
+
+namespace simt {
+
+class Device {
+ public:
+  enum class Kind { input, output };  // what is given, read only; what kernels fill before they read it
+
+  explicit Device(const Schedule& schedule) : schedule_(schedule) { current_ = this; }
+  ~Device() { current_ = nullptr; }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int add(const char* name, const void* begin, int64_t bytes, Kind kind) {
+    buffers_.push_back({name, static_cast<const char*>(begin), bytes, kind, {}});
+    buffers_.back().granules.assign((bytes + 1) / 2, Granule{0, 0, kind == Kind::input});
+    return static_cast<int>(buffers_.size()) - 1;
+  }
+
+  void launch(const char* kernel, int grid_x, int grid_y, int threads, int shared_bytes,
+              const std::function<void()>& body) {
+    if (shared_bytes < 0 || shared_bytes > DynamicMemory::kMost) throw Mistake("more shared memory than any GPU has");
+    dynamic_memory.resize(shared_bytes);
+    copies.begin(threads);
+    for (Buffer& buffer : buffers_) {
+      for (Granule& granule : buffer.granules) granule.writer = granule.reader = 0;
+    }
+    machine.launch(kernel, schedule_, grid_x, grid_y, threads, [&] {
+      body();
+      copies.end_thread();
+    });
+  }
+
+  static void check(int number, const void* address, int64_t bytes, bool write) {
+    check(number, address, bytes, write, bytes & -bytes);  // of 12 bytes 4
+  }
+  static void check(int number, const void* address, int64_t bytes, bool write, int64_t alignment) {
+    const char* const access = write ? "global write" : "global read";
+    if (number < 0) machine.fail(std::string("out-of-bounds ") + access, "a pointer to nothing");
+    Buffer& buffer = current_->buffers_[number];
+    const int64_t at = static_cast<const char*>(address) - buffer.begin;
+    const auto place = [&] { return std::string(buffer.name) + ", byte " + std::to_string(at); };
+    if (at < 0 || at + bytes > buffer.bytes) {
+      machine.fail(std::string("out-of-bounds ") + access, place() + " of " + std::to_string(buffer.bytes));
+    }
+    if (reinterpret_cast<uintptr_t>(address) % alignment != 0) {
+      machine.fail(std::string("misaligned ") + access, place() + ", " + std::to_string(bytes) + " bytes");
+    }
+    if (write && buffer.kind == Kind::input) machine.fail("write to input", place());
+    const uint32_t me = machine.block_number() + 1;
+    for (int64_t i = at / 2; i < (at + bytes + 1) / 2; ++i) {
+      Granule& granule = buffer.granules[i];
+      if (!write && !granule.written) machine.fail("uninitialised global read", place());
+      const bool written = granule.writer != 0 && granule.writer != me;
+      if (written || (write && granule.reader != 0 && granule.reader != me)) {
+        machine.fail(
+            "race", std::string(access) + " of " + place() + " beside another block's " + (written ? "write" : "read"));
+      }
+      if (write) {
+        granule.writer = me, granule.written = true;
+      } else {
+        granule.reader = granule.reader == 0 || granule.reader == me ? me : ~0u;
+      }
+    }
+  }
+
+ private:
+  struct Granule {
+    uint32_t writer, reader;  // blocks' numbers from 1 on in this launch; of several readers ~0
+    bool written;
+  };
+  struct Buffer {
+    const char* name;
+    const char* begin;
+    int64_t bytes;
+    Kind kind;
+    std::vector<Granule> granules;  // of 2 bytes
+  };
+
+  inline static Device* current_ = nullptr;
+
+  Schedule schedule_;
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace simt
