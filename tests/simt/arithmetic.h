@@ -20,11 +20,9 @@ inline float float_of(int bits) {
 inline float max_or_nan(float a, float b) { return a != a || b != b ? float_of(0x7FFFFFFF) : a < b ? b : a; }
 
 inline float float_of_half(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, digits = bits & 1023;
-  const float size = exponent == 31  ? (digits != 0 ? NAN : INFINITY)
-                     : exponent == 0 ? std::ldexp(static_cast<float>(digits), -24)
-                                     : std::ldexp(static_cast<float>(digits + 1024), exponent - 25);
-  return (bits & 0x8000) != 0 ? -size : size;
+  const int sign = (bits & 0x8000) << 16, digits = (bits & 0x7FFF) << 13;  // where a float has them
+  if ((bits & 0x7C00) == 0x7C00) return float_of(sign | 0x7F800000 | digits);
+  return float_of(sign | digits) * 0x1p112f;  // which has exponents of 112 more
 }
 inline uint16_t half_of(float x) {
   if (x != x) return 0x7FFF;

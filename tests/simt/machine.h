@@ -21,8 +21,10 @@
 
 namespace simt {
 
-constexpr int kWarp = 32;
-constexpr size_t kStack = 64 << 10, kGuard = 4096;  // bytes of a fiber's stack, and of the unmapped page below it
+constexpr int kWarp = 32, kMostWarps = 32;
+constexpr size_t kStack = 84 << 10, kGuard = 4096;  // bytes of a fiber's stack, and of the unmapped page below it
+// Bytes between where the lanes' stacks begin in theirs, or they would meet in few lines of the processor's cache.
+constexpr size_t kStagger = 9 * 64;
 
 enum class Order : int { forward, reversed, bursts };
 
@@ -38,6 +40,14 @@ struct Schedule {
 struct Mistake : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// A warp's clock and one of its threads, or kMany of them, in one word: the later, the greater. It is positive as int.
+using Access = uint32_t;
+constexpr int kThreadBits = 11;
+constexpr Access kMany = (1u << kThreadBits) - 1;
+constexpr Access access_by(uint32_t clock, uint32_t thread) { return clock << kThreadBits | thread; }
+constexpr uint32_t clock_of(Access access) { return access >> kThreadBits; }
+constexpr uint32_t thread_of(Access access) { return access & kMany; }
 
 extern "C" void simt_switch(void** save, void* to);
 
@@ -90,23 +100,23 @@ struct WarpOperation {
 class Machine {
  public:
   int thread() const { return current_; }
-  int warp() const { return current_ / kWarp; }
+  int warp() const { return warp_; }
   int threads() const { return threads_; }
-  int warps() const { return threads_ / kWarp; }
+  int warps() const { return warps_; }
   int block_x() const { return block_x_; }
   int block_y() const { return block_y_; }
   uint32_t block_number() const { return block_number_; }
   const Schedule& schedule() const { return schedule_; }
 
-  // Clocks go on from block to block, so that what an earlier block did is older than what any warp knows. At kNever,
-  // which none reaches, or after a mistake they begin anew: another generation.
+  // Clocks go on from block to block, so that what an earlier block did is older than what any warp knows. Before they
+  // come to kNever, and after a mistake, they begin anew: another generation.
   static constexpr uint32_t kNever = (1u << 20) - 1;
   uint64_t serial() const { return serial_; }  // of the block, over all launches
   uint32_t generation() const { return generation_; }
-  uint32_t clock() const { return known(warp()); }
-  uint32_t first_clock() const { return first_clock_; }
-  // What the running warp knows of another's clock.
-  uint32_t known(int of) const { return clocks_[warp() * warps() + of]; }
+  Access access() const { return access_by(clocks_[warp_][warp_], static_cast<uint32_t>(current_)); }
+  bool earlier_block(Access access) const { return access <= oldest_; }
+  // Of every warp the last access that the running thread's are ordered behind; more than any where there is no warp.
+  const Access* behind() const { return behind_[warp_]; }
 
   // Ends the launch; in a fiber it does not return.
   [[noreturn]] void fail(const std::string& kind, const std::string& detail) {
@@ -118,7 +128,7 @@ class Machine {
   void launch(const char* kernel, const Schedule& schedule, int grid_x, int grid_y, int threads,
               const std::function<void()>& body) {
     if (threads <= 0 || threads % kWarp != 0 || threads > 1024) throw Mistake("a block is whole warps, 1024 threads");
-    kernel_ = kernel, schedule_ = schedule, threads_ = threads, body_ = &body;
+    kernel_ = kernel, schedule_ = schedule, threads_ = threads, warps_ = threads / kWarp, body_ = &body;
     random_ = schedule.seed * 0x9E3779B97F4A7C15ull + 1;
     grow_stacks();
     const int blocks = grid_x * grid_y;
@@ -169,7 +179,10 @@ class Machine {
     yield();
   }
 
-  void advance_clock() { advance_clock(warp()); }
+  void advance_clock() {
+    ++clocks_[warp_][warp_];
+    order_behind_clocks(warp_);
+  }
 
  private:
   void grow_stacks() {
@@ -183,17 +196,14 @@ class Machine {
   void run_block(int number, int x, int y) {
     block_number_ = static_cast<uint32_t>(number), block_x_ = x, block_y_ = y;
     ++serial_;
-    if (latest_clock_ > kNever / 2) forget();
     fibers_.assign(threads_, Fiber{});
     ready_.assign(warps(), ~0u);
     operations_.assign(warps(), WarpOperation{});
-    first_clock_ = latest_clock_;
-    clocks_.assign(static_cast<size_t>(warps()) * warps(), first_clock_);
-    for (int w = 0; w < warps(); ++w) advance_clock(w);
+    begin_clocks();
     for (Barrier& barrier : barriers_) barrier = {};
     for (int t = 0; t < threads_; ++t) {
       // A function begins with its stack 8 bytes off a multiple of 16: what a call leaves.
-      void** const top = reinterpret_cast<void**>(stacks_[t] + kStack - 8);
+      void** const top = reinterpret_cast<void**>(stacks_[t] + kStack - 8 - t % kWarp * kStagger);
       for (int i = 2; i <= 7; ++i) top[-i] = nullptr;
       top[-1] = reinterpret_cast<void*>(&Machine::enter);
       fibers_[t].stack_pointer = top - 7;
@@ -202,7 +212,7 @@ class Machine {
     at_warp_ = schedule_.order == Order::reversed ? warps() - 1 : 0;
     burst_ = 0;
     running_ = this;
-    current_ = choose();
+    go_on_with(choose());
     simt_switch(&host_stack_pointer_, fibers_[current_].stack_pointer);
     if (!mistake_.empty()) {
       forget();
@@ -210,12 +220,26 @@ class Machine {
     }
   }
 
+  void begin_clocks() {
+    if (latest_clock_ > kNever / 2) forget();
+    const uint32_t before = latest_clock_;
+    oldest_ = access_by(before, kMany);
+    for (int w = 0; w < warps(); ++w) {
+      std::fill_n(clocks_[w], warps(), before);
+      std::fill_n(behind_[w], kMostWarps, access_by(kNever, kMany));
+      clocks_[w][w] = before + 1;
+      order_behind_clocks(w);
+    }
+  }
+
   void forget() { ++generation_, latest_clock_ = 0; }
 
-  void advance_clock(int warp) {
-    const uint32_t now = ++clocks_[warp * warps() + warp];
-    latest_clock_ = std::max(latest_clock_, now);
-    if (now >= kNever) fail("too many barriers", "in one block");
+  void order_behind_clocks(int warp) {
+    const uint32_t* const known = clocks_[warp];
+    for (int of = 0; of < warps(); ++of) behind_[warp][of] = access_by(known[of], kMany);
+    behind_[warp][warp] = access_by(known[warp] - 1, kMany);
+    latest_clock_ = std::max(latest_clock_, known[warp]);
+    if (known[warp] + 1 >= kNever) fail("too many barriers", "in one block");
   }
 
   static void enter() {
@@ -242,15 +266,16 @@ class Machine {
       }
       if (here != 0) taking_part.push_back(w);
     }
-    std::vector<uint32_t> latest(warps(), 0);
+    uint32_t latest[kMostWarps] = {};
     bool vote = false;
     for (const int w : taking_part) {
       for (int lane = 0; lane < kWarp; ++lane) vote = vote || fibers_[w * kWarp + lane].vote;
-      for (int of = 0; of < warps(); ++of) latest[of] = std::max(latest[of], clocks_[w * warps() + of]);
+      for (int of = 0; of < warps(); ++of) latest[of] = std::max(latest[of], clocks_[w][of]);
     }
     for (const int w : taking_part) {
-      for (int of = 0; of < warps(); ++of) clocks_[w * warps() + of] = latest[of];
-      advance_clock(w);
+      for (int of = 0; of < warps(); ++of) clocks_[w][of] = latest[of];
+      ++clocks_[w][w];
+      order_behind_clocks(w);
       ready_[w] = ~0u;
       for (int lane = 0; lane < kWarp; ++lane) {
         Fiber& fiber = fibers_[w * kWarp + lane];
@@ -295,11 +320,13 @@ class Machine {
     return at_warp_ * kWarp + __builtin_ctz(lanes);
   }
 
+  void go_on_with(int thread) { current_ = thread, warp_ = thread / kWarp; }
+
   void yield() {
     const int before = current_, next = choose();
     if (next == before) return;
     if (next < 0) finish();
-    current_ = next;
+    go_on_with(next);
     simt_switch(&fibers_[before].stack_pointer, fibers_[next].stack_pointer);
   }
 
@@ -308,7 +335,7 @@ class Machine {
     for (int t = 0; t < threads_; ++t) {
       const Fiber& waiting = fibers_[t];
       if (waiting.state == State::done) continue;
-      current_ = t;
+      go_on_with(t);
       const bool in_warp = waiting.state == State::in_warp;
       const int first = in_warp ? t / kWarp * kWarp : 0, last = in_warp ? first + kWarp : threads_;
       std::string absent;
@@ -336,14 +363,17 @@ class Machine {
   const char* kernel_ = "";
   Schedule schedule_{};
   const std::function<void()>* body_ = nullptr;
-  int threads_ = 0, current_ = 0, block_x_ = 0, block_y_ = 0, at_warp_ = 0, burst_ = 0;
-  uint32_t block_number_ = 0, generation_ = 0, first_clock_ = 0, latest_clock_ = 0;
+  int threads_ = 0, warps_ = 0, current_ = 0, warp_ = 0, block_x_ = 0, block_y_ = 0, at_warp_ = 0, burst_ = 0;
+  uint32_t block_number_ = 0, generation_ = 0, latest_clock_ = 0;
+  uint32_t clocks_[kMostWarps][kMostWarps] = {};  // that warps know of each other
+  Access oldest_ = 0;
+  alignas(16) Access behind_[kMostWarps][kMostWarps] = {};
   uint64_t serial_ = 0, random_ = 1;
   void* host_stack_pointer_ = nullptr;
   std::string mistake_;
   std::vector<char*> stacks_;
   std::vector<Fiber> fibers_;
-  std::vector<uint32_t> ready_, clocks_;  // lanes of every warp; clocks that warps know of each other
+  std::vector<uint32_t> ready_;  // lanes of every warp
   std::vector<WarpOperation> operations_;
   Barrier barriers_[16] = {};
 };

@@ -35,23 +35,24 @@ inline void load_matrices(uint32_t (&to)[2], simt::Shared<const Chunk> row, int 
   load_rows(to, row, line);
 }
 
-// Elements that a word of an operand holds, and what they are.
+// The elements that a word of an operand holds.
 template <class T>
-struct Operand {
-  static constexpr int kElements = 2;
-  static float at(uint32_t word, int i) {
-    const auto bits = static_cast<uint16_t>(word >> (16 * i));
-    if constexpr (std::is_same_v<T, Float16>) return float_of_half(bits);
-    return float_of(static_cast<int>(uint32_t{bits} << 16));
-  }
-};
-template <>
-struct Operand<TFloat32> {
-  static constexpr int kElements = 1;
-  static float at(uint32_t word, int) { return float_of(static_cast<int>(word & ~0x1FFFu)); }
-};
+constexpr int kElements = std::is_same_v<T, TFloat32> ? 1 : 2;
 
-// sums (16, 8) += a (16, k) times b (k, 8), k of 16 elements of 16 bits or of 8 of 32.
+template <class T>
+void unpack(uint32_t word, float* to, int step) {
+  if constexpr (std::is_same_v<T, TFloat32>) {
+    to[0] = float_of(static_cast<int>(word & ~0x1FFFu));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    to[0] = float_of(static_cast<int>(word << 16));
+    to[step] = float_of(static_cast<int>(word & ~0xFFFFu));
+  } else {
+    to[0] = float_of_half(static_cast<uint16_t>(word));
+    to[step] = float_of_half(static_cast<uint16_t>(word >> 16));
+  }
+}
+
+// Products are exact, sums in float32.
 template <class T>
 void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE()) {
   struct Lane {
@@ -60,37 +61,37 @@ void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], 
   } me{sums, a, b};
   simt::machine.collective("multiply", line, &me, [](simt::Fiber* lanes) {
     using Four = float __attribute__((vector_size(16)));
-    constexpr int n = Operand<T>::kElements, k = 8 * n;
-    float left[16][k];
-    alignas(16) float right[k][8], out[16][8];
+    constexpr int n = kElements<T>, k = 8 * n;
+    float left[16][k], right[k][8], out[16][8];
     for (int i = 0; i < simt::kWarp; ++i) {
       const auto& lane = *static_cast<Lane*>(lanes[i].argument);
       const int row = i / 4, column = i % 4;
-      for (int j = 0; j < n; ++j) {
-        for (int word = 0; word < 4; ++word) {
-          left[row + word % 2 * 8][n * column + word / 2 * 4 * n + j] = Operand<T>::at(lane.a[word], j);
-        }
-        for (int word = 0; word < 2; ++word) {
-          right[n * column + word * 4 * n + j][row] = Operand<T>::at(lane.b[word], j);
-        }
-      }
-      for (int j = 0; j < 4; ++j) out[row + j / 2 * 8][2 * column + j % 2] = lane.sums[j];
+      unpack<T>(lane.a[0], &left[row][n * column], 1);
+      unpack<T>(lane.a[1], &left[row + 8][n * column], 1);
+      unpack<T>(lane.a[2], &left[row][n * (column + 4)], 1);
+      unpack<T>(lane.a[3], &left[row + 8][n * (column + 4)], 1);
+      unpack<T>(lane.b[0], &right[n * column][row], 8);
+      unpack<T>(lane.b[1], &right[n * (column + 4)][row], 8);
+      std::memcpy(&out[row][2 * column], lane.sums, 8);
+      std::memcpy(&out[row + 8][2 * column], lane.sums + 2, 8);
     }
     for (int row = 0; row < 16; ++row) {
-      Four sum[2];
-      std::memcpy(sum, out[row], sizeof sum);
+      Four low, high;
+      std::memcpy(&low, out[row], sizeof low);
+      std::memcpy(&high, out[row] + 4, sizeof high);
       for (int i = 0; i < k; ++i) {
-        for (int half = 0; half < 2; ++half) {
-          Four factors;
-          std::memcpy(&factors, right[i] + 4 * half, sizeof factors);
-          sum[half] += left[row][i] * factors;
-        }
+        Four factors[2];
+        std::memcpy(factors, right[i], sizeof factors);
+        low += left[row][i] * factors[0];
+        high += left[row][i] * factors[1];
       }
-      std::memcpy(out[row], sum, sizeof sum);
+      std::memcpy(out[row], &low, sizeof low);
+      std::memcpy(out[row] + 4, &high, sizeof high);
     }
     for (int i = 0; i < simt::kWarp; ++i) {
       const auto& lane = *static_cast<Lane*>(lanes[i].argument);
-      for (int j = 0; j < 4; ++j) lane.sums[j] = out[i / 4 + j / 2 * 8][2 * (i % 4) + j % 2];
+      std::memcpy(lane.sums, &out[i / 4][i % 4 * 2], 8);
+      std::memcpy(lane.sums + 2, &out[i / 4 + 8][i % 4 * 2], 8);
     }
   });
 }

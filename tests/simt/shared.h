@@ -26,132 +26,154 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  void resize(char* begin, int64_t bytes) {
-    begin_ = begin, bytes_ = bytes, serial_ = 0;
-    if (granules_ >= (bytes + 1) / kGranule) return;
-    granules_ = (bytes + 1) / kGranule;
-    read_.clear();
-    written_.assign(granules_, kNobody);
-  }
+  void resize(char* begin, int64_t bytes) { begin_ = begin, bytes_ = bytes, serial_ = 0; }
 
-  void read(int64_t at, void* to, int64_t bytes, int64_t alignment) {
-    begin(at, bytes, alignment, "read");
-    const uint32_t me = access();
-    uint32_t* const readers = &read_[machine.warp() * granules_];
-    uint32_t fine = kNobody;
-    for (int64_t i = at / kGranule; i < (at + bytes) / kGranule; ++i) {
-      const uint32_t writer = written_[i];
-      if (writer == kNobody || writer != fine) check_written(i, writer);
-      fine = writer;
-      const bool same_clock = clock_of(readers[i]) == clock_of(me);
-      readers[i] = same_clock && readers[i] != me ? me | kMany : me;
+  template <int bytes, int alignment>
+  void read(int64_t at, void* to) {
+    check_place<bytes, alignment>(at, "read");
+    const Access me = machine.access();
+    const Access *const behind = machine.behind(), *const writers = &written_[at / kGranule];
+    Access* reader = &read_[at / kGranule * stride_ + machine.warp()];
+    Access fine = kNobody;
+    for (int i = 0; i < bytes / kGranule; ++i, reader += stride_) {
+      const Access writer = writers[i];
+      if (writer != fine || writer == kNobody) {
+        if (machine.earlier_block(writer) || writer > behind[thread_of(writer) / kWarp])
+          check_written(at + i * kGranule);
+        fine = writer;
+      }
+      const Access before = *reader;
+      *reader = clock_of(before) == clock_of(me) && before != me ? me | kMany : me;
     }
-    std::memcpy(to, begin_ + at, static_cast<size_t>(bytes));
+    std::memcpy(to, begin_ + at, bytes);
   }
 
-  void write(int64_t at, const void* from, int64_t bytes, int64_t alignment) {
-    begin(at, bytes, alignment, "write");
-    overwrite(at, bytes, "write", access());
-    std::memcpy(begin_ + at, from, static_cast<size_t>(bytes));
+  template <int bytes, int alignment>
+  void write(int64_t at, const void* from) {
+    check_place<bytes, alignment>(at, "write");
+    overwrite<bytes>(at, "write", machine.access());
+    std::memcpy(begin_ + at, from, bytes);
   }
 
   // A copy is on its way, and has come.
-  void expect(int64_t at, int64_t bytes) {
-    begin(at, bytes, bytes, "copy");
-    overwrite(at, bytes, "copy", machine.kNever << kThreadBits | static_cast<uint32_t>(machine.thread()));
+  template <int bytes>
+  void expect(int64_t at) {
+    check_place<bytes, bytes>(at, "copy");
+    overwrite<bytes>(at, "copy", access_by(machine.kNever, me()));
   }
-  void come(int64_t at, int64_t bytes) { std::fill_n(&written_[at / kGranule], bytes / kGranule, access()); }
+  template <int bytes>
+  void come(int64_t at) {
+    std::fill_n(&written_[at / kGranule], bytes / kGranule, machine.access());
+  }
 
   char* address(int64_t at) const { return begin_ + at; }
 
  private:
-  // A clock, and the thread or kMany of one warp at that clock.
-  static constexpr int kThreadBits = 11;
-  static constexpr uint32_t kMany = (1u << kThreadBits) - 1, kNobody = 0;
+  static constexpr Access kNobody = 0;
   static constexpr int64_t kGranule = 2;
 
-  static uint32_t access() { return machine.clock() << kThreadBits | static_cast<uint32_t>(machine.thread()); }
-  static uint32_t clock_of(uint32_t access) { return access >> kThreadBits; }
-  static uint32_t thread_of(uint32_t access) { return access & kMany; }
-
-  std::string place(int64_t at) const {
-    return unit_ == 1 ? name_ + (", byte " + std::to_string(at))
-                      : name_ + ("[" + std::to_string(at >= 0 ? at / unit_ : -((unit_ - 1 - at) / unit_)) + "]");
-  }
-
-  void begin(int64_t at, int64_t bytes, int64_t alignment, const char* access) {
+  template <int bytes, int alignment>
+  void check_place(int64_t at, const char* access) {
     if (serial_ != machine.serial()) begin_block();
-    if (at < 0 || at + bytes > bytes_) {
-      machine.fail(std::string("out-of-bounds shared ") + access, place(at) + " of " + std::to_string(bytes_ / unit_));
-    }
-    if (alignment > alignment_ || at % alignment != 0) {
-      machine.fail(std::string("misaligned shared ") + access, place(at) + ", " + std::to_string(bytes) + " bytes");
-    }
+    const bool outside = at < 0 || at + bytes > bytes_, misaligned = alignment > alignment_ || at % alignment != 0;
+    if (outside || misaligned) refuse(at, bytes, access, outside);
   }
 
   void begin_block() {
     serial_ = machine.serial();
     std::memset(begin_, 0xFF, static_cast<size_t>(bytes_));
-    if (generation_ != machine.generation()) {
-      generation_ = machine.generation();
-      std::fill(written_.begin(), written_.end(), kNobody);
-      std::fill(read_.begin(), read_.end(), kNobody);
-    }
-    const size_t all = static_cast<size_t>(granules_) * machine.warps();
-    if (read_.size() < all) read_.resize(all, kNobody);
+    const int64_t granules = (bytes_ + 1) / kGranule;
+    const int stride = (machine.warps() + 3) / 4 * 4;
+    const bool fits = granules <= static_cast<int64_t>(written_.size()) && stride == stride_;
+    if (fits && generation_ == machine.generation()) return;
+    generation_ = machine.generation(), stride_ = stride;
+    written_.assign(granules, kNobody);
+    read_.assign(granules * stride, kNobody);
   }
 
-  void check_written(int64_t granule, uint32_t writer) const {
-    const int64_t at = granule * kGranule;
-    if (clock_of(writer) <= machine.first_clock()) machine.fail("uninitialised shared read", place(at));
-    check_landed(at, writer, "read");
-    const int warp = static_cast<int>(thread_of(writer)) / kWarp;
-    if (clock_of(writer) > seen(warp) && thread_of(writer) != me()) report("read after write", at, writer);
-  }
-
-  // By `access`, of this thread.
-  void overwrite(int64_t at, int64_t bytes, const char* kind, uint32_t access) {
-    const int64_t first = at / kGranule, last = (at + bytes) / kGranule;
-    for (int64_t i = first; i < last; ++i) {
-      const uint32_t writer = written_[i];
-      const int warp = static_cast<int>(thread_of(writer)) / kWarp;
-      if (clock_of(writer) > machine.first_clock() && clock_of(writer) > seen(warp)) {
-        check_landed(i * kGranule, writer, kind);
-        if (thread_of(writer) != me()) report("write after write", i * kGranule, writer);
-      }
-      written_[i] = access;
-    }
-    for (int warp = 0; warp < machine.warps(); ++warp) {
-      const uint32_t known = seen(warp) << kThreadBits | kMany;
-      const uint32_t* const readers = &read_[warp * granules_];
-      for (int64_t i = first; i < last; ++i) {
-        if (readers[i] > known && thread_of(readers[i]) != me()) report("write after read", i * kGranule, readers[i]);
+  // By this thread; `access` is what is left of it.
+  template <int bytes>
+  void overwrite(int64_t at, const char* kind, Access access) {
+    // Warps by four: bits where any access is later than those that this one is ordered behind.
+    using Four = int32_t __attribute__((vector_size(16)));
+    const Access* const behind = machine.behind();
+    Access* const writers = &written_[at / kGranule];
+    const Access* readers = &read_[at / kGranule * stride_];
+    Four late = {};
+    for (int i = 0; i < bytes / kGranule; ++i) {
+      late[0] |= writers[i] > behind[thread_of(writers[i]) / kWarp];
+      for (int warp = 0; warp < stride_; warp += 4, readers += 4) {
+        Four reads, known;
+        std::memcpy(&reads, readers, sizeof reads);
+        std::memcpy(&known, behind + warp, sizeof known);
+        late |= reads > known;
       }
     }
+    int64_t any[2];
+    std::memcpy(any, &late, sizeof any);
+    if ((any[0] | any[1]) != 0) check_overwritten(at, bytes, kind);
+    std::fill_n(writers, bytes / kGranule, access);
   }
 
-  // The last clock of a warp's that this thread's accesses are ordered behind.
-  static uint32_t seen(int warp) { return machine.known(warp) - (warp == machine.warp() ? 1 : 0); }
+  // What follows is for accesses beside the usual: it judges or reports.
+
   static uint32_t me() { return static_cast<uint32_t>(machine.thread()); }
 
-  void check_landed(int64_t at, uint32_t writer, const char* access) const {
+  static bool ordered(Access before) {
+    return before <= machine.behind()[thread_of(before) / kWarp] || thread_of(before) == me();
+  }
+
+  [[gnu::cold]] void check_written(int64_t at) const {
+    const Access writer = written_[at / kGranule];
+    if (machine.earlier_block(writer)) machine.fail("uninitialised shared read", place(at));
+    check_landed(at, writer, "read");
+    if (!ordered(writer)) report("read after write", at, writer);
+  }
+
+  [[gnu::cold]] void check_overwritten(int64_t first, int64_t bytes, const char* kind) const {
+    for (int64_t at = first; at < first + bytes; at += kGranule) {
+      const Access writer = written_[at / kGranule];
+      if (!machine.earlier_block(writer)) check_landed(at, writer, kind);
+      if (!ordered(writer)) report("write after write", at, writer);
+      for (int warp = 0; warp < machine.warps(); ++warp) {
+        const Access reader = read_[at / kGranule * stride_ + warp];
+        const bool other = thread_of(reader) != me();
+        if (other && reader > machine.behind()[warp]) report("write after read", at, reader);
+      }
+    }
+  }
+
+  void check_landed(int64_t at, Access writer, const char* access) const {
     if (clock_of(writer) != machine.kNever) return;
     machine.fail("unfinished copy", std::string(access) + " of " + place(at) + ", which thread " +
                                         std::to_string(thread_of(writer)) + " has not waited for");
   }
 
-  void report(const char* race, int64_t at, uint32_t before) const {
+  [[noreturn, gnu::cold]] void report(const char* race, int64_t at, Access before) const {
     const std::string other =
         thread_of(before) == kMany ? "several threads" : "thread " + std::to_string(thread_of(before));
     machine.fail("race", std::string(race) + " of " + place(at) + ", no barrier after " + other);
   }
 
+  [[noreturn, gnu::cold]] void refuse(int64_t at, int64_t bytes, const char* access, bool outside) const {
+    if (outside) {
+      machine.fail(std::string("out-of-bounds shared ") + access, place(at) + " of " + std::to_string(bytes_ / unit_));
+    }
+    machine.fail(std::string("misaligned shared ") + access, place(at) + ", " + std::to_string(bytes) + " bytes");
+  }
+
+  std::string place(int64_t at) const {
+    if (unit_ == 1) return name_ + ", byte " + std::to_string(at);
+    return name_ + "[" + std::to_string(at >= 0 ? at / unit_ : -((unit_ - 1 - at) / unit_)) + "]";
+  }
+
   std::string name_;
-  int64_t unit_, alignment_, bytes_ = 0, granules_ = 0;
+  int64_t unit_, alignment_, bytes_ = 0;
   char* begin_ = nullptr;
   uint64_t serial_ = 0;
   uint32_t generation_ = 0;
-  std::vector<uint32_t> written_, read_;  // of granules, and of those of each warp
+  int stride_ = 0;
+  std::vector<Access> written_, read_;  // of granules; of each a row of warps, `stride_` of them
 };
 
 // An element of shared memory: read as T, written by assignment.
@@ -165,12 +187,12 @@ class SharedElement {
   SharedElement(SharedMemory& memory, int64_t at) : memory_(memory), at_(at) {}
   operator Value() const {  // NOLINT: reads as the element itself does
     Value value;
-    memory_.read(at_, &value, sizeof value, alignof(T));
+    memory_.read<sizeof(T), alignof(T)>(at_, &value);
     return value;
   }
   SharedElement& operator=(const Value& value) {
     static_assert(!std::is_const_v<T>, "only read");
-    memory_.write(at_, &value, sizeof value, alignof(T));
+    memory_.write<sizeof(T), alignof(T)>(at_, &value);
     return *this;
   }
   SharedElement& operator=(const SharedElement& other) { return *this = static_cast<Value>(other); }
@@ -246,7 +268,7 @@ class Copies {
 
   // The first `given` bytes are the source's, the others zero.
   void issue(SharedMemory& memory, int64_t at, const void* from, int given) {
-    memory.expect(at, kBytes);
+    memory.expect<kBytes>(at);
     const Copy copy{&memory, at, static_cast<const char*>(from), given};
     mine().copies.push_back(copy);
     if (!machine.schedule().late()) perform(copy);
@@ -260,7 +282,7 @@ class Copies {
     for (size_t i = 0; i < count; ++i) {
       const Copy& copy = queue.copies[i];
       if (machine.schedule().late()) perform(copy);
-      copy.memory->come(copy.at, kBytes);
+      copy.memory->come<kBytes>(copy.at);
     }
     queue.copies.erase(queue.copies.begin(), queue.copies.begin() + count);
     queue.groups.erase(queue.groups.begin(), queue.groups.begin() + done);
