@@ -1,11 +1,13 @@
 // Launches of kernels on the CPU, as Python calls them.
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <vector>
 
 #include "planted.cuh"
+#include "planted_copies.cuh"
 #include "ranking_loss/cuda.cuh"
 #include "vocabulary.cuh"
 
@@ -65,8 +67,38 @@ constexpr Fault kFaults[] = {FAULT(race_between_warps),
                              FAULT(read_of_the_output),
                              FAULT(write_to_the_input),
                              FAULT(four_at_an_odd_place),
-                             FAULT(blocks_that_meet)};
+                             FAULT(blocks_that_meet),
+                             FAULT(copy_without_a_wait),
+                             FAULT(copy_without_a_barrier),
+                             FAULT(wait_for_all_but_one),
+                             FAULT(wait_before_the_commit),
+                             FAULT(copy_that_nobody_waits_for),
+                             FAULT(ring_too_short),
+                             FAULT(write_under_a_copy),
+                             FAULT(two_copies_to_one_place),
+                             FAULT(copy_beyond_the_input),
+                             FAULT(misaligned_chunk),
+                             FAULT(misaligned_source),
+                             FAULT(write_beyond_dynamic_memory),
+                             FAULT(memory_of_two_types),
+                             FAULT(matrix_before_its_rows),
+                             FAULT(product_of_half_a_warp),
+                             FAULT(vote_beside_a_barrier)};
 #undef FAULT
+
+struct Word {
+  const char* name;
+  int in, out;
+  void (*kernel)(Global<const uint32_t>, Global<uint32_t>);
+};
+
+constexpr Word kWords[] = {{"copied", 8, 8, vocabulary::copied},
+                           {"loaded", 4, 6, vocabulary::loaded},
+                           {"multiplied bfloat16", 10, 4, vocabulary::multiplied<BFloat16>},
+                           {"multiplied float16", 10, 4, vocabulary::multiplied<Float16>},
+                           {"multiplied tfloat32", 10, 4, vocabulary::multiplied<TFloat32>},
+                           {"calculated", 2, 10, vocabulary::calculated},
+                           {"voted", 1, 4, vocabulary::voted}};
 
 }  // namespace
 
@@ -84,7 +116,8 @@ int run_fault(int number, int planted, int order, uint64_t seed, const float* in
     const int64_t count = int64_t{blocks} * planted::kThreads;
     const planted::Call call{planted != 0, input<float>(device, "in", in, count),
                              output<float>(device, "out", out, count)};
-    device.launch(kFaults[number].name, blocks, 1, planted::kThreads, 0, [&] { kFaults[number].kernel(call); });
+    device.launch(kFaults[number].name, blocks, 1, planted::kThreads, planted::kSharedBytes,
+                  [&] { kFaults[number].kernel(call); });
   });
 }
 
@@ -112,6 +145,23 @@ int run_conversions(const float* in, void* bfloats, void* halves, float* out, in
                   [&] { vocabulary::narrowed(from, narrow, half, count); });
     device.launch("widened_bits", blocks, 1, vocabulary::kThreads, 0,
                   [&] { vocabulary::widened_bits(narrow, half, wide, count); });
+  });
+}
+
+// Words of every thread from words of every thread.
+int run_word(const char* name, int order, uint64_t seed, const uint32_t* in, uint32_t* out, int blocks, char* message,
+             int64_t size) {
+  return reported(message, size, [&] {
+    simt::Device device({static_cast<simt::Order>(order), seed});
+    const int64_t threads = int64_t{blocks} * vocabulary::kThreads;
+    for (const Word& word : kWords) {
+      if (std::strcmp(word.name, name) != 0) continue;
+      const auto given = input<uint32_t>(device, "in", in, threads * word.in);
+      const auto made = output<uint32_t>(device, "out", out, threads * word.out);
+      device.launch(name, blocks, 1, vocabulary::kThreads, vocabulary::kSharedBytes, [&] { word.kernel(given, made); });
+      return;
+    }
+    throw simt::Mistake("no such word");
   });
 }
 

@@ -37,5 +37,9 @@ FINISH(Negatives::hardest)
 FINISH(Negatives::sum)
 FINISH(Negatives::softmax)
 
+template __global__ void vocabulary::multiplied<BFloat16>(Global<const uint32_t>, Global<uint32_t>);
+template __global__ void vocabulary::multiplied<Float16>(Global<const uint32_t>, Global<uint32_t>);
+template __global__ void vocabulary::multiplied<TFloat32>(Global<const uint32_t>, Global<uint32_t>);
+
 }  // namespace gpu
 }  // namespace crossret

@@ -26,7 +26,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who goes on when threads wait: 0, the first; 1, the last, the last block first; 2, whom a seed names."""
+    """Who goes on when threads wait: 0, the first; 1, the last, the last block first; 2, whom a seed names.
+
+    Asynchronous copies land when they are waited for under 0 and odd seeds, else at once.
+    """
 
     order: int
     seed: int = 0
@@ -105,6 +108,14 @@ class Device:
         out = torch.full((4, 96, 8), -99, dtype=torch.int32)
         pointers = ctypes.c_void_p(numbers.data_ptr()), ctypes.c_void_p(out.data_ptr())
         self._run("run_words", schedule.order, ctypes.c_uint64(schedule.seed), *pointers)
+        return out
+
+    def word(self, name: str, schedule: Schedule, words: Tensor, count: int) -> Tensor:
+        """`count` words of each thread, of 96 a block, from words (threads, n) of theirs."""
+        out = torch.full((len(words), count), -99, dtype=torch.int32)
+        pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (words.contiguous(), out))
+        seed = ctypes.c_uint64(schedule.seed)
+        self._run("run_word", name.encode(), schedule.order, seed, *pointers, len(words) // 96)
         return out
 
     def converted(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

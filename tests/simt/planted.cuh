@@ -7,6 +7,7 @@ namespace gpu {
 namespace planted {
 
 constexpr int kThreads = 64;
+constexpr int kSharedBytes = 1024;  // that every launch asks for
 
 struct Call {
   bool planted;

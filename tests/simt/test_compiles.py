@@ -25,8 +25,13 @@ BOUNDS = {
     "words": (40, 1024),
     "narrowed": (40, 0),
     "widened_bits": (40, 0),
+    "copied": (40, 0),
+    "loaded": (40, 0),
+    "multiplied": (40, 0),
+    "calculated": (40, 0),
+    "voted": (40, 0),
 }
-KERNELS = 9 + 9 + 5 + 3 + 1 + 3  # of tests/simt/kernels.cu
+KERNELS = 9 + 9 + 5 + 3 + 1 + 3 + 4 + 3  # of tests/simt/kernels.cu
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"

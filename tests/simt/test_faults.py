@@ -32,6 +32,22 @@ FAULTS = {
     "write_to_the_input": r"write to input: .*in, byte ",
     "four_at_an_odd_place": r"(misaligned|out-of-bounds) global read: .*in, byte ",
     "blocks_that_meet": r"race: .*of out, byte 12 beside another block's write",
+    "copy_without_a_wait": r"(unfinished copy: .*read|race: .*write after read) of dynamic shared memory, byte \d+, ",
+    "copy_without_a_barrier": r"(race: .*(read after write|write after read)|unfinished copy: .*read) of dynamic",
+    "wait_for_all_but_one": r"unfinished copy: .*read of dynamic shared memory, byte \d+, which thread \d+ has not",
+    "wait_before_the_commit": r"unfinished copy: .*read of dynamic shared memory, byte \d+, which thread \d+ has not",
+    "copy_that_nobody_waits_for": r"unfinished copy: .*thread \d+: 1 that the thread has not waited for",
+    "ring_too_short": r"(race: .*write after read|unfinished copy: .*read) of dynamic shared memory, byte",
+    "write_under_a_copy": r"(unfinished copy: .*write|race: .*write after write) of dynamic shared memory, byte",
+    "two_copies_to_one_place": r"unfinished copy: .*thread (\d+): copy of .*, which thread \1 has not waited for",
+    "copy_beyond_the_input": r"out-of-bounds global read: .*thread 15: in, byte 512 of 512",
+    "misaligned_chunk": r"misaligned shared copy: .*byte \d+, 16 bytes",
+    "misaligned_source": r"misaligned global read: .*in, byte 8, 4 bytes",
+    "write_beyond_dynamic_memory": r"out-of-bounds shared write: .*thread 63: dynamic shared memory, byte 1024 of 1024",
+    "memory_of_two_types": r"race: .*(write after read|read after write) of dynamic shared memory, byte",
+    "matrix_before_its_rows": r"race: .*(read after write|write after read) of dynamic shared memory, byte",
+    "product_of_half_a_warp": r"missed warp operation: .*never reached",
+    "vote_beside_a_barrier": r"divergent barrier: ",
 }
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 NUMBERS = torch.arange(128, dtype=torch.float32)

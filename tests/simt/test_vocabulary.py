@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.simt.launches import SCHEDULES, Device, Schedule
 
@@ -47,3 +48,54 @@ def test_conversions_are_torchs(device: Device) -> None:
         torch.testing.assert_close(narrow, expected, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(narrow.signbit()[~expected.isnan()], expected.signbit()[~expected.isnan()])
         torch.testing.assert_close(again, expected.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def bits_of(*numbers: Tensor) -> Tensor:
+    """(threads, numbers) as words, filled up with ones to whole blocks."""
+    words = torch.stack([n.view(torch.int32) for n in numbers], 1)
+    return torch.cat([words, torch.ones(-len(words) % 96, len(numbers), dtype=torch.int32)])
+
+
+SPECIAL = torch.tensor(
+    [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 1e-45, -1e-39, 2.0**-126, 3.4e38, -3.4e38, -127.0, -149.0, 128.0]
+)
+NONE = torch.tensor([torch.inf, -torch.inf, torch.nan])
+
+
+def test_arithmetic(device: Device) -> None:
+    """Functions of numbers within rounding, subnormal ones zero; words of other types and of their bits exactly."""
+    generator = torch.Generator().manual_seed(5)
+    x, y = (torch.randn(1000, generator=generator) * 2.0 ** torch.randint(-40, 40, (1000,), generator=generator)
+            for _ in range(2))  # fmt: skip
+    x, y = torch.cat([x, SPECIAL, NONE]), torch.cat([y, SPECIAL.flip(0), NONE.roll(1)])
+    made = device.word("calculated", SCHEDULES[0], bits_of(x, y), 10)[: len(x)]
+
+    def flushed(numbers: Tensor) -> Tensor:
+        return torch.where(numbers.abs() < 2.0**-126, torch.zeros(()).copysign(numbers), numbers)
+
+    taken = flushed(x)
+    functions = (torch.exp2, torch.log2, torch.rsqrt, torch.sqrt, torch.reciprocal)
+    for at, function in enumerate(functions):
+        expected = flushed(function(taken.double()).float())
+        torch.testing.assert_close(
+            made[:, at].contiguous().view(torch.float32), expected, rtol=1e-6, atol=1e-7, equal_nan=True
+        )
+
+    bits = x.view(torch.int32).long() & 0xFFFFFFFF
+    rounded = torch.where(x.isfinite(), (bits + 0x1000) & 0xFFFFE000, torch.where(x.isnan(), 0x7FFFFFFF, bits))
+    assert torch.equal(made[:, 5].long() & 0xFFFFFFFF, rounded)
+    for at, dtype in ((6, torch.bfloat16), (7, torch.float16)):
+        pairs = made[:, at].contiguous().view(dtype).view(-1, 2)
+        torch.testing.assert_close(pairs, torch.stack([x, y], 1).to(dtype), rtol=0, atol=0, equal_nan=True)
+    assert made[:, 8].tolist() == [int(word).bit_count() for word in bits]
+    assert made[:, 9].tolist() == [(int(word) & -int(word)).bit_length() - 1 for word in bits]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_votes_of_blocks(device: Device, schedule: Schedule) -> None:
+    numbers = torch.zeros(4, 96, dtype=torch.int32)
+    numbers[1, 33], numbers[2, 94], numbers[3] = 5, 7, torch.arange(96, dtype=torch.int32)
+    made = device.word("voted", schedule, numbers.view(-1, 1), 4).view(4, 96, 4)
+    for block, votes in enumerate([(0, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]):
+        assert made[block, :, :3].unique(dim=0).tolist() == [list(votes)]
+        assert torch.equal(made[block, :, 3], numbers[block].flip(0))

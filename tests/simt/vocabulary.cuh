@@ -52,6 +52,84 @@ widened_bits(Global<const BFloat16> bfloats, Global<const Float16> halves, Globa
   store(out, count + at, widened(load(halves, at)));
 }
 
+// From here on of every thread `in` words are taken and `out` given.
+CROSSRET_DEVICE int number_in_grid() { return block_x() * block_threads() + thread_index(); }
+
+// Two chunks in two groups, of which as many bytes are copied as threads' numbers say; each read by another thread.
+CROSSRET_KERNEL(kThreads, 1) copied(Global<const uint32_t> in, Global<uint32_t> out) {
+  const Shared<Chunk> kept = shared_at<Chunk>(128);
+  const int thread = thread_index(), other = kThreads - 1 - thread;
+  const Global<const Chunk> from = Global<const Chunk>(in) + 2 * number_in_grid();
+  const Global<Chunk> to = Global<Chunk>(out) + 2 * number_in_grid();
+  copy_async(kept + thread, from, thread % 17);
+  commit_copies();
+  copy_async(kept + (kThreads + thread), from + 1, 16 - thread % 17);
+  commit_copies();
+  wait_copies<1>();
+  sync_block();
+  const Chunk first = kept[other];
+  store(to, 0, first);
+  wait_copies<0>();
+  sync_block();
+  const Chunk second = kept[kThreads + other];
+  store(to, 1, second);
+}
+
+// Of rows that lanes bring, matrices of those that they name.
+CROSSRET_KERNEL(kThreads, 1) loaded(Global<const uint32_t> in, Global<uint32_t> out) {
+  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+  const Shared<Chunk> rows = shared_at<Chunk>(warp * kWarp * 16);
+  rows[lane] = load(Global<const Chunk>(in), number_in_grid());
+  sync_warp();
+  uint32_t four[4], two[2];
+  load_matrices(four, rows + 5 * lane % kWarp);
+  load_matrices(two, rows + (lane < 16 ? 31 - lane : 1 << 20));
+  for (int i = 0; i < 4; ++i) store(out, 6 * number_in_grid() + i, four[i]);
+  for (int i = 0; i < 2; ++i) store(out, 6 * number_in_grid() + 4 + i, two[i]);
+}
+
+// Of a's, b's and the sums' words.
+template <class T>
+CROSSRET_KERNEL(kThreads, 1)
+multiplied(Global<const uint32_t> in, Global<uint32_t> out) {
+  uint32_t a[4], b[2];
+  float sums[4];
+  const Global<const uint32_t> from = in + 10 * number_in_grid();
+  for (int i = 0; i < 4; ++i) a[i] = load(from, i);
+  for (int i = 0; i < 2; ++i) b[i] = load(from, 4 + i);
+  for (int i = 0; i < 4; ++i) sums[i] = float_of(static_cast<int>(load(from, 6 + i)));
+  multiply<T>(sums, a, b);
+  for (int i = 0; i < 4; ++i) store(out, 4 * number_in_grid() + i, static_cast<uint32_t>(bits_of(sums[i])));
+}
+
+// Of two numbers.
+CROSSRET_KERNEL(kThreads, 1) calculated(Global<const uint32_t> in, Global<uint32_t> out) {
+  const uint32_t bits = load(in, 2 * number_in_grid());
+  const float x = float_of(static_cast<int>(bits));
+  const float y = float_of(static_cast<int>(load(in, 2 * number_in_grid() + 1)));
+  const float approximate[] = {approx_exp2(x), approx_log2(x), approx_rsqrt(x), approx_sqrt(x), approx_reciprocal(x)};
+  const uint32_t exact[] = {tfloat32_of(x), pack_bfloat16(x, y), pack_float16(x, y),
+                            static_cast<uint32_t>(count_ones(bits)), static_cast<uint32_t>(first_one(bits))};
+  for (int i = 0; i < 5; ++i) store(out, 10 * number_in_grid() + i, static_cast<uint32_t>(bits_of(approximate[i])));
+  for (int i = 0; i < 5; ++i) store(out, 10 * number_in_grid() + 5 + i, exact[i]);
+}
+
+// Whether any number of the block, of its even and of its odd ones is not zero.
+CROSSRET_KERNEL(kThreads, 1) voted(Global<const uint32_t> in, Global<uint32_t> out) {
+  const int thread = thread_index();
+  const Shared<uint32_t> numbers = shared_at<uint32_t>(0);
+  const bool vote = load(in, number_in_grid()) != 0;
+  numbers[thread] = load(in, number_in_grid());
+  const Global<uint32_t> to = out + 4 * number_in_grid();
+  store(to, 0, any_in_block(vote) ? 1u : 0u);
+  const uint32_t opposite = numbers[kThreads - 1 - thread];  // for it is a barrier
+  store(to, 1, any_in_block(vote && thread % 2 == 0) ? 1u : 0u);
+  store(to, 2, any_in_block(vote && thread % 2 == 1) ? 1u : 0u);
+  store(to, 3, opposite);
+}
+
+constexpr int kSharedBytes = 128 + 2 * kThreads * 16;
+
 }  // namespace vocabulary
 }  // namespace gpu
 }  // namespace crossret
