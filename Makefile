@@ -45,13 +45,14 @@ aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs
 # library with them: they must see its exceptions. Tests of memory measure and break that of the plain library.
 SANITIZED := build/sanitized
 RUNTIMES = $(foreach name,libasan.so libubsan.so libstdc++.so,$(shell g++ -print-file-name=$(name)))
+SANITIZERS = HYPOTHESIS_PROFILE=brief LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 
-sanitize: setup  ## run the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer, which needs g++
+sanitize: setup  ## run tests of kernels, CUDA's on the CPU too, under AddressSanitizer and UndefinedBehaviorSanitizer, which needs g++
 	rm -rf $(SANITIZED)
 	CXX=g++ $(BIN)/python setup.py --quiet build_py --build-lib $(SANITIZED) build_ext --sanitize --build-lib $(SANITIZED)
 	cp -r pyproject.toml tests $(SANITIZED)
-	cd $(SANITIZED) && HYPOTHESIS_PROFILE=brief LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-		$(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
+	cd $(SANITIZED) && $(SANITIZERS) $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
+	CROSSRET_SIMT_SANITIZED=1 $(SANITIZERS) $(BIN)/python -m pytest -p no:cacheprovider --capture sys tests/simt -k 'not test_compiles'
 
 lint: setup  ## check style, types and formatting
 	$(BIN)/ruff check .

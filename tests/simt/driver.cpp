@@ -121,6 +121,15 @@ int run_fault(int number, int planted, int order, uint64_t seed, const float* in
   });
 }
 
+// A mistake that only sanitizers see: they end the process.
+void run_beyond_an_array(int planted, int order) {
+  simt::Device device({static_cast<simt::Order>(order), 0});
+  float in[planted::kThreads] = {}, out[planted::kThreads];
+  const planted::Call call{planted != 0, input<float>(device, "in", in, planted::kThreads),
+                           output<float>(device, "out", out, planted::kThreads)};
+  device.launch("write_beyond_an_array", 1, 1, planted::kThreads, 0, [&] { planted::write_beyond_an_array(call, 7); });
+}
+
 // Of 2 by 2 blocks.
 int run_words(int order, uint64_t seed, const int* in, int* out, char* message, int64_t size) {
   return reported(message, size, [&] {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import platform
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ ROOT = Path(__file__).parents[2]
 COMPILER = "g++"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+# Set where the sanitizers' runtimes are in the process: see the Makefile.
+SANITIZED = "CROSSRET_SIMT_SANITIZED" in os.environ
+if SANITIZED:
+    FLAGS += ["-g", "-fsanitize=address", "-fno-sanitize-recover=all"]
 
 NEGATIVES = ("hardest", "sum", "softmax")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -79,7 +84,8 @@ class Device:
     """The driver's launches; a mistake of a kernel is raised."""
 
     def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
+        self.path = str(library)
+        self._library = ctypes.CDLL(self.path)
         self._library.fault_name.restype = ctypes.c_char_p
 
     def _run(self, function: str, *arguments: Any) -> None:

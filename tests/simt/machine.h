@@ -5,8 +5,6 @@
 // and knows of the other warps' clocks what barriers told it: an access is ordered behind another where its warp knows
 // of a clock as late as the other's.
 #pragma once
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -15,16 +13,11 @@
 #include <string>
 #include <vector>
 
-#ifndef __x86_64__
-#error "threads are switched by code for x86-64"
-#endif
+#include "fibers.h"
 
 namespace simt {
 
 constexpr int kWarp = 32, kMostWarps = 32;
-constexpr size_t kStack = 84 << 10, kGuard = 4096;  // bytes of a fiber's stack, and of the unmapped page below it
-// Bytes between where the lanes' stacks begin in theirs, or they would meet in few lines of the processor's cache.
-constexpr size_t kStagger = 9 * 64;
 
 enum class Order : int { forward, reversed, bursts };
 
@@ -49,36 +42,10 @@ constexpr Access access_by(uint32_t clock, uint32_t thread) { return clock << kT
 constexpr uint32_t clock_of(Access access) { return access >> kThreadBits; }
 constexpr uint32_t thread_of(Access access) { return access & kMany; }
 
-extern "C" void simt_switch(void** save, void* to);
-
-// Keeps the registers that a called function must keep.
-asm(R"(
-.text
-.weak simt_switch
-.type simt_switch,@function
-simt_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size simt_switch,.-simt_switch
-)");
-
 enum class State { ready, in_warp, in_barrier, done };
 
 struct Fiber {
-  void* stack_pointer;
+  Context context;
   State state;
   int line;        // of what it waits at
   int barrier;     // its number
@@ -130,7 +97,7 @@ class Machine {
     if (threads <= 0 || threads % kWarp != 0 || threads > 1024) throw Mistake("a block is whole warps, 1024 threads");
     kernel_ = kernel, schedule_ = schedule, threads_ = threads, warps_ = threads / kWarp, body_ = &body;
     random_ = schedule.seed * 0x9E3779B97F4A7C15ull + 1;
-    grow_stacks();
+    stacks_.grow(threads_);
     const int blocks = grid_x * grid_y;
     for (int i = 0; i < blocks; ++i) {
       const int number = schedule.order == Order::forward ? i : blocks - 1 - i;
@@ -185,14 +152,6 @@ class Machine {
   }
 
  private:
-  void grow_stacks() {
-    while (static_cast<int>(stacks_.size()) < threads_) {
-      void* const memory = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED || mprotect(memory, kGuard, PROT_NONE) != 0) throw Mistake("no memory for stacks");
-      stacks_.push_back(static_cast<char*>(memory));
-    }
-  }
-
   void run_block(int number, int x, int y) {
     block_number_ = static_cast<uint32_t>(number), block_x_ = x, block_y_ = y;
     ++serial_;
@@ -201,19 +160,14 @@ class Machine {
     operations_.assign(warps(), WarpOperation{});
     begin_clocks();
     for (Barrier& barrier : barriers_) barrier = {};
-    for (int t = 0; t < threads_; ++t) {
-      // A function begins with its stack 8 bytes off a multiple of 16: what a call leaves.
-      void** const top = reinterpret_cast<void**>(stacks_[t] + kStack - 8 - t % kWarp * kStagger);
-      for (int i = 2; i <= 7; ++i) top[-i] = nullptr;
-      top[-1] = reinterpret_cast<void*>(&Machine::enter);
-      fibers_[t].stack_pointer = top - 7;
-    }
+    for (int t = 0; t < threads_; ++t) fibers_[t].context = stacks_.begin(t, &Machine::enter);
     mistake_.clear();
     at_warp_ = schedule_.order == Order::reversed ? warps() - 1 : 0;
     burst_ = 0;
     running_ = this;
     go_on_with(choose());
-    simt_switch(&host_stack_pointer_, fibers_[current_].stack_pointer);
+    host_ = {};
+    change(host_, fibers_[current_].context);
     if (!mistake_.empty()) {
       forget();
       throw Mistake(mistake_);
@@ -244,6 +198,7 @@ class Machine {
 
   static void enter() {
     Machine& machine = *running_;
+    arrive(machine.host_);
     (*machine.body_)();
     machine.fibers_[machine.current_].state = State::done;
     machine.set_ready(machine.current_, false);
@@ -327,7 +282,7 @@ class Machine {
     if (next == before) return;
     if (next < 0) finish();
     go_on_with(next);
-    simt_switch(&fibers_[before].stack_pointer, fibers_[next].stack_pointer);
+    change(fibers_[before].context, fibers_[next].context);
   }
 
   // Nobody can go on: all threads are done, or some wait for others in vain.
@@ -353,8 +308,8 @@ class Machine {
   }
 
   [[noreturn]] void leave_for_good() {
-    void* abandoned;
-    simt_switch(&abandoned, host_stack_pointer_);
+    Context abandoned;
+    change(abandoned, host_, false);
     std::abort();
   }
 
@@ -369,9 +324,9 @@ class Machine {
   Access oldest_ = 0;
   alignas(16) Access behind_[kMostWarps][kMostWarps] = {};
   uint64_t serial_ = 0, random_ = 1;
-  void* host_stack_pointer_ = nullptr;
+  Context host_;
   std::string mistake_;
-  std::vector<char*> stacks_;
+  Stacks stacks_;
   std::vector<Fiber> fibers_;
   std::vector<uint32_t> ready_;  // lanes of every warp
   std::vector<WarpOperation> operations_;

@@ -184,6 +184,17 @@ CROSSRET_KERNEL(kThreads, 1) blocks_that_meet(Call call) {
   if (call.planted) store(call.out, 3, 0.0f);
 }
 
+// What the shadows do not see: arrays of threads' own, which sanitizers watch. The mistake is made for seven.
+CROSSRET_KERNEL(kThreads, 1) write_beyond_an_array(Call call, int seven) {
+  float own[4];
+  for (int i = 0; i < 4; ++i) own[i] = static_cast<float>(i);
+  sync_block();
+  const volatile int at = call.planted ? seven : 3;
+  own[at] = given(call);
+  sync_block();
+  store(call.out, first() + opposite(), own[at]);
+}
+
 }  // namespace planted
 }  // namespace gpu
 }  // namespace crossret
