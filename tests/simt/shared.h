@@ -5,6 +5,8 @@
 // thread, one of the two a write, whichever schedule runs. What a copy writes is nobody's until the thread that asked
 // for it has waited, and that thread's from then on.
 #pragma once
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -32,18 +34,22 @@ class SharedMemory {
   void read(int64_t at, void* to) {
     check_place<bytes, alignment>(at, "read");
     const Access me = machine.access();
-    const Access *const behind = machine.behind(), *const writers = &written_[at / kGranule];
-    Access* reader = &read_[at / kGranule * stride_ + machine.warp()];
-    Access fine = kNobody;
-    for (int i = 0; i < bytes / kGranule; ++i, reader += stride_) {
-      const Access writer = writers[i];
-      if (writer != fine || writer == kNobody) {
-        if (machine.earlier_block(writer) || writer > behind[thread_of(writer) / kWarp])
-          check_written(at + i * kGranule);
-        fine = writer;
+    constexpr int n = bytes / kGranule;
+    const Access* const writers = &written_[at / kGranule];
+    if (!all_before<n>(writers) || machine.earlier_block(writers[0])) check_written(at, bytes);
+    Access* const readers = readers_of(machine.warp()) + at / kGranule;
+    if constexpr (n % 4 == 0) {
+      const __m128i mine = _mm_set1_epi32(me), clock = _mm_set1_epi32(clock_of(me)), many = _mm_set1_epi32(kMany);
+      for (int i = 0; i < n; i += 4) {
+        const __m128i before = four(readers + i);
+        const __m128i same_clock = _mm_cmpeq_epi32(_mm_srli_epi32(before, kThreadBits), clock);
+        const __m128i others = _mm_andnot_si128(_mm_cmpeq_epi32(before, mine), same_clock);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(readers + i), _mm_or_si128(mine, _mm_and_si128(others, many)));
       }
-      const Access before = *reader;
-      *reader = clock_of(before) == clock_of(me) && before != me ? me | kMany : me;
+    } else {
+      for (int i = 0; i < n; ++i) {
+        readers[i] = clock_of(readers[i]) == clock_of(me) && readers[i] != me ? me | kMany : me;
+      }
     }
     std::memcpy(to, begin_ + at, bytes);
   }
@@ -83,37 +89,54 @@ class SharedMemory {
     serial_ = machine.serial();
     std::memset(begin_, 0xFF, static_cast<size_t>(bytes_));
     const int64_t granules = (bytes_ + 1) / kGranule;
-    const int stride = (machine.warps() + 3) / 4 * 4;
-    const bool fits = granules <= static_cast<int64_t>(written_.size()) && stride == stride_;
-    if (fits && generation_ == machine.generation()) return;
-    generation_ = machine.generation(), stride_ = stride;
-    written_.assign(granules, kNobody);
-    read_.assign(granules * stride, kNobody);
+    if (granules > static_cast<int64_t>(written_.size()) || generation_ != machine.generation()) {
+      generation_ = machine.generation(), stride_ = granules + 16;  // no two rows in the same lines of a cache
+      written_.assign(granules, kNobody);
+      read_.clear();
+    }
+    const size_t all = static_cast<size_t>(stride_) * machine.warps();
+    if (read_.size() < all) read_.resize(all, kNobody);
   }
 
   // By this thread; `access` is what is left of it.
   template <int bytes>
   void overwrite(int64_t at, const char* kind, Access access) {
-    // Warps by four: bits where any access is later than those that this one is ordered behind.
-    using Four = int32_t __attribute__((vector_size(16)));
-    const Access* const behind = machine.behind();
+    constexpr int n = bytes / kGranule;
     Access* const writers = &written_[at / kGranule];
-    const Access* readers = &read_[at / kGranule * stride_];
-    Four late = {};
-    for (int i = 0; i < bytes / kGranule; ++i) {
-      late[0] |= writers[i] > behind[thread_of(writers[i]) / kWarp];
-      for (int warp = 0; warp < stride_; warp += 4, readers += 4) {
-        Four reads, known;
-        std::memcpy(&reads, readers, sizeof reads);
-        std::memcpy(&known, behind + warp, sizeof known);
-        late |= reads > known;
+    bool late = !all_before<n>(writers);
+    const Access* readers = readers_of(0) + at / kGranule;
+    __m128i later = _mm_setzero_si128();
+    for (int warp = 0; warp < machine.warps(); ++warp, readers += stride_) {
+      const Access behind = machine.behind()[warp];
+      if constexpr (n % 4 == 0) {
+        const __m128i known = _mm_set1_epi32(behind);
+        for (int i = 0; i < n; i += 4) later = _mm_or_si128(later, _mm_cmpgt_epi32(four(readers + i), known));
+      } else {
+        for (int i = 0; i < n; ++i) late |= readers[i] > behind;
       }
     }
-    int64_t any[2];
-    std::memcpy(any, &late, sizeof any);
-    if ((any[0] | any[1]) != 0) check_overwritten(at, bytes, kind);
-    std::fill_n(writers, bytes / kGranule, access);
+    if (late || _mm_movemask_epi8(later) != 0) check_overwritten(at, bytes, kind);
+    std::fill_n(writers, n, access);
   }
+
+  static __m128i four(const Access* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
+
+  // Whether all of these are one access, which the running thread's are ordered behind: the usual.
+  template <int n>
+  static bool all_before(const Access* accesses) {
+    const Access first = accesses[0];
+    bool same = true;
+    if constexpr (n % 4 == 0) {
+      for (int i = 0; i < n; i += 4) {
+        same = same && _mm_movemask_epi8(_mm_cmpeq_epi32(four(accesses + i), _mm_set1_epi32(first))) == 0xFFFF;
+      }
+    } else {
+      for (int i = 1; i < n; ++i) same = same && accesses[i] == first;
+    }
+    return same && first <= machine.behind()[thread_of(first) / kWarp];
+  }
+
+  Access* readers_of(int warp) { return &read_[warp * stride_]; }
 
   // What follows is for accesses beside the usual: it judges or reports.
 
@@ -123,20 +146,22 @@ class SharedMemory {
     return before <= machine.behind()[thread_of(before) / kWarp] || thread_of(before) == me();
   }
 
-  [[gnu::cold]] void check_written(int64_t at) const {
-    const Access writer = written_[at / kGranule];
-    if (machine.earlier_block(writer)) machine.fail("uninitialised shared read", place(at));
-    check_landed(at, writer, "read");
-    if (!ordered(writer)) report("read after write", at, writer);
+  void check_written(int64_t first, int64_t bytes) const {
+    for (int64_t at = first; at < first + bytes; at += kGranule) {
+      const Access writer = written_[at / kGranule];
+      if (machine.earlier_block(writer)) machine.fail("uninitialised shared read", place(at));
+      check_landed(at, writer, "read");
+      if (!ordered(writer)) report("read after write", at, writer);
+    }
   }
 
-  [[gnu::cold]] void check_overwritten(int64_t first, int64_t bytes, const char* kind) const {
+  void check_overwritten(int64_t first, int64_t bytes, const char* kind) const {
     for (int64_t at = first; at < first + bytes; at += kGranule) {
       const Access writer = written_[at / kGranule];
       if (!machine.earlier_block(writer)) check_landed(at, writer, kind);
       if (!ordered(writer)) report("write after write", at, writer);
       for (int warp = 0; warp < machine.warps(); ++warp) {
-        const Access reader = read_[at / kGranule * stride_ + warp];
+        const Access reader = read_[warp * stride_ + at / kGranule];
         const bool other = thread_of(reader) != me();
         if (other && reader > machine.behind()[warp]) report("write after read", at, reader);
       }
@@ -172,8 +197,8 @@ class SharedMemory {
   char* begin_ = nullptr;
   uint64_t serial_ = 0;
   uint32_t generation_ = 0;
-  int stride_ = 0;
-  std::vector<Access> written_, read_;  // of granules; of each a row of warps, `stride_` of them
+  int64_t stride_ = 0;
+  std::vector<Access> written_, read_;  // of granules; of each warp a row of them, `stride_` apart
 };
 
 // An element of shared memory: read as T, written by assignment.
