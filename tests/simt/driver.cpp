@@ -8,6 +8,7 @@
 
 #include "planted.cuh"
 #include "planted_copies.cuh"
+#include "programs.cuh"
 #include "ranking_loss/cuda.cuh"
 #include "vocabulary.cuh"
 
@@ -128,6 +129,16 @@ void run_beyond_an_array(int planted, int order) {
   const planted::Call call{planted != 0, input<float>(device, "in", in, planted::kThreads),
                            output<float>(device, "out", out, planted::kThreads)};
   device.launch("write_beyond_an_array", 1, 1, planted::kThreads, 0, [&] { planted::write_beyond_an_array(call, 7); });
+}
+
+// In two blocks, one after the other.
+int run_program(int order, uint64_t seed, const programs::Step* steps, int threads, int phases, int steps_of_phase,
+                int shared_bytes, char* message, int64_t size) {
+  return reported(message, size, [&] {
+    simt::Device device({static_cast<simt::Order>(order), seed});
+    const programs::Program program{steps, phases, steps_of_phase, shared_bytes};
+    device.launch("program", 2, 1, threads, shared_bytes, [&] { programs::run(program); });
+  });
 }
 
 // Of 2 by 2 blocks.

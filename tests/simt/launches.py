@@ -23,7 +23,8 @@ FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 # Set where the sanitizers' runtimes are in the process: see the Makefile.
 SANITIZED = "CROSSRET_SIMT_SANITIZED" in os.environ
 if SANITIZED:
-    FLAGS += ["-g", "-fsanitize=address", "-fno-sanitize-recover=all"]
+    FLAGS += ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    FLAGS += ["-fno-sanitize=signed-integer-overflow"]  # hinges are counted in four bytes of an int
 
 NEGATIVES = ("hardest", "sum", "softmax")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -107,6 +108,11 @@ class Device:
         number = self.fault_names().index(name)
         self._run("run_fault", number, planted, schedule.order, ctypes.c_uint64(schedule.seed), *arguments)
         return out
+
+    def run_program(self, schedule: Schedule, steps: Tensor, shared_bytes: int) -> None:
+        """What programs.cuh does for steps (threads, phases, steps, 4)."""
+        seed, pointer = ctypes.c_uint64(schedule.seed), ctypes.c_void_p(steps.data_ptr())
+        self._run("run_program", schedule.order, seed, pointer, *steps.shape[:3], shared_bytes)
 
     def words(self, schedule: Schedule) -> Tensor:
         """(blocks, threads, words) of vocabulary.cuh."""
