@@ -14,7 +14,7 @@ struct Step {
   int at, bytes, waits;
 };
 
-// Steps of every thread, in phases; between steps a warp meets, and the block behind each phase.
+// Steps of every thread, in phases. A warp meets behind every second step, the block behind each phase.
 struct Program {
   const Step* steps;  // (threads, phases, steps)
   int phases, steps_of_phase, shared_bytes;
@@ -55,7 +55,7 @@ CROSSRET_KERNEL(1024, 1) run(const Program& program) {
   sync_block();
   for (int phase = 0; phase < program.phases; ++phase) {
     for (int i = 0; i < program.steps_of_phase; ++i, ++step) {
-      if (i > 0) sync_warp();
+      if (i > 0 && i % 2 == 0) sync_warp();
       perform(*step);
       if (step->waits != 0) wait_copies<0>();
     }

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.kernels.strategies import examples
 from tests.simt.launches import SCHEDULES, Device, Mistake
 
-WARPS, PHASES, STEPS, SHARED_BYTES = 3, 3, 2, 64
+WARPS, PHASES, STEPS, SHARED_BYTES = 3, 2, 4, 32
 READ, WRITE, COPY = 1, 2, 3  # of programs.cuh
 # Threads, few of them, some of one warp, and steps.
 PLACES = st.tuples(st.sampled_from((0, 1, 31, 32, 33, 95)), st.integers(0, PHASES * STEPS - 1))
 
 
 class Access(NamedTuple):
-    """What a thread does in a step: steps of a phase are told apart by the barriers of its warp, phases by all's."""
+    """What a thread does in a step. Its warp meets behind every second step, the block behind each phase."""
 
     thread: int
     step: int  # from the first phase's first on
@@ -32,8 +32,8 @@ class Access(NamedTuple):
 @st.composite
 def accesses(draw: st.DrawFn) -> Access:
     thread, step = draw(PLACES)
-    kind = draw(st.sampled_from((READ, WRITE, COPY)))
-    size = 16 if kind == COPY else draw(st.sampled_from((2, 4, 8, 16)))
+    kind = draw(st.sampled_from((READ, WRITE, READ, WRITE, COPY)))
+    size = 16 if kind == COPY else draw(st.sampled_from((2, 4, 2, 4, 8, 16)))
     begin = draw(st.integers(0, SHARED_BYTES // size - 1)) * size
     return Access(thread, step, kind, begin, size)
 
@@ -50,7 +50,7 @@ def ordered(first: Access, second: Access, waits: set[tuple[int, int]]) -> bool:
     done, waited = end(first, waits)
     if first.thread == second.thread:
         return done < second.step or (done == second.step and not waited)
-    if first.thread // 32 == second.thread // 32 and done < second.step:
+    if first.thread // 32 == second.thread // 32 and done // 2 < second.step // 2:
         return True
     return done // STEPS < second.step // STEPS
 
@@ -62,17 +62,19 @@ def race(first: Access, second: Access, waits: set[tuple[int, int]]) -> bool:
     return not ordered(first, second, waits) and not ordered(second, first, waits)
 
 
-# Readers of a warp in one step, of whom one then writes; a copy that its own thread reads before it waits, in the step in which it does.
-READERS = [Access(0, 0, READ, 0, 16), Access(1, 0, READ, 4, 4), Access(1, 1, WRITE, 2, 2)]
-COPIES = [Access(32, 0, COPY, 16, 16), Access(32, 1, READ, 24, 8), Access(95, 2, READ, 16, 2)]
+# Readers of a warp, of whom one writes before they meet, and when they have met; a copy, which its thread reads first.
+READERS = [Access(0, 0, READ, 0, 16), Access(1, 0, READ, 0, 8)]
+COPIES = [Access(32, 0, COPY, 16, 16), Access(32, 2, READ, 24, 8), Access(95, 4, READ, 16, 2)]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@examples(150)
-@given(program=st.lists(accesses(), min_size=2, max_size=12), waits=st.sets(PLACES))
-@example(program=READERS, waits=set())
-@example(program=COPIES, waits={(32, 0)})
+@examples(250)
+@given(program=st.lists(accesses(), min_size=2, max_size=8), waits=st.sets(PLACES))
+@example(program=[*READERS, Access(1, 1, WRITE, 4, 4)], waits=set())
+@example(program=[*READERS, Access(1, 1, WRITE, 0, 16)], waits=set())
+@example(program=[*READERS, Access(1, 2, WRITE, 4, 4)], waits=set())
 @example(program=COPIES, waits={(32, 1)})
+@example(program=COPIES, waits={(32, 2)})
 def test_races_are_what_is_reported(
     device: Device, schedule: Any, program: list[Access], waits: set[tuple[int, int]]
 ) -> None:
