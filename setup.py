@@ -1,13 +1,20 @@
-"""Build crossret_kernels._native, the native library, with ninja; every other setting is in pyproject.toml.
+"""Build the libraries of crossret_kernels with ninja; every other setting is in pyproject.toml.
 
-The library registers its operations through torch's stable ABI, so one file serves every Python >= 3.10 and every
-torch >= 2.11. Its flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS and LDFLAGS are not read, so nothing of
-the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags), MAX_JOBS (how many
-files compile at once) and CROSSRET_FORCE_NATIVE.
+Both register their operations through torch's stable ABI, so one file serves every Python >= 3.10 and every
+torch >= 2.11. Flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS, LDFLAGS and those of nvcc are not read,
+so nothing of the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags), MAX_JOBS
+(how many files compile at once), and what follows.
 
-On a machine that has no C++ compiler, or is no Linux, the packages are installed without the library: they then compute
-in PyTorch's operations. The build says so, and the installed package keeps the reason. CROSSRET_FORCE_NATIVE=1 makes
-that an error. A compiler that is there and fails is an error always.
+`_native` holds the kernels for CPUs. On a machine that has no C++ compiler, or is no Linux, the packages are installed
+without it: they then compute in PyTorch's operations. CROSSRET_FORCE_NATIVE=1 makes that an error.
+
+`_native_cuda` holds the kernels for GPUs. It is built where `_native` is, this torch is built with CUDA, and nvcc of
+the same major version is found in CUDA_HOME or on PATH, whether or not there is a GPU. CROSSRET_SKIP_CUDA=1 leaves it
+out; CROSSRET_FORCE_CUDA=1 builds it beside a torch without CUDA too, and makes it an error that it cannot be built.
+TORCH_CUDA_ARCH_LIST names the GPUs.
+
+The build says what it builds, and the installed package keeps the reasons. A compiler that is there and fails is an
+error always.
 """
 
 from __future__ import annotations
@@ -19,15 +26,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, PlatformError
 
+CSRC = Path("csrc")
 COMPILE_FLAGS = [
     *["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"],
     *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
@@ -39,14 +48,24 @@ SANITIZE_COMPILE_FLAGS = [*SANITIZE_FLAGS, "-O1", "-D_GLIBCXX_ASSERTIONS"]
 # Only libtorch_cpu exports the stable ABI. Nothing may stay undefined: a symbol outside that ABI stops the build here.
 # -pthread: where pthread_atfork is, before glibc 2.34.
 LINK_FLAGS = ["-shared", "-pthread", "-Wl,--as-needed", "-Wl,--no-undefined"]
+# By nvcc: the CUDA runtime goes into the library, so that nothing of the toolkit is needed where it runs, and stays its
+# own beside that of torch.
+CUDA_COMPILE_FLAGS = ["-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
+CUDA_LINK_FLAGS = ["-shared", "-cudart=static", "--no-device-link"]
+CUDA_LINK_FLAGS += [f"-Xlinker={flag}" for flag in ("--as-needed", "--no-undefined", "--exclude-libs=ALL")]
+NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # whose flags it would take besides
+CUDA_LEAST = (8, 0)
+# As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
+CUDA_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 TORCH_MINIMUM = (2, 11)
 # Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
-OBJECTS = Path("build", "native")
+OBJECTS = {"_native": Path("build", "native"), "_native_cuda": Path("build", "native-cuda")}
 SANITIZED_OBJECTS = Path("build", "native-sanitized")
 COMPILERS = ("c++", "g++", "clang++")  # the first of these on PATH, unless CXX names one
-# Written into a package that is built without the library: why. crossret_kernels.backends reads it.
-REASON_FILE = Path("crossret_kernels", "_native_missing.txt")
+# Written into a package that is built without a library: why. crossret_kernels.backends reads them.
+REASON_FILES = {name: Path("crossret_kernels", f"{name}_missing.txt") for name in OBJECTS}
 BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
+BYTES_PER_NVCC = 3 << 30
 
 
 def torch_directory() -> Path:
@@ -60,6 +79,11 @@ def torch_directory() -> Path:
     return Path(spec.origin).parent
 
 
+def flag(name: str) -> bool:
+    """Whether a variable is set, to anything but 0."""
+    return os.environ.get(name, "").strip() not in ("", "0")
+
+
 def reason_without_library() -> str | None:
     """Why the native library is not built on this machine; None where it is. A named compiler is to build it."""
     if sys.platform != "linux":
@@ -67,6 +91,100 @@ def reason_without_library() -> str | None:
     if not os.environ.get("CXX", "").strip() and not any(shutil.which(name) for name in COMPILERS):
         return "it needs a C++17 compiler, and none was found: install g++ or clang++, or name one in CXX"
     return None
+
+
+def torch_cuda() -> str | None:
+    """The version of CUDA that the installed torch is built with; None where it has none."""
+    text = (torch_directory() / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def find_nvcc() -> Path:
+    """That of CUDA_HOME, else the first on PATH."""
+    home = os.environ.get("CUDA_HOME", "").strip()
+    if home:
+        found = Path(home, "bin", "nvcc")
+        if not os.access(found, os.X_OK):
+            raise PlatformError(f"CUDA_HOME={home!r} holds no bin/nvcc")
+        return found
+    on_path = shutil.which("nvcc")
+    if on_path is None:
+        raise PlatformError("nvcc was not found: install the CUDA toolkit, or name its folder in CUDA_HOME")
+    return Path(on_path)
+
+
+def asked_of(nvcc: Path, question: str) -> str:
+    """What nvcc says of itself."""
+    ran = subprocess.run([nvcc, question], capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise PlatformError(f"{nvcc} {question} failed: {(ran.stderr or ran.stdout).strip()}")
+    return ran.stdout
+
+
+class Cuda(NamedTuple):
+    """What the CUDA library is built with."""
+
+    nvcc: Path
+    release: str
+    torch: str | None  # torch's own
+    architectures: tuple[str, ...]  # as TORCH_CUDA_ARCH_LIST names them
+
+    def __str__(self) -> str:
+        beside = "a PyTorch without it" if self.torch is None else f"PyTorch's {self.torch}"
+        return f"of CUDA {self.release}, beside {beside}, for {' '.join(self.architectures)}"
+
+    def generate(self) -> list[str]:
+        """The flags of nvcc that name the architectures."""
+        flags = []
+        for name in self.architectures:
+            number, _, ptx = name.partition("+")
+            number = number.replace(".", "")
+            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            if ptx:
+                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+        return flags
+
+
+def find_cuda() -> Cuda:
+    """What the CUDA library is to be built with; PlatformError says why there is nothing."""
+    built = torch_cuda()
+    if built is None and not flag("CROSSRET_FORCE_CUDA"):
+        raise PlatformError("this PyTorch is built without CUDA")
+    nvcc = find_nvcc()
+    found = re.search(r"release ([\d.]+)", asked_of(nvcc, "--version"))
+    if found is None:
+        raise PlatformError(f"{nvcc} does not tell its release")
+    if built is not None and built.split(".")[0] != found[1].split(".")[0]:
+        raise PlatformError(f"nvcc is of CUDA {found[1]}, and this PyTorch is built with CUDA {built}")
+    return Cuda(nvcc, found[1], built, architectures(set(asked_of(nvcc, "--list-gpu-arch").split())))
+
+
+def architectures(known: set[str]) -> tuple[str, ...]:
+    """Those of TORCH_CUDA_ARCH_LIST that the kernels run on, else CUDA_ARCHITECTURES; nvcc knows the named ones."""
+
+    def knows(number: str) -> bool:
+        return f"compute_{number.rstrip('af').replace('.', '')}" in known
+
+    asked = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").replace(",", " ").split()
+    if not asked:
+        usual = [number for number in CUDA_ARCHITECTURES if knows(number)]
+        if not usual:
+            raise PlatformError("this nvcc knows no GPU that the kernels run on")
+        return (*usual[:-1], f"{usual[-1]}+PTX")
+    kept = []
+    for name in dict.fromkeys(asked):
+        parts = re.fullmatch(r"(\d+)\.(\d)[af]?(\+PTX)?", name)
+        if parts is None:
+            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}; it takes numbers such as 8.0, 9.0a or 12.0+PTX")
+        if (int(parts[1]), int(parts[2])) < CUDA_LEAST:
+            continue  # what torch is built for in the same environment
+        if not knows(name.partition("+")[0]):
+            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}, which this nvcc does not know")
+        kept.append(name)
+    if not kept:
+        raise PlatformError("TORCH_CUDA_ARCH_LIST names no GPU that the kernels run on: 8.0 or newer")
+    return tuple(kept)
 
 
 def find_compiler() -> list[str]:
@@ -113,31 +231,49 @@ def ninja_command(*words: str | Path) -> str:
     return shlex.join(map(str, words)).replace("$", "$$")
 
 
-def ninja_file(compiler: list[str], sources: list[str], torch: Path, library: Path, *, sanitize: bool) -> str:
-    """The build as ninja reads it: a source to an object, the objects to the library, headers as the compiler lists."""
-    compile_flags = [*COMPILE_FLAGS, *(SANITIZE_COMPILE_FLAGS if sanitize else [])]
-    compile_command = ninja_command(*compiler, *compile_flags, "-Icsrc", "-isystem", torch / "include")
-    link_command = ninja_command(*compiler, *LINK_FLAGS, *(SANITIZE_FLAGS if sanitize else []))
-    libraries = ninja_command("-L", torch / "lib", "-ltorch_cpu")
-    objects = {source: library.parent / f"{source}.o" for source in sources}
-    return "\n".join(
-        [
-            # Where ninja keeps its own records.
-            f"builddir = {library.parent}",
-            "rule compile",
-            # -MD lists torch's headers too, so that another torch recompiles.
-            f"  command = {compile_command} -MD -MF $out.d -c $in -o $out",
+class Rule(NamedTuple):
+    """How one kind of source is compiled; $in, $out and the list of headers are added."""
+
+    command: list[str | Path]
+    at_once: int | None = None  # files, where that is not the build's
+
+
+def ninja_file(rules: dict[str, Rule], link: list[str | Path], ext: Extension, library: Path) -> str:
+    """The build as ninja reads it: a source to an object by its suffix, the objects to the library.
+
+    Compilers list headers, torch's too, so that another torch recompiles.
+    """
+    objects = {source: library.parent / f"{source}.o" for source in ext.sources}
+    lines = [f"builddir = {library.parent}"]  # where ninja keeps its own records
+    for suffix, rule in rules.items():
+        if rule.at_once is not None:
+            lines += [f"pool of_{suffix}", f"  depth = {rule.at_once}"]
+        lines += [
+            f"rule compile_{suffix}",
+            f"  command = {ninja_command(*rule.command)} -MD -MF $out.d -c $in -o $out",
             "  description = compile $in",
             "  depfile = $out.d",
             "  deps = gcc",
-            "rule link",
-            f"  command = {link_command} $in {libraries} -o $out",
-            "  description = link $out",
-            *(f"build {ninja_path(target)}: compile {ninja_path(source)}" for source, target in objects.items()),
-            f"build {ninja_path(library)}: link {' '.join(map(ninja_path, objects.values()))}",
-            "",
+            *([f"  pool = of_{suffix}"] if rule.at_once is not None else []),
         ]
-    )
+    torch_cpu = ninja_command("-L", torch_directory() / "lib", "-ltorch_cpu")
+    lines += [
+        "rule link",
+        f"  command = {ninja_command(*link)} $in {torch_cpu} -o $out",
+        "  description = link $out",
+        *(
+            f"build {ninja_path(target)}: compile_{Path(source).suffix[1:]} {ninja_path(source)}"
+            for source, target in objects.items()
+        ),
+        f"build {ninja_path(library)}: link {' '.join(map(ninja_path, objects.values()))}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def compile_rule(compiler: list[str], *more: str) -> Rule:
+    """Of C++ sources."""
+    return Rule([*compiler, *COMPILE_FLAGS, *more, "-Icsrc", "-isystem", torch_directory() / "include"])
 
 
 class NinjaBuild(build_ext):
@@ -156,54 +292,114 @@ class NinjaBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Build into OBJECTS, or beside it with sanitizers, and copy the library to where setuptools wants it."""
-        compiler = find_compiler()
+        name = ext.name.rpartition(".")[2]
+        if self.sanitize and name != "_native":
+            return
         target = Path(self.get_ext_fullpath(ext.name))
-        objects = SANITIZED_OBJECTS if self.sanitize else OBJECTS
+        objects = SANITIZED_OBJECTS if self.sanitize else OBJECTS[name]
         library = objects / target.name
         recipe = objects / "build.ninja"
         objects.mkdir(parents=True, exist_ok=True)
-        rules = ninja_file(compiler, ext.sources, torch_directory(), library, sanitize=bool(self.sanitize))
+        jobs = parallel_jobs()
+        rules = self.cuda_rules(ext, library, jobs) if name == "_native_cuda" else self.native_rules(ext, library)
         recipe.write_text(rules, encoding="utf-8")
-        command = [sys.executable, "-m", "ninja", "-f", str(recipe), "-j", str(parallel_jobs())]
-        if subprocess.run(command, check=False).returncode != 0:
-            raise CompileError("the native library did not build; what the compiler said stands above.")
+        command = [sys.executable, "-m", "ninja", "-f", str(recipe), "-j", str(jobs)]
+        environment = {key: value for key, value in os.environ.items() if key not in NVCC_VARIABLES}
+        if subprocess.run(command, env=environment, check=False).returncode != 0:
+            which = "CUDA" if name == "_native_cuda" else "native"
+            raise CompileError(f"the {which} library did not build; what the compiler said stands above.")
         target.parent.mkdir(parents=True, exist_ok=True)
         self.copy_file(str(library), str(target))
 
+    def native_rules(self, ext: Extension, library: Path) -> str:
+        """One compiler for all."""
+        compiler = find_compiler()
+        rule = compile_rule(compiler, *(SANITIZE_COMPILE_FLAGS if self.sanitize else []))
+        link = [*compiler, *LINK_FLAGS, *(SANITIZE_FLAGS if self.sanitize else [])]
+        return ninja_file({"cpp": rule}, link, ext, library)
+
+    def cuda_rules(self, ext: Extension, library: Path, jobs: int) -> str:
+        """nvcc knows where its headers and libraries are; it takes the compiler of the rest for host code."""
+        assert isinstance(cuda, Cuda)  # else there is no such extension
+        compiler = find_compiler()
+        nvcc: list[str | Path] = [cuda.nvcc, f"-ccbin={shutil.which(compiler[-1])}"]
+        # Architectures of one file compile beside each other where there are fewer files than jobs.
+        at_once = max(1, min(jobs, available_memory() // BYTES_PER_NVCC))
+        files = min(at_once, sum(source.endswith(".cu") for source in ext.sources))
+        device = [*nvcc, *CUDA_COMPILE_FLAGS, *cuda.generate(), f"--threads={at_once // files}", "-Icsrc"]
+        defined = f'-DCROSSRET_CUDA_ARCHITECTURES="{" ".join(cuda.architectures)}"'
+        rules = {"cpp": compile_rule(compiler, defined), "cu": Rule(device, files)}
+        return ninja_file(rules, [*nvcc, *CUDA_LINK_FLAGS], ext, library)
+
 
 class RecordingBuild(build_py):
-    """build_py that says whether the packages come with the native library, and leaves in them why not."""
+    """build_py that says which libraries the packages come with, and leaves in them why they lack one."""
 
     def run(self) -> None:
-        """Copy the packages; write, or remove, the reason."""
+        """Copy the packages; write, or remove, the reasons."""
         super().run()
-        record = REASON_FILE if self.editable_mode else Path(self.build_lib, REASON_FILE)
-        reason = reason_without_library()
+        self.record("_native", "its native library", missing)
+        if isinstance(cuda, Cuda):
+            self.record("_native_cuda", f"its CUDA library, {cuda}", None)
+        else:
+            self.record("_native_cuda", "its CUDA library", cuda)
+
+    def record(self, name: str, library: str, reason: str | None) -> None:
+        """Of one library."""
+        record = REASON_FILES[name] if self.editable_mode else Path(self.build_lib, REASON_FILES[name])
         if reason is None:
-            print("crossret is built with its native library.", flush=True)
+            print(f"crossret is built with {library}.", flush=True)
             record.unlink(missing_ok=True)
-            return
-        print(f"crossret is built WITHOUT its native library: {reason}.", flush=True)
-        record.write_text(f"{reason}\n", encoding="utf-8")
+        else:
+            print(f"crossret is built WITHOUT {library}: {reason}.", flush=True)
+            record.write_text(f"{reason}\n", encoding="utf-8")
 
 
-def native_library() -> Extension:
-    """The one extension: every C++ source under csrc, rebuilt when any file there changes."""
-    csrc = Path("csrc")
+def extension(name: str, sources: Iterable[Path], *headers: str) -> Extension:
+    """One library, rebuilt when any of its sources changes, or a header."""
     return Extension(
-        "crossret_kernels._native",
-        sources=sorted(str(path) for path in csrc.rglob("*.cpp")),
-        depends=sorted(str(path) for pattern in ("*.h", "*.inl") for path in csrc.rglob(pattern)),
+        f"crossret_kernels.{name}",
+        sources=sorted(map(str, sources)),
+        depends=sorted(str(path) for pattern in headers for path in CSRC.rglob(pattern)),
         py_limited_api=True,
     )
 
 
+def libraries() -> list[Extension]:
+    """Those that are built. C++ that is CUDA's lies in csrc/cuda, or its name says so."""
+    of_cuda = {path for pattern in ("cuda/*.cpp", "**/cuda_*.cpp") for path in CSRC.glob(pattern)}
+    made = []
+    if missing is None:
+        made.append(extension("_native", set(CSRC.rglob("*.cpp")) - of_cuda, "*.h", "*.inl"))
+    if isinstance(cuda, Cuda):
+        made.append(extension("_native_cuda", [*of_cuda, *CSRC.rglob("*.cu")], "*.h", "*.cuh"))
+    return made
+
+
+def cuda_or_reason() -> Cuda | str:
+    """What the CUDA library is built with, or why it is not built."""
+    if missing is not None:
+        return "the native library is missing too"
+    if flag("CROSSRET_SKIP_CUDA"):
+        return "CROSSRET_SKIP_CUDA is set"
+    try:
+        return find_cuda()
+    except PlatformError as error:
+        return str(error)
+
+
 missing = reason_without_library()
-if missing is not None and os.environ.get("CROSSRET_FORCE_NATIVE", "") not in ("", "0"):
+if missing is not None and flag("CROSSRET_FORCE_NATIVE"):
     sys.exit(f"error: crossret is to be built with its native library (CROSSRET_FORCE_NATIVE): {missing}.")
+try:
+    cuda = cuda_or_reason()
+except ValueError as error:
+    sys.exit(f"error: {error}.")
+if isinstance(cuda, str) and flag("CROSSRET_FORCE_CUDA"):
+    sys.exit(f"error: crossret is to be built with its CUDA library (CROSSRET_FORCE_CUDA): {cuda}.")
 
 setup(
-    ext_modules=[] if missing else [native_library()],  # without one, the wheel is one for any machine
+    ext_modules=libraries(),  # without one, the wheel is one for any machine
     cmdclass={"build_ext": NinjaBuild, "build_py": RecordingBuild},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

@@ -1,4 +1,4 @@
-"""Backends by name: which can serve a call, and why one cannot; loads the native library."""
+"""Backends by name: which can serve a call, and why one cannot; loads the native libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from crossret_kernels import registration  # noqa: F401
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
-# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device.
+# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device. "cuda" is not
+# among them until benchmarks/results record that it is faster than "triton"; it serves whoever names it.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 _ENVIRONMENT_KEY = os.environ.encodekey(ENVIRONMENT_VARIABLE)
@@ -37,36 +38,49 @@ class UnsupportedByBackend(RuntimeError):
     """A backend named by the caller cannot serve the call; the message says why."""
 
 
-def _load_native() -> str | None:
-    """Loads the compiled kernels; returns why they are absent, None when they are there."""
-    paths = sorted(PACKAGE.glob("_native*.so"))
+def _load(name: str, called: str) -> str | None:
+    """Loads a library of compiled kernels; returns why it is absent, None when it is there."""
+    paths = sorted(PACKAGE.glob(f"{name}.*so"))
     if not paths:
-        reason = PACKAGE / "_native_missing.txt"  # setup.py wrote it, if the build went without the library
-        why = reason.read_text(encoding="utf-8").strip() if reason.is_file() else "no _native*.so in the package"
-        return f"the native library was not built ({why})"
+        reason = PACKAGE / f"{name}_missing.txt"  # setup.py wrote it, if the build went without the library
+        why = reason.read_text(encoding="utf-8").strip() if reason.is_file() else f"no {name}.*so in the package"
+        return f"the {called} library was not built ({why})"
     try:
         torch.ops.load_library(str(paths[0]))
     except OSError as error:
-        return f"the native library does not load: {error}"
-    # Given to the library, which does not read it: getenv races with other threads that set variables.
-    isa = os.environ.get(ISA_VARIABLE, "").encode("ascii", "backslashreplace").decode("ascii")
-    torch.ops.crossret.select_cpu_isa(isa)
+        return f"the {called} library does not load: {error}"
     return None
 
 
+def _load_native() -> str | None:
+    missing = _load("_native", "native")
+    if missing is None:
+        # Given to the library, which does not read it: getenv races with other threads that set variables.
+        isa = os.environ.get(ISA_VARIABLE, "").encode("ascii", "backslashreplace").decode("ascii")
+        torch.ops.crossret.select_cpu_isa(isa)
+    return missing
+
+
 NATIVE_MISSING = _load_native()
+CUDA_MISSING = _load("_native_cuda", "CUDA")
 TRITON_MISSING = None if importlib.util.find_spec("triton") else "Triton is not installed (pip install triton)"
+CUDA_ARCHITECTURES: str = "" if CUDA_MISSING else torch.ops.crossret.cuda_architectures()
+# The CUDA kernels run on the CPU, slowly: tests set it, with a library of their own.
+SIMULATED = False
+# `refusals` for `select_backend` of a call whose kernels are not in CUDA yet.
+NOT_IN_CUDA: Mapping[str, Refusal] = {"cuda": lambda: "these kernels are not written in CUDA in this version"}
 
 
 def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why `backend` cannot score features of this device and dtype; None when it can."""
     if backend in ("torch", "reference"):
         return None
-    if backend == "cuda":
-        return "these kernels are not built in this version"
     if backend == "triton" and TRITON_MISSING is not None:
         return TRITON_MISSING
-    kind = "cuda" if backend == "triton" and not INTERPRETED else "cpu"
+    if backend == "cuda" and CUDA_MISSING is not None:
+        return CUDA_MISSING
+    on_cpu = backend == "cpu" or (INTERPRETED if backend == "triton" else SIMULATED)
+    kind = "cpu" if on_cpu else "cuda"
     if _type_of(device) != kind:
         where = {"cpu": "the CPU", "cuda": "CUDA devices"}[kind]
         return f"it runs on {where} but the features are on {device}"
@@ -74,12 +88,36 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
         return f"it takes float32, bfloat16 and float16 features, not {dtype}"
     if backend == "cpu":
         return NATIVE_MISSING
-    if INTERPRETED:
-        return "Triton's interpreter gets bfloat16 wrong" if dtype == torch.bfloat16 else None
+    if on_cpu:
+        return "Triton's interpreter gets bfloat16 wrong" if (backend, dtype) == ("triton", torch.bfloat16) else None
     if not torch.cuda.is_available():
         return "this PyTorch finds no CUDA device"
     found = torch.cuda.get_device_capability(device)
-    return None if found >= LEAST_CAPABILITY else f"it takes compute capability 8.0 or newer, {device} has {found}"
+    if found < LEAST_CAPABILITY:
+        return f"it takes compute capability 8.0 or newer, {device} has {found}"
+    if backend == "cuda" and not runs_on(CUDA_ARCHITECTURES, found):
+        return f"it is built for compute capability {CUDA_ARCHITECTURES}, {device} has {found}"
+    return None
+
+
+@cache
+def runs_on(architectures: str, capability: tuple[int, int]) -> bool:
+    """Whether kernels built for ``architectures``, as TORCH_CUDA_ARCH_LIST names them, run on a device.
+
+    Machine code for 8.6 runs on every 8.x from there on; the driver makes such code of what "+PTX" adds, for anything
+    newer. With an "a" a number means that capability alone, with an "f" no other major one.
+    """
+    for name in architectures.split():
+        number, _, ptx = name.partition("+")
+        major, minor = (int(part) for part in number.rstrip("af").split("."))
+        if number.endswith("a"):
+            runs = (major, minor) == capability
+        else:
+            runs = major == capability[0] and minor <= capability[1]
+            runs = runs or (bool(ptx) and not number.endswith("f") and (major, minor) <= capability)
+        if runs:
+            return True
+    return False
 
 
 def only_in_torch(made: str) -> Mapping[str, Refusal]:
@@ -137,7 +175,7 @@ def _refusal(
     backend: str, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None
 ) -> str | None:
     reason = unsupported_reason(backend, device, dtype)
-    if not refusals or backend not in refusals or reason not in (None, NATIVE_MISSING):
+    if not refusals or backend not in refusals or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
         return reason
     return refusals[backend]() or reason  # what has no kernel does not miss the library
 

@@ -11,6 +11,8 @@ import torch
 
 from crossret_kernels.backends import (
     BACKENDS,
+    CUDA_ARCHITECTURES,
+    CUDA_MISSING,
     ENVIRONMENT_VARIABLE,
     INTERPRETED,
     LEAST_CAPABILITY,
@@ -31,6 +33,8 @@ def describe() -> str:
         lines.append(f"native CPU kernels: {torch.ops.crossret.cpu_isas()}; {_selected_isa()} (CROSSRET_CPU_ISA)")
     else:
         lines.append(f"native CPU kernels: none, {NATIVE_MISSING}")
+    of_cuda = f"compute capability {CUDA_ARCHITECTURES}" if CUDA_MISSING is None else f"none, {CUDA_MISSING}"
+    lines.append(f"native CUDA kernels: {of_cuda}")
     lines.append(_triton())
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     for device in devices:

@@ -449,3 +449,4 @@ def _register_autocast(name: str, operation: Callable[..., Tensor], device_type:
 _LIBRARY.define("cpu_isas() -> str")
 _LIBRARY.define("selected_cpu_isa(str dtype='float32') -> str")
 _LIBRARY.define("select_cpu_isa(str name) -> ()")
+_LIBRARY.define("cuda_architectures() -> str")

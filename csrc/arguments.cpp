@@ -15,19 +15,6 @@ namespace crossret {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-Dtype feature_dtype(const Tensor& values, const char* name) {
-  switch (values.scalar_type()) {
-    case ScalarType::Float:
-      return Dtype::float32;
-    case ScalarType::BFloat16:
-      return Dtype::bfloat16;
-    case ScalarType::Half:
-      return Dtype::float16;
-    default:
-      STD_TORCH_CHECK(false, name, " must be float32, bfloat16 or float16");
-  }
-}
-
 const int64_t* integers(const Tensor& tensor, const char* name) {
   STD_TORCH_CHECK(
       tensor.is_cpu() && tensor.dim() == 1 && tensor.scalar_type() == ScalarType::Long && tensor.is_contiguous(), name,

@@ -2,8 +2,6 @@
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,25 +10,12 @@
 #include "pairs/backward.h"
 #include "pairs/plan.h"
 #include "pairs/side.h"
+#include "tensor.h"
 
 namespace crossret {
 
-Dtype feature_dtype(const torch::stable::Tensor& values, const char* name);
-
 // The integers of a 1-D int64 tensor.
 const int64_t* integers(const torch::stable::Tensor& tensor, const char* name);
-
-// A contiguous tensor on the CPU, not filled, without the look-up of torch's own.
-template <size_t dims>
-torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype) {
-  std::array<int64_t, dims> strides;
-  int64_t stride = 1;
-  for (size_t dim = dims; dim-- > 0; stride *= std::max<int64_t>(sizes[dim], 1)) strides[dim] = stride;
-  AtenTensorHandle made = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(dims, sizes.data(), strides.data(), dtype, aoti_torch_device_type_cpu(), 0, &made));
-  return torch::stable::Tensor(made);
-}
 
 // One side of the batch as operations take it: one tensor padded (n, L, D) with `lengths` (n), a `mask` (n, L), or
 // neither where all L rows are valid; or one packed (rows, D), item k in rows offsets[k] … offsets[k + 1] − 1; or,

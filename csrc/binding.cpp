@@ -9,40 +9,16 @@
 #include <vector>
 
 #include "arguments.h"
+#include "call.h"
 #include "cross_attention/cpu.h"
 #include "maxsim/cpu.h"
-#include "ranking_loss/tensors.h"
+#include "ranking_loss/operation.h"
 
 namespace crossret {
 
 namespace {
 
 using torch::stable::Tensor;
-
-// The arguments of a call, taken in the order in which the operation's schema names them.
-class Arguments {
- public:
-  Arguments(StableIValue* stack, uint64_t count) : next_(stack), end_(stack + count) {}
-
-  template <class T>
-  T take() {
-    STD_TORCH_CHECK(next_ != end_, "the schema has too few arguments");
-    return torch::stable::detail::to<T>(*next_++);
-  }
-
-  void finish() const { STD_TORCH_CHECK(next_ == end_, "the schema has too many arguments"); }
-
- private:
-  StableIValue* next_;
-  StableIValue* const end_;
-};
-
-// An option by its place among those that Python has for it.
-template <class Option, size_t n>
-Option chosen(const char* name, const Option (&options)[n], int64_t code) {
-  STD_TORCH_CHECK(code >= 0 && code < static_cast<int64_t>(n), "unknown ", name, " ", code);
-  return options[code];
-}
 
 Pooling pooling_of(int64_t code) {
   constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
@@ -174,35 +150,6 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   call.argmax_row = indices.size(indices.dim() - 1);
   score_maxsim(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
   stack[0] = torch::stable::detail::from(indices);
-}
-
-RankingLossArguments take_ranking_loss(Arguments& arguments) {
-  constexpr Negatives negatives[] = {Negatives::hardest, Negatives::sum, Negatives::softmax};
-  constexpr Reduction reductions[] = {Reduction::sum, Reduction::mean, Reduction::none};
-  // In the schema's order, as those of an initialiser are.
-  RankingLossArguments given{arguments.take<Tensor>(),
-                             arguments.take<std::optional<Tensor>>(),
-                             arguments.take<std::optional<Tensor>>(),
-                             arguments.take<double>(),
-                             chosen("negatives", negatives, arguments.take<int64_t>()),
-                             arguments.take<double>(),
-                             chosen("reduction", reductions, arguments.take<int64_t>()),
-                             arguments.take<int64_t>()};
-  arguments.finish();
-  return given;
-}
-
-void triplet_loss(StableIValue* stack, uint64_t n_arguments, uint64_t) {
-  Arguments arguments(stack, n_arguments);
-  const auto [loss, statistics] = ranking_loss(take_ranking_loss(arguments));
-  stack[0] = torch::stable::detail::from(loss);
-  stack[1] = torch::stable::detail::from(statistics);
-}
-
-void triplet_loss_gradient(StableIValue* stack, uint64_t n_arguments, uint64_t) {
-  Arguments arguments(stack, n_arguments);
-  const Tensor grad_loss = arguments.take<Tensor>(), statistics = arguments.take<Tensor>();
-  stack[0] = torch::stable::detail::from(ranking_loss_gradient(grad_loss, statistics, take_ranking_loss(arguments)));
 }
 
 std::string cpu_isas() {

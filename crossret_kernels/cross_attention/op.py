@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from crossret_kernels.backends import only_in_torch, select_backend
+from crossret_kernels.backends import NOT_IN_CUDA, only_in_torch, select_backend
 from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
@@ -189,7 +189,7 @@ def scan_scores(
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, device, dtype)
+    chosen = select_backend(backend, device, dtype, NOT_IN_CUDA)
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)

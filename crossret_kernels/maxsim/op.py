@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import NOT_IN_CUDA, select_backend
 from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
@@ -145,7 +145,7 @@ def maxsim_scores(
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype)
+    chosen = select_backend(backend, device, dtype, NOT_IN_CUDA)
     selected = as_pairs(pairs, candidates, direction, images, captions)
     listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
     if chosen == "cpu":

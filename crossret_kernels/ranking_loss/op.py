@@ -22,6 +22,7 @@ _OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive
 _LOSSES = {
     "cpu": define_loss("triplet_loss", _OPTIONS),
     "triton": define_loss("triplet_loss_triton", _OPTIONS, "crossret_kernels.ranking_loss.triton"),
+    "cuda": define_loss("triplet_loss_cuda", _OPTIONS),
 }
 
 
@@ -56,10 +57,11 @@ def triplet_loss(
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
-        backend: "cpu", "triton", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND, else the
-            fastest that serves the call. "torch" makes several matrices of hinges and alone is differentiable twice;
-            "cpu" and "triton" compute in float32 and keep nothing as large as the scores but their gradient, and a copy
-            of scores whose rows are not contiguous. Under torch.func's transforms None takes "torch".
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
+            else the fastest that serves the call. "torch" makes several matrices of hinges and alone is differentiable
+            twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores but their
+            gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None takes
+            "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
@@ -111,7 +113,7 @@ def _refusals(scores: Tensor) -> Mapping[str, Refusal] | None:
         reason = f"its kernels take up to {MOST_COLUMNS} columns"
     else:
         return None
-    return dict.fromkeys(("cpu", "triton"), lambda: reason)
+    return dict.fromkeys(_LOSSES, lambda: reason)
 
 
 def _as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:

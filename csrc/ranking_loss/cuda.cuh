@@ -24,7 +24,7 @@ constexpr int kSumThreads = 256;
 // How the scores are cut into tiles.
 struct LossPlan {
   int warps, rows;                  // of a tile
-  int column_tiles, row_tiles;      // the grid of both passes
+  int row_tiles, column_tiles;      // the grid of both passes: rows, which may be more, along x
   int64_t row_parts, column_parts;  // statistics that the forward pass keeps: of rows, of columns
 
   int threads() const { return warps * kWarp; }
@@ -41,7 +41,7 @@ inline LossPlan plan_loss(int n_rows, int n_columns, int multiprocessors) {
   while (rows > kStep && tiles(warps, rows) < 2 * int64_t{multiprocessors}) rows /= 2;
   while (warps > 1 && tiles(warps, rows) < 2 * int64_t{multiprocessors}) warps /= 2;
   const int column_tiles = tiles_of(n_columns, warps * kWarpColumns), row_tiles = tiles_of(n_rows, rows);
-  return {warps, rows, column_tiles, row_tiles, int64_t{column_tiles} * n_rows, int64_t{row_tiles} * n_rows};
+  return {warps, rows, row_tiles, column_tiles, int64_t{column_tiles} * n_rows, int64_t{row_tiles} * n_rows};
 }
 
 // Statistics of a tile: of its rows over its columns at rows + (column tile, row), of the columns that have positives
@@ -54,7 +54,7 @@ hinge_statistics(CROSSRET_PARAMETER LossProblem<T> problem, Global<Statistic<neg
   CROSSRET_SHARED(int64_t, row_ids, with_ids ? 2 * kMostRows : 1);
   CROSSRET_SHARED(Statistic<negatives>, of_rows, kMostWarps * kMostRows);
   const int thread = thread_index(), lane = thread % kWarp, warp = thread / kWarp;
-  const int first = block_y() * problem.tile_rows, left = problem.n_rows - first;
+  const int first = block_x() * problem.tile_rows, left = problem.n_rows - first;
   const int height = left < problem.tile_rows ? left : problem.tile_rows;
   for (int r = thread; r < height; r += block_threads()) {
     thresholds[r] = threshold_of(problem, first + r);
@@ -111,13 +111,13 @@ hinge_statistics(CROSSRET_PARAMETER LossProblem<T> problem, Global<Statistic<neg
 #pragma unroll
   for (int k = 0; k < kVector; ++k) {
     if (!has_positive(problem, own[k])) continue;
-    store(columns, int64_t{block_y()} * problem.n_rows + own[k] - problem.offset, of_columns[k]);
+    store(columns, int64_t{block_x()} * problem.n_rows + own[k] - problem.offset, of_columns[k]);
   }
   sync_block();
   for (int r = thread; r < height; r += block_threads()) {
     Statistic<negatives> sum = of_rows[r];
     for (int w = 1; w < block_threads() / kWarp; ++w) merge(sum, of_rows[w * kMostRows + r], problem.slope);
-    store(rows, int64_t{block_x()} * problem.n_rows + first + r, sum);
+    store(rows, int64_t{block_y()} * problem.n_rows + first + r, sum);
   }
 }
 
@@ -231,12 +231,11 @@ CROSSRET_DEVICE void store_row(const LossProblem<T>& problem, const Columns<T>& 
   }
 }
 
-// The gradient of a tile of scores, rows of which are `out_stride` apart. The hardest are known by their places:
-// neither scores nor ids are read.
+// The gradient of a tile of scores, rows of which lie without gaps. The hardest are known by their places: neither
+// scores nor ids are read.
 template <class T, Negatives negatives, bool with_ids>
 CROSSRET_KERNEL(kTileThreads, 2)
-score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER LossGradient given, Global<T> out,
-                int64_t out_stride) {
+score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER LossGradient given, Global<T> out) {
   constexpr bool hardest = negatives == Negatives::hardest, softmax = negatives == Negatives::softmax;
   static_assert(!(hardest && with_ids), "ids are not read");
   CROSSRET_SHARED(float, grads, kMostRows);
@@ -245,7 +244,7 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
   CROSSRET_SHARED(float, thresholds, hardest ? 1 : kMostRows);
   CROSSRET_SHARED(int64_t, row_ids, with_ids ? 2 * kMostRows : 1);
   const int thread = thread_index(), n_rows = problem.n_rows;
-  const int first = block_y() * problem.tile_rows, left = n_rows - first;
+  const int first = block_x() * problem.tile_rows, left = n_rows - first;
   const int height = left < problem.tile_rows ? left : problem.tile_rows;
   const Global<const float> row_keys = given.statistics, row_totals = row_keys + n_rows;
   const Global<const float> column_keys = row_totals + n_rows, column_totals = column_keys + n_rows;
@@ -338,7 +337,7 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
       for (int k = 0; k < kVector; ++k) {
         if (own[k] - problem.offset == row + i) made[k] = of_positives[r + i];
       }
-      store_row(problem, own, out + (row + i) * out_stride, made);
+      store_row(problem, own, out + int64_t{row + i} * problem.n_columns, made);
     }
   }
 }

@@ -182,13 +182,13 @@ CROSSRET_DEVICE S gather_rows(S (&rows)[kStep], int lane, const Slope& slope) {
 }
 
 // The same of counts up to kVector in each lane, four rows of a step in a number, eight bits each.
-CROSSRET_DEVICE int gather_counts(const int (&counts)[kStep / 4], int lane) {
+CROSSRET_DEVICE int gather_counts(const uint32_t (&counts)[kStep / 4], int lane) {
   static_assert(kStep == 8 && kWarpColumns < 256, "two numbers, which a warp's columns do not overflow");
   const bool upper = (lane & kWarp / 2) != 0;
-  int sum = (upper ? counts[1] : counts[0]) + shuffle_xor(upper ? counts[0] : counts[1], kWarp / 2);
+  uint32_t sum = (upper ? counts[1] : counts[0]) + shuffle_xor(upper ? counts[0] : counts[1], kWarp / 2);
 #pragma unroll
   for (int bit = kWarp / 4; bit > 0; bit /= 2) sum += shuffle_xor(sum, bit);
-  return sum >> (row_of(lane) % 4 * 8) & 255;
+  return static_cast<int>(sum >> (row_of(lane) % 4 * 8) & 255);
 }
 
 // The columns of a thread: four in a row where vectors can be loaded, else 32 apart, so that a warp's lie in a row.
@@ -203,7 +203,7 @@ struct Columns {
 template <class T>
 CROSSRET_DEVICE Columns<T> own_columns(const LossProblem<T>& problem) {
   const int warp = thread_index() / kWarp, lane = thread_index() % kWarp;
-  const int start = block_x() * block_threads() * kVector + warp * kWarpColumns;
+  const int start = block_y() * block_threads() * kVector + warp * kWarpColumns;
   const int step = problem.aligned ? 1 : kWarp, first = start + (problem.aligned ? lane * kVector : lane);
   return {first, step, first + (kVector - 1) * step < problem.n_columns};
 }
@@ -350,7 +350,7 @@ CROSSRET_DEVICE Statistic<negatives> measure_rows(const Scores& scores, const Th
   } else if constexpr (negatives == Negatives::sum) {
     // Counts in few registers and shuffles.
     float sums[kStep];
-    int counts[kStep / 4] = {};
+    uint32_t counts[kStep / 4] = {};
 #pragma unroll
     for (int r = 0; r < kStep; ++r) {
       hinges_of(r, hinges);
@@ -358,7 +358,7 @@ CROSSRET_DEVICE Statistic<negatives> measure_rows(const Scores& scores, const Th
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         sums[r] += hinges[k];
-        if (hinges[k] != 0.0f) counts[r / 4] += 1 << (r % 4 * 8);
+        if (hinges[k] != 0.0f) counts[r / 4] += 1u << (r % 4 * 8);
       }
     }
     const float sum = gather_rows(sums, lane, slope);

@@ -5,6 +5,7 @@
 namespace crossret {
 
 enum class Negatives : int { hardest, sum, softmax };
+enum class Reduction : int { sum, mean, none };
 
 // An exponent of at least 0: whole, and a fraction in units of 2⁻³².
 struct Exponent {

@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "arguments.h"
 #include "ranking_loss/cpu.h"
 
 namespace crossret {
@@ -33,21 +32,18 @@ Exponent exponent_of(double value) {
 // A call over the tensors, with what it is told of rows and columns.
 class Problem {
  public:
-  explicit Problem(const RankingLossArguments& given) : scores_(given.scores) {
-    STD_TORCH_CHECK(scores_.is_cpu() && scores_.dim() == 2, "scores must be a 2-D tensor on the CPU");
+  explicit Problem(const RankingLossArguments& given) {
+    check_ranking_loss(given);
+    STD_TORCH_CHECK(given.scores.is_cpu(), "scores must be on the CPU");
+    scores_ = in_rows(given.scores);
     call.dtype = feature_dtype(scores_, "scores");
     call.n_rows = scores_.size(0), call.n_columns = scores_.size(1), call.offset = given.offset;
-    STD_TORCH_CHECK(call.offset >= 0 && call.offset <= call.n_columns - call.n_rows, "positive_offset is ", call.offset,
-                    " but scores are ", call.n_rows, " by ", call.n_columns);
-    STD_TORCH_CHECK(call.n_columns <= int64_t{1} << 24, "scores may have up to 2^24 columns");  // numbered by floats
-    STD_TORCH_CHECK(given.order >= 1, "p must be at least 1");
-    if (scores_.stride(1) != 1 && scores_.numel() != 0) scores_ = torch::stable::contiguous(scores_);
     call.scores = static_cast<const char*>(scores_.data_ptr());
     call.row_bytes = scores_.stride(0) * (call.dtype == Dtype::float32 ? 4 : 2);
     call.negatives = given.negatives;
     call.slope = exponent_of(given.order - 1);
-    label(given.image_ids, "image_ids");
-    label(given.caption_ids, "caption_ids");
+    label(given.image_ids);
+    label(given.caption_ids);
     if (labels_.empty()) {
       std::vector<float>& places = labels_.emplace_back(call.n_columns);
       for (int64_t column = 0; column < call.n_columns; ++column) places[column] = static_cast<float>(column);
@@ -66,10 +62,9 @@ class Problem {
 
  private:
   // Equal ids by equal numbers, which floats can hold.
-  void label(const std::optional<Tensor>& ids, const char* name) {
+  void label(const std::optional<Tensor>& ids) {
     if (!ids) return;
-    const int64_t* const values = integers(*ids, name);
-    STD_TORCH_CHECK(ids->size(0) == call.n_columns, name, " must hold one id for each of ", call.n_columns, " columns");
+    const int64_t* const values = ids->const_data_ptr<int64_t>();
     std::unordered_map<int64_t, float> known;
     std::vector<float>& labels = labels_.emplace_back();
     for (int64_t column = 0; column < call.n_columns; ++column) {
@@ -107,14 +102,7 @@ Tensor ranking_loss_gradient(const Tensor& grad_loss, const Tensor& statistics, 
   const Problem problem(given);
   const RankingLossCall& call = problem.call;
   const int64_t n = call.n_rows;
-  STD_TORCH_CHECK(
-      grad_loss.is_cpu() && grad_loss.scalar_type() == torch::headeronly::ScalarType::Float &&
-          (given.reduction != Reduction::none ? grad_loss.dim() == 0 : grad_loss.dim() == 1 && grad_loss.size(0) == n),
-      "grad_loss must be float32 of the loss's shape, on the CPU");
-  STD_TORCH_CHECK(statistics.is_cpu() && statistics.scalar_type() == torch::headeronly::ScalarType::Float &&
-                      statistics.dim() == 2 && statistics.size(0) == 4 && statistics.size(1) == n &&
-                      statistics.is_contiguous(),
-                  "statistics must be those of the loss");
+  check_ranking_loss_gradient(grad_loss, statistics, given);
   const float* const given_grads = grad_loss.const_data_ptr<float>();
   const int64_t stride = given.reduction != Reduction::none ? 0 : grad_loss.stride(0);
   std::vector<float> grads(n);

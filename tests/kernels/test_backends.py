@@ -107,7 +107,7 @@ def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.Monk
     [
         ("cpu", torch.float64, "it takes float32, bfloat16 and float16 features, not torch.float64"),
         ("triton", torch.float32, "it runs on CUDA devices but the features are on cpu"),
-        ("cuda", torch.float32, "these kernels are not built in this version"),
+        ("cuda", torch.float32, "these kernels are not written in CUDA in this version"),
     ],
 )
 def test_refusals_say_why(function: Callable[..., Tensor], backend: str, dtype: torch.dtype, reason: str) -> None:
@@ -138,6 +138,59 @@ def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
     assert reason() == "Triton is not installed (pip install triton)"
     assert select_backend(None, device, torch.float32) == "torch"
+
+
+def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+
+    def reason(device: torch.device = device, dtype: torch.dtype = torch.float32) -> str | None:
+        return backends.unsupported_reason("cuda", device, dtype)
+
+    monkeypatch.setattr(backends, "CUDA_MISSING", "the CUDA library was not built (there is no nvcc)")
+    assert reason() == "the CUDA library was not built (there is no nvcc)"
+    monkeypatch.setattr(backends, "CUDA_MISSING", None)
+    monkeypatch.setattr(backends, "CUDA_ARCHITECTURES", "8.0 9.0a")
+    assert reason(CPU) == "it runs on CUDA devices but the features are on cpu"
+    assert reason(dtype=torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert reason() == "this PyTorch finds no CUDA device"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert reason() is None
+    assert select_backend("cuda", device, torch.bfloat16) == "cuda"
+    assert select_backend(None, device, torch.bfloat16) != "cuda"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
+    assert reason() == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "expected"),
+    [
+        ("8.0", (8, 0), True),
+        ("8.0", (8, 9), True),
+        ("8.6", (8, 0), False),
+        ("8.0 8.6", (9, 0), False),
+        ("8.0+PTX", (12, 1), True),
+        ("9.0a+PTX", (9, 0), True),
+        ("9.0a+PTX", (10, 0), False),
+        ("10.0f", (10, 3), True),
+        ("10.0f+PTX", (12, 0), False),
+        ("8.0 12.0+PTX", (10, 0), False),
+    ],
+)
+def test_devices_that_built_kernels_run_on(architectures: str, capability: tuple[int, int], expected: bool) -> None:
+    assert backends.runs_on(architectures, capability) == expected
+
+
+def test_kernels_on_the_cpu_take_tensors_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "CUDA_MISSING", None)
+    monkeypatch.setattr(backends, "SIMULATED", True)
+    assert select_backend("cuda", CPU, torch.bfloat16) == "cuda"
+    assert select_backend(None, CPU, torch.float32) == "cpu"
+    reason = "it runs on the CPU but the features are on cuda:0"
+    assert backends.unsupported_reason("cuda", torch.device("cuda", 0), torch.float32) == reason
 
 
 def test_a_call_that_its_backend_refuses_falls_back_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +258,8 @@ def test_info_says_what_runs_and_why() -> None:
         assert f"cpu torch.{dtype}: {chosen}" in lines
     assert "    not cpu: it takes float32, bfloat16 and float16 features, not torch.float64" in lines
     assert "    not triton: it runs on CUDA devices but the features are on cpu" in lines
-    assert lines[3] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
+    assert lines[3].startswith("native CUDA kernels: ")
+    assert lines[4] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
@@ -214,7 +268,7 @@ def test_info_shows_what_the_variables_do(monkeypatch: pytest.MonkeyPatch) -> No
     assert (process.returncode, process.stderr) == (0, "")
     lines = process.stdout.splitlines()
     assert any(line.endswith("; running base (CROSSRET_CPU_ISA)") for line in lines)
-    refusal = "backend 'cuda' cannot serve this call: these kernels are not built in this version"
+    refusal = f"backend 'cuda' cannot serve this call: {backends.unsupported_reason('cuda', CPU, torch.float32)}"
     assert f"cpu torch.float32: no call is served: {refusal}" in lines
     assert lines[-1] == "CROSSRET_BACKEND: cuda"
     monkeypatch.setenv("CROSSRET_BACKEND", "gpu")

@@ -18,52 +18,28 @@ from torch.autograd import gradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
+from tests.kernels.ranking_losses import (
+    NEGATIVES,
+    ORDERS,
+    REDUCTIONS,
+    check_nan_is_where_hinges_meet_it,
+    check_operations,
+    check_refused_transforms,
+    check_second_derivatives_are_refused,
+    check_traced_for_any_size,
+    check_zero_losses,
+    negatives_of_every_kind,
+    oracle,
+    with_one_value,
+    without_hinges,
+)
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import ISAS
 
 BACKENDS = ("cpu", "torch", "reference")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-NEGATIVES = ("hardest", "sum", "softmax")
-REDUCTIONS = ("sum", "mean", "none")
-ORDERS = (1.0, 1.5, 2.0, 8.0, 64.0)
 
-negatives_of_every_kind = pytest.mark.parametrize("negatives", NEGATIVES)
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-def pooled(hinges: list[float], negatives: str, p: float) -> float:
-    largest = max(hinges, default=0.0)
-    if negatives == "sum":
-        return sum(hinges)
-    if negatives == "hardest" or largest == 0:
-        return largest
-    return largest * sum((hinge / largest) ** p for hinge in hinges) ** (1 / p)
-
-
-def oracle(
-    scores: np.ndarray,
-    *,
-    margin: float,
-    negatives: str,
-    p: float,
-    image_ids: list[int] | None,
-    caption_ids: list[int] | None,
-    positive_offset: int,
-) -> np.ndarray:
-    """The loss of every positive, of its row plus its column."""
-    n_rows, n_columns = scores.shape
-    losses = np.zeros(n_rows)
-
-    def differ(i: int, j: int) -> bool:
-        return i != j and not any(ids is not None and ids[i] == ids[j] for ids in (image_ids, caption_ids))
-
-    for i in range(n_rows):
-        own = i + positive_offset
-        hinge = margin - scores[i, own]
-        row = [max(0.0, hinge + scores[i, j]) for j in range(n_columns) if differ(own, j)]
-        column = [max(0.0, hinge + scores[k, own]) for k in range(n_rows) if differ(own, k + positive_offset)]
-        losses[i] = pooled(row, negatives, p) + pooled(column, negatives, p)
-    return losses
 
 
 @st.composite
@@ -208,14 +184,10 @@ def test_gradients_are_derivatives(batch: tuple[Tensor, dict[str, Any]], reducti
 
 def test_second_derivatives_are_served_by_torch_alone() -> None:
     scores = torch.randn(5, 5, generator=torch.Generator().manual_seed(7)).requires_grad_()
-    for backend in ("torch", "cpu"):
-        loss = triplet_loss(scores, negatives="softmax", backend=backend)
-        (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
-        if backend == "torch":
-            assert torch.autograd.grad(gradient.square().sum(), scores)[0].isfinite().all()
-        else:
-            with pytest.raises(RuntimeError, match="cannot be differentiated: second derivatives are served by"):
-                torch.autograd.grad(gradient.square().sum(), scores)
+    loss = triplet_loss(scores, negatives="softmax", backend="torch")
+    (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
+    assert torch.autograd.grad(gradient.square().sum(), scores)[0].isfinite().all()
+    check_second_derivatives_are_refused("cpu")
 
 
 def test_ids_may_be_tensors_of_any_integer_type() -> None:
@@ -280,91 +252,36 @@ def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tole
 
 @every_backend
 @negatives_of_every_kind
+@without_hinges
 @pytest.mark.parametrize("p", ORDERS)
-@pytest.mark.parametrize(
-    ("scores", "margin", "image_ids"),
-    [
-        (torch.eye(4) * 10, 0.2, None),
-        (torch.zeros(4, 4), 0.0, None),
-        (torch.ones(4, 4), 0.2, [3, 3, 3, 3]),
-        (torch.ones(1, 1), 0.2, None),
-        (torch.ones(0, 0), 0.2, None),
-    ],
-    ids=["negative hinges", "hinges of exactly zero", "one image", "one pair", "no pair"],
-)
 def test_zero_losses_have_zero_gradients(
     backend: str, negatives: str, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
 ) -> None:
-    for reduction in REDUCTIONS:
-        leaf = scores.clone().requires_grad_()
-        loss = triplet_loss(
-            leaf, margin=margin, negatives=negatives, p=p, image_ids=image_ids, reduction=reduction, backend=backend
-        )
-        assert torch.equal(loss, torch.zeros_like(loss))
-        assert torch.equal(torch.autograd.grad(loss.sum(), leaf)[0], torch.zeros_like(scores))
+    check_zero_losses(backend, scores, margin=margin, negatives=negatives, p=p, image_ids=image_ids)
 
 
-@pytest.mark.parametrize("image_ids", [None, [0, 1, 2, 0, 1]])
-@pytest.mark.parametrize("place", [(0, 1), (2, 2), (0, 3), (4, 0)])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @every_backend
 @negatives_of_every_kind
+@with_one_value
 def test_nan_is_where_hinges_meet_it(
-    negatives: str, backend: str, value: float, place: tuple[int, int], image_ids: list[int] | None
+    backend: str, negatives: str, value: float, place: tuple[int, int], image_ids: list[int] | None
 ) -> None:
-    """Losses of rows and columns; gradients by "softmax", of hinges above zero. (0, 3) are no negatives by the ids."""
-    results = []
-    for served in ("torch", backend):
-        scores = torch.zeros(5, 5)
-        scores[1, 4] = -1.0
-        scores[place] = value
-        leaf = scores.requires_grad_()
-        losses = triplet_loss(leaf, negatives=negatives, image_ids=image_ids, reduction="none", backend=served)
-        results.append((losses, *torch.autograd.grad(losses.sum(), leaf)))
-    if value != value and image_ids is None and place[0] != place[1]:
-        assert results[1][0].isnan().nonzero().flatten().tolist() == sorted(place)
-    if value == value and negatives == "softmax" and backend == "reference":
-        return  # its formula knows the norm of ∞, which others divide by itself
-    torch.testing.assert_close(results[1][0], results[0][0], equal_nan=True)
-    torch.testing.assert_close(results[1][1], results[0][1], equal_nan=True)
+    check_nan_is_where_hinges_meet_it(backend, negatives, value, place, image_ids)
 
 
 @negatives_of_every_kind
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_opcheck(negatives: str, reduction: str) -> None:
-    operations = torch.ops.crossret
-    scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(8))
-    ids = torch.tensor([0, 1, 1, 2, 3, 0])
-    options = (0.2, NEGATIVES.index(negatives), 8.0, REDUCTIONS.index(reduction), 1)
-    torch.library.opcheck(operations.triplet_loss.default, (scores.clone().requires_grad_(), ids, None, *options))
-    loss, statistics = operations.triplet_loss(scores, None, ids, *options)
-    gradient = torch.ones_like(loss), statistics, scores, None, ids
-    torch.library.opcheck(operations.triplet_loss_backward.default, (*gradient, *options))
+def test_operations(negatives: str, reduction: str) -> None:
+    check_operations("triplet_loss", negatives, reduction)
 
 
 @negatives_of_every_kind
-def test_compiled_for_any_size(negatives: str) -> None:
-    """Losses and gradients, under autocast too, which changes neither."""
-
-    def loss(scores: Tensor, offset: int) -> Tensor:
-        return triplet_loss(scores, negatives=negatives, positive_offset=offset, reduction="mean", backend="cpu")
-
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
-    for n_rows, n_columns, offset in ((3, 5, 2), (6, 9, 3), (7, 7, 0)):
-        scores = torch.randn(n_rows, n_columns, generator=torch.Generator().manual_seed(n_rows)).requires_grad_()
-        expected = loss(scores, offset)
-        gradient = torch.autograd.grad(expected, scores)
-        with torch.autocast("cpu", torch.bfloat16):
-            under_autocast = loss(scores, offset)
-        for made in (compiled(scores, offset), under_autocast):
-            assert made.dtype == torch.float32
-            assert torch.equal(made, expected)
-            assert torch.equal(*torch.autograd.grad(made, scores), *gradient)
+def test_traced_for_any_size(negatives: str) -> None:
+    check_traced_for_any_size("cpu", negatives)
 
 
 def test_transforms_of_kernels_are_refused() -> None:
-    with pytest.raises(UnsupportedByBackend, match=r"torch\.func's transforms"):
-        torch.func.grad(lambda scores: triplet_loss(scores, backend="cpu"))(torch.rand(4, 4))
+    check_refused_transforms("cpu")
 
 
 @negatives_of_every_kind

@@ -4,12 +4,10 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
-#include <vector>
 
 #include "planted.cuh"
 #include "planted_copies.cuh"
 #include "programs.cuh"
-#include "ranking_loss/cuda.cuh"
 #include "vocabulary.cuh"
 
 namespace {
@@ -103,6 +101,7 @@ constexpr Word kWords[] = {{"copied", 8, 8, vocabulary::copied},
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 // The name of a fault, null after the last.
@@ -184,100 +183,4 @@ int run_word(const char* name, int order, uint64_t seed, const uint32_t* in, uin
     throw simt::Mistake("no such word");
   });
 }
-
-struct RankingLoss {
-  const void* scores;
-  const int64_t *image_ids, *caption_ids;  // null where all differ
-  const float* grads;                      // grad_stride apart
-  void* gradient;                          // (n_rows, out_stride)
-  float *losses, *statistics, *loss;       // (n_rows), (4, n_rows), their sum or mean
-  int64_t row_stride, out_stride, grad_stride;
-  double margin, order;
-  int dtype, n_rows, n_columns, offset, negatives, mean, multiprocessors, schedule;
-  uint64_t seed;
-};
-}
-
-namespace {
-
-template <class T, Negatives negatives, bool with_ids>
-void run_loss(const RankingLoss& given) {
-  simt::Device device({static_cast<simt::Order>(given.schedule), given.seed});
-  const int64_t n = given.n_rows;
-  const auto* const scores = static_cast<const T*>(given.scores);
-  auto* const gradient = static_cast<T*>(given.gradient);
-  LossProblem<T> problem{};
-  problem.scores = input<T>(device, "scores", scores, (n - 1) * given.row_stride + given.n_columns);
-  problem.row_stride = given.row_stride;
-  problem.n_rows = given.n_rows, problem.n_columns = given.n_columns, problem.offset = given.offset;
-  problem.margin = static_cast<float>(given.margin);
-  problem.slope = slope_of(given.order);
-  problem.aligned = in_fours(scores, given.row_stride);
-  if (with_ids) {
-    const int64_t* const kinds[2] = {given.image_ids != nullptr ? given.image_ids : given.caption_ids,
-                                     given.caption_ids != nullptr ? given.caption_ids : given.image_ids};
-    for (int kind = 0; kind < 2; ++kind) {
-      problem.ids[kind] = input<int64_t>(device, "ids", kinds[kind], given.n_columns);
-    }
-  }
-  const LossPlan plan = plan_loss(given.n_rows, given.n_columns, given.multiprocessors);
-  problem.tile_rows = plan.rows;
-  std::vector<Statistic<negatives>> kept(plan.row_parts + plan.column_parts);
-  const auto rows = output<Statistic<negatives>>(device, "statistics of rows", kept.data(), plan.row_parts);
-  const auto columns =
-      output<Statistic<negatives>>(device, "statistics of columns", kept.data() + plan.row_parts, plan.column_parts);
-  device.launch("hinge_statistics", plan.column_tiles, plan.row_tiles, plan.threads(), 0,
-                [&] { hinge_statistics<T, negatives, with_ids>(problem, rows, columns); });
-  const LossOutput made{output<float>(device, "losses", given.losses, n),
-                        output<float>(device, "statistics", given.statistics, 4 * n)};
-  const auto order = static_cast<float>(given.order);
-  device.launch("losses_of_statistics", static_cast<int>((n + kWarp - 1) / kWarp), 1, kFinishThreads, 0, [&] {
-    losses_of_statistics<negatives>(rows, columns, made, given.n_rows, plan.column_tiles, plan.row_tiles, problem.slope,
-                                    order);
-  });
-  const auto loss = output<float>(device, "loss", given.loss, 1);
-  device.launch("sum_losses", 1, 1, kSumThreads, 0,
-                [&] { sum_losses(made.losses, loss, given.n_rows, given.mean != 0); });
-
-  problem.aligned = problem.aligned && in_fours(gradient, given.out_stride);
-  const LossGradient through{input<float>(device, "grads", given.grads, (n - 1) * given.grad_stride + 1),
-                             given.grad_stride, given.mean != 0 ? 1.0f / static_cast<float>(n) : 1.0f, made.statistics};
-  const auto out = output<T>(device, "gradient", gradient, (n - 1) * given.out_stride + given.n_columns);
-  constexpr bool reads_ids = with_ids && negatives != Negatives::hardest;
-  device.launch("score_gradients", plan.column_tiles, plan.row_tiles, plan.threads(), 0,
-                [&] { score_gradients<T, negatives, reads_ids>(problem, through, out, given.out_stride); });
-}
-
-template <class T, Negatives negatives>
-void run_with_ids(const RankingLoss& given) {
-  const bool with_ids = given.image_ids != nullptr || given.caption_ids != nullptr;
-  return with_ids ? run_loss<T, negatives, true>(given) : run_loss<T, negatives, false>(given);
-}
-
-template <class T>
-void run_negatives(const RankingLoss& given) {
-  switch (static_cast<Negatives>(given.negatives)) {
-    case Negatives::hardest:
-      return run_with_ids<T, Negatives::hardest>(given);
-    case Negatives::sum:
-      return run_with_ids<T, Negatives::sum>(given);
-    case Negatives::softmax:
-      return run_with_ids<T, Negatives::softmax>(given);
-  }
-}
-
-}  // namespace
-
-// The loss of one call and its gradient.
-extern "C" int run_ranking_loss(const RankingLoss* given, char* message, int64_t size) {
-  return reported(message, size, [&] {
-    switch (static_cast<Dtype>(given->dtype)) {
-      case Dtype::float32:
-        return run_negatives<float>(*given);
-      case Dtype::bfloat16:
-        return run_negatives<BFloat16>(*given);
-      case Dtype::float16:
-        return run_negatives<Float16>(*given);
-    }
-  });
 }

@@ -1,33 +1,14 @@
-"""Kernels on the CPU: the driver, built once for all workers of a test run, and its launches as functions."""
+"""Kernels on the CPU: the launches of the library that tests/simt/library.py builds, as functions."""
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import os
-import platform
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
-
-ROOT = Path(__file__).parents[2]
-COMPILER = "g++"
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
-# Set where the sanitizers' runtimes are in the process: see the Makefile.
-SANITIZED = "CROSSRET_SIMT_SANITIZED" in os.environ
-if SANITIZED:
-    FLAGS += ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    FLAGS += ["-fno-sanitize=signed-integer-overflow"]  # hinges are counted in four bytes of an int
-
-NEGATIVES = ("hardest", "sum", "softmax")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -48,44 +29,12 @@ class Mistake(Exception):
     """What a kernel did wrong."""
 
 
-class RankingLoss(ctypes.Structure):
-    """`RankingLoss` of driver.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scores", "image_ids", "caption_ids", "grads", "gradient")),
-        *((name, ctypes.c_void_p) for name in ("losses", "statistics", "loss")),
-        *((name, ctypes.c_int64) for name in ("row_stride", "out_stride", "grad_stride")),
-        *((name, ctypes.c_double) for name in ("margin", "order")),
-        *((name, ctypes.c_int) for name in ("dtype", "n_rows", "n_columns", "offset", "negatives", "mean")),
-        *((name, ctypes.c_int) for name in ("multiprocessors", "schedule")),
-        ("seed", ctypes.c_uint64),
-    )
-
-
-def build(directory: Path) -> Path:
-    """The driver's library, compiled by the first who asks for it."""
-    if platform.machine() != "x86_64":
-        pytest.skip("threads are switched by code for x86-64")
-    if shutil.which(COMPILER) is None:
-        pytest.skip(f"no {COMPILER}")
-    library = directory / "simt.so"
-    with (directory / "simt.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
-            made = library.with_suffix(".made")
-            include = ["-I", str(ROOT / "csrc"), "-I", str(ROOT / "tests" / "simt")]
-            command = [COMPILER, *FLAGS, *include, str(ROOT / "tests" / "simt" / "driver.cpp"), "-o", str(made)]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert ran.returncode == 0, ran.stderr
-            made.rename(library)
-    return library
-
-
 class Device:
-    """The driver's launches; a mistake of a kernel is raised."""
+    """The library's launches; a mistake of a kernel is raised."""
 
     def __init__(self, library: Path) -> None:
         self.path = str(library)
+        torch.ops.load_library(self.path)
         self._library = ctypes.CDLL(self.path)
         self._library.fault_name.restype = ctypes.c_char_p
 
@@ -93,6 +42,10 @@ class Device:
         message = ctypes.create_string_buffer(1000)
         if getattr(self._library, function)(*arguments, message, ctypes.c_int64(len(message))):
             raise Mistake(message.value.decode())
+
+    def choose(self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1) -> None:
+        """What the calls of backend "cuda" that follow run on."""
+        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors)
 
     def fault_names(self) -> list[str]:
         """Kernels in which a fault can be planted."""
@@ -137,55 +90,3 @@ class Device:
         pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (numbers, bfloats, halves, out))
         self._run("run_conversions", *pointers, len(numbers))
         return bfloats, halves, out[0], out[1]
-
-    def ranking_loss(
-        self,
-        scores: Tensor,
-        *,
-        margin: float,
-        negatives: str,
-        p: float,
-        image_ids: list[int] | None = None,
-        caption_ids: list[int] | None = None,
-        positive_offset: int = 0,
-        mean: bool = False,
-        grads: Tensor | None = None,
-        multiprocessors: int = 1,
-        out_padding: int = 0,
-        schedule: Schedule = SCHEDULES[0],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(losses, their sum or mean, gradient) of scores with at least one row; grads are ∂L/∂losses, or one number.
-
-        Rows of the gradient are made `out_padding` elements further apart than they are long.
-        """
-        n_rows, n_columns = scores.shape
-        kinds = [None if ids is None else torch.tensor(ids, dtype=torch.int64) for ids in (image_ids, caption_ids)]
-        through = torch.ones(()) if grads is None else grads
-        losses, statistics, loss = (torch.full(shape, float("nan")) for shape in ((n_rows,), (4, n_rows), ()))
-        gradient = torch.full((n_rows, n_columns + out_padding), float("nan"), dtype=scores.dtype)
-        call = RankingLoss(
-            scores=scores.data_ptr(),
-            image_ids=None if kinds[0] is None else kinds[0].data_ptr(),
-            caption_ids=None if kinds[1] is None else kinds[1].data_ptr(),
-            grads=through.data_ptr(),
-            gradient=gradient.data_ptr(),
-            losses=losses.data_ptr(),
-            statistics=statistics.data_ptr(),
-            loss=loss.data_ptr(),
-            row_stride=scores.stride(0),
-            out_stride=gradient.stride(0),
-            grad_stride=through.stride(0) if through.dim() else 0,
-            margin=margin,
-            order=p,
-            dtype=DTYPES.index(scores.dtype),
-            n_rows=n_rows,
-            n_columns=n_columns,
-            offset=positive_offset,
-            negatives=NEGATIVES.index(negatives),
-            mean=mean,
-            multiprocessors=multiprocessors,
-            schedule=schedule.order,
-            seed=schedule.seed,
-        )
-        self._run("run_ranking_loss", ctypes.byref(call))
-        return losses, loss, gradient[:, :n_columns]

@@ -1,20 +1,24 @@
-"""The CUDA kernels compiled for GPUs that are not there, warnings as errors, and what they need of a multiprocessor.
+"""The CUDA library built by nvcc for GPUs that are not there, warnings as errors: what its kernels need, what it holds.
 
-Where nvcc is missing they are not compiled.
+Where nvcc is missing it is not built.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("8.0", "9.0", "10.0")
 # Registers and bytes of shared memory at most: two blocks of 256 threads or more fit a multiprocessor. Nothing lies in
 # local memory.
 BOUNDS = {
@@ -31,44 +35,125 @@ BOUNDS = {
     "calculated": (40, 0),
     "voted": (40, 0),
 }
-KERNELS = 9 + 9 + 5 + 3 + 1 + 3 + 4 + 3  # of tests/simt/kernels.cu
 ENTRY = re.compile(
-    r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
+    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
     r"Used (?P<registers>\d+) registers(?:, used \d+ barriers)?(?:, (?P<shared>\d+) bytes smem)?",
     re.DOTALL,
 )
+# Stands for nvcc where setup.py looks for it: keeps the resource report of every compilation.
+REPORTING_NVCC = """#!/bin/sh
+case " $* " in
+    *" -c "*)
+        report=$(mktemp {reports}/XXXXXXXX)
+        {nvcc} --resource-usage -Werror=all-warnings "$@" >"$report" 2>&1 || {{ cat "$report"; exit 1; }} ;;
+    *) exec {nvcc} "$@" ;;
+esac
+"""
+
+
+class Build(NamedTuple):
+    """What one build made."""
+
+    packages: Path  # with the library
+    report: str
+    architectures: tuple[str, ...]
 
 
 def nvcc() -> str:
-    """The compiler on PATH, or that of the toolkit that CUDA_HOME names."""
-    found = shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(os.environ.get("CUDA_HOME", ""), "bin"))
+    """The compiler of the toolkit that CUDA_HOME names, or on PATH."""
+    found = shutil.which("nvcc", path=os.path.join(os.environ.get("CUDA_HOME", ""), "bin")) or shutil.which("nvcc")
     if found is None:
         pytest.skip("no nvcc: CUDA kernels are not compiled")
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_kernels_stay_within_registers(architecture: str, tmp_path: Path) -> None:
-    compiler = nvcc()
-    known = subprocess.run([compiler, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
-    if architecture not in known:
-        pytest.skip(f"this nvcc does not know {architecture}")
-    command = [compiler, "-std=c++17", f"-arch={architecture}", "-cubin", "--resource-usage", "-Werror", "all-warnings"]
-    source, output = ROOT / "tests" / "simt" / "kernels.cu", tmp_path / "kernels.cubin"
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Of `setup.py`, by the first who asks for it."""
+    own, compiler = tmp_path_factory.getbasetemp(), nvcc()
+    listed = subprocess.run([compiler, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout.split()
+    known = tuple(name for name in ARCHITECTURES if f"compute_{name.replace('.', '')}" in listed)
+    directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    directory.mkdir(exist_ok=True)
+    reports, packages = directory / "reports", directory / "packages"
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not packages.exists():
+            build(directory / "project", directory / "toolkit" / "bin" / "nvcc", compiler, reports, known)
+            (directory / "project" / "made").rename(packages)
+    return Build(packages, "\n".join(path.read_text(encoding="utf-8") for path in reports.iterdir()), known)
+
+
+def build(project: Path, wrapper: Path, compiler: str, reports: Path, architectures: tuple[str, ...]) -> None:
+    """Builds a copy, of which the library for CPUs is left out, into ``made``; words of kernels are compiled too."""
+    for path in (project, wrapper.parent, reports):
+        path.mkdir(parents=True)
+    wrapper.write_text(REPORTING_NVCC.format(nvcc=compiler, reports=reports), encoding="utf-8")
+    wrapper.chmod(0o755)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, project)
+    for name in ("crossret", "crossret_kernels"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("*.so", "*.txt", "__pycache__"))
+    shutil.copytree(ROOT / "csrc", project / "csrc")
+    for path in (project / "csrc").rglob("*.cpp"):
+        if path.parent.name != "cuda" and not path.name.startswith("cuda_"):
+            path.unlink()
+    (project / "csrc" / "nothing.cpp").touch()
+    for name in ("vocabulary.cuh", "vocabulary.cu"):
+        shutil.copy(ROOT / "tests" / "simt" / name, project / "csrc")
     ran = subprocess.run(
-        [*command, "-I", str(ROOT / "csrc"), str(source), "-o", str(output)],
+        [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", "made", "build_ext", "--build-lib", "made"],
+        cwd=project,
+        env={
+            "PATH": os.environ["PATH"],
+            "CUDA_HOME": str(wrapper.parents[1]),
+            "CROSSRET_FORCE_CUDA": "1",
+            "TORCH_CUDA_ARCH_LIST": ";".join(architectures),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
-    report = ran.stdout + ran.stderr
-    assert ran.returncode == 0, report
-    entries = list(ENTRY.finditer(report))
-    assert len(entries) == report.count("Compiling entry function") == KERNELS
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    kernels = find_spec("crossret_kernels")
+    assert kernels is not None
+    assert kernels.origin is not None
+    made = project / "made" / "crossret_kernels"
+    shutil.copy(Path(kernels.origin).parent / "_native.abi3.so", made)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_stay_within_registers(built: Build, architecture: str) -> None:
+    if architecture not in built.architectures:
+        pytest.skip(f"this nvcc does not know {architecture}")
+    entries = list(ENTRY.finditer(built.report))
+    assert len(entries) == built.report.count("Compiling entry function")
+    entries = [entry for entry in entries if entry["architecture"] == architecture.replace(".", "")]
+    seen = set()
     for entry in entries:
         name = next(kernel for kernel in BOUNDS if kernel in entry["name"])
+        seen.add(name)
         registers, shared = BOUNDS[name]
         assert entry["stack"] == entry["stores"] == entry["loads"] == "0", entry[0]
         assert int(entry["registers"]) <= registers, entry[0]
         assert int(entry["shared"] or 0) <= shared, entry[0]
+    assert seen == set(BOUNDS)
+
+
+def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
+    """It loads beside any torch, where there is no driver."""
+    program = ROOT / "tests" / "gpu" / "built.py"
+    ran = subprocess.run(
+        [sys.executable, str(program)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(built.packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0] == f"crossret_kernels in {built.packages / 'crossret_kernels'}"
+    assert f"native CUDA kernels: compute capability {' '.join(built.architectures)}" in lines
+    assert "crossret::triplet_loss_cuda, " in lines[-1]
+    assert "crossret::triplet_loss_cuda_backward.plain" in lines[-1]

@@ -1,4 +1,4 @@
-"""The ranking losses' CUDA kernels, run on the CPU, against loops in float64 and the chain: losses and gradients."""
+"""The ranking losses' CUDA kernels on the CPU, by `triplet_loss`, against loops in float64 and the chain."""
 
 from __future__ import annotations
 
@@ -12,20 +12,40 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import triplet_loss
+from crossret_kernels.ranking_loss.options import LossOptions
+from tests.kernels.ranking_losses import (
+    NEGATIVES,
+    ORDERS,
+    REDUCTIONS,
+    check_nan_is_where_hinges_meet_it,
+    check_operations,
+    check_refused_transforms,
+    check_second_derivatives_are_refused,
+    check_traced_for_any_size,
+    check_zero_losses,
+    negatives_of_every_kind,
+    oracle,
+    with_one_value,
+    without_hinges,
+)
 from tests.kernels.strategies import examples
-from tests.kernels.test_triplet_loss import oracle
-from tests.simt.launches import DTYPES, NEGATIVES, SCHEDULES, Device
+from tests.simt.launches import SCHEDULES, Device, Schedule
 
-ORDERS = (1.0, 1.5, 2.0, 8.0, 64.0)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MARGIN = 0.25
 
-negatives_of_every_kind = pytest.mark.parametrize("negatives", NEGATIVES)
+pytestmark = pytest.mark.usefixtures("simulated")
+
+
+@pytest.fixture(autouse=True)
+def defaults(device: Device) -> None:
+    device.choose()
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Tensor, dict[str, Any]]:
     """Scores in eighths, of which hinges are exact in every dtype and many tie, and options."""
-    n_rows = draw(st.integers(1, 9) | st.sampled_from((1, 17, 40)))
+    n_rows = draw(st.integers(0, 9) | st.sampled_from((1, 17, 40)))
     before, behind = draw(st.sampled_from((0, 0, 1, 5))), draw(st.sampled_from((0, 0, 2, 130)))
     n_columns = before + n_rows + behind
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
@@ -52,32 +72,38 @@ def padded(scores: Tensor, padding: int, shift: int) -> Tensor:
     return spread
 
 
-def chain(scores: Tensor, grads: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    leaf = scores.clone().requires_grad_()
-    losses = triplet_loss(leaf, reduction="none", backend="torch", **options)
-    return losses.detach(), torch.autograd.grad(losses, leaf, grads)[0]
+def derived(scores: Tensor, backend: str, **options: Any) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradient through a weight a loss, which lie two elements apart."""
+    leaf = scores.detach().requires_grad_()
+    loss = triplet_loss(leaf, backend=backend, **options)
+    weights = torch.linspace(1.25, 2, 2 * loss.numel()).to(loss.dtype)[::2]
+    return loss.detach(), torch.autograd.grad(loss, leaf, weights.view_as(loss))[0]
 
 
-def check(device: Device, scores: Tensor, dtype: torch.dtype, **given_options: Any) -> None:
-    """Losses, their sum or mean, and the gradient, against float64."""
-    launch = {
-        name: given_options.pop(name)
-        for name in ("multiprocessors", "mean", "out_padding", "schedule")
-        if name in given_options
-    }
-    padding, shift = given_options.pop("padding", 0), given_options.pop("shift", 0)
-    grads = torch.linspace(1, 2, 2 * len(scores))[::2]
-    losses, loss, gradient = device.ranking_loss(
-        padded(scores.to(dtype), padding, shift), grads=grads, **launch, **given_options
-    )
-    share = len(scores) if launch.get("mean") else 1
-    expected, slopes = chain(scores, grads.double() / share, **given_options)
-    np.testing.assert_allclose(expected.numpy(), oracle(scores.numpy(), **given_options), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(loss.double(), expected.sum() / share, rtol=1e-5, atol=1e-6)
+def unrounded(
+    scores: Tensor, *, image_ids: list[int] | None, caption_ids: list[int] | None, positive_offset: int, **options: Any
+) -> Tensor:
+    """The loss as the kernels make it."""
+    ids = [None if given is None else torch.tensor(given, dtype=torch.int64) for given in (image_ids, caption_ids)]
+    loss, _ = torch.ops.crossret.triplet_loss_cuda(scores, *ids, *LossOptions(**options).codes, positive_offset)
+    return loss
+
+
+def check(scores: Tensor, dtype: torch.dtype, *, padding: int = 0, shift: int = 0, **options: Any) -> None:
+    """The loss and the gradient, against float64."""
+    narrow = padded(scores.to(dtype), padding, shift)
+    loss, gradient = derived(narrow, "cuda", **options)
+    expected, slopes = derived(scores, "torch", **options)
+    losses = {name: value for name, value in options.items() if name != "reduction"}
+    each = triplet_loss(scores, reduction="none", backend="torch", **losses)
+    np.testing.assert_allclose(each.numpy(), oracle(scores.numpy(), **losses), rtol=1e-9, atol=1e-12)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(loss.double(), expected, rtol=eps + 1e-5, atol=1e-6)
+    if dtype != torch.float32:  # to which the loss is rounded in the end
+        torch.testing.assert_close(unrounded(narrow, **options).double(), expected, rtol=1e-5, atol=1e-6)
     # Powers are of the slope times a rounded logarithm.
-    rounding = torch.finfo(dtype).eps + 2e-5
-    torch.testing.assert_close(gradient.double(), slopes, rtol=rounding, atol=rounding * float(slopes.abs().max()))
+    largest = float(slopes.abs().max()) if slopes.numel() else 0.0
+    torch.testing.assert_close(gradient.double(), slopes, rtol=2 * eps + 2e-5, atol=(2 * eps + 2e-5) * largest)
 
 
 @given(
@@ -86,15 +112,16 @@ def check(device: Device, scores: Tensor, dtype: torch.dtype, **given_options: A
     multiprocessors=st.sampled_from((1, 2, 100)),
     padding=st.sampled_from((0, 1, 4)),
     shift=st.sampled_from((0, 0, 1, 4)),
-    out_padding=st.sampled_from((0, 1, 3)),
-    mean=st.booleans(),
+    reduction=st.sampled_from(REDUCTIONS),
     schedule=st.sampled_from(SCHEDULES),
 )
 @examples(200)
 def test_agrees_with_float64(
-    device: Device, batch: tuple[Tensor, dict[str, Any]], dtype: torch.dtype, **launch: Any
-) -> None:
-    check(device, batch[0], dtype, **launch, **batch[1])
+    device: Device, batch: tuple[Tensor, dict[str, Any]], dtype: torch.dtype, multiprocessors: int, padding: int,
+    shift: int, reduction: str, schedule: Schedule,
+) -> None:  # fmt: skip
+    device.choose(schedule, multiprocessors)
+    check(batch[0], dtype, padding=padding, shift=shift, reduction=reduction, **batch[1])
 
 
 @negatives_of_every_kind
@@ -107,14 +134,11 @@ def test_many_tiles(
     device: Device, negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int, multiprocessors: int
 ) -> None:
     """Several tiles each way, wide ones and narrow ones, with and without positives."""
+    device.choose(multiprocessors=multiprocessors)
     scores = torch.randn(n_rows, n_columns, generator=torch.Generator().manual_seed(n_rows), dtype=torch.float64)
-    options = {"negatives": negatives, "p": 8.0, "positive_offset": offset, "margin": MARGIN}
-    ids = {"image_ids": [column // 5 for column in range(n_columns)], "caption_ids": None}
-    without = {"image_ids": None, "caption_ids": None}
-    check(
-        device, (scores * 4).round() / 8, dtype, multiprocessors=multiprocessors, **options,
-        **(ids if dtype == torch.float16 else without),
-    )  # fmt: skip
+    options = {"negatives": negatives, "p": 8.0, "positive_offset": offset, "margin": MARGIN, "caption_ids": None}
+    ids = [column // 5 for column in range(n_columns)] if dtype == torch.float16 else None
+    check((scores * 4).round() / 8, dtype, image_ids=ids, reduction="none", **options)
 
 
 @negatives_of_every_kind
@@ -123,74 +147,64 @@ def test_many_tiles(
 def test_schedules_do_not_show(device: Device, negatives: str, with_ids: bool, multiprocessors: int) -> None:
     generator = torch.Generator().manual_seed(3)
     scores = torch.randn(41, 300, generator=generator)
-    ids = torch.randint(0, 20, (300,), generator=generator).tolist() if with_ids else None
-    made = [
-        device.ranking_loss(
-            scores, margin=0.2, negatives=negatives, p=8.0, image_ids=ids, positive_offset=137, schedule=schedule,
-            multiprocessors=multiprocessors,
-        )
-        for schedule in SCHEDULES
-    ]  # fmt: skip
-    for results in made[1:]:
-        for result, first in zip(results, made[0], strict=True):
+    ids = torch.randint(0, 20, (300,), generator=generator) if with_ids else None
+    made = []
+    for schedule in SCHEDULES:
+        device.choose(schedule, multiprocessors)
+        made += [
+            derived(scores, "cuda", negatives=negatives, image_ids=ids, positive_offset=137, reduction=reduction)
+            for reduction in ("none", "sum")
+        ]
+    for index, results in enumerate(made):
+        for result, first in zip(results, made[index % 2], strict=True):
             assert torch.equal(result, first)
 
 
+@pytest.mark.parametrize("kind", ["transposed", "every other column", "one row for all", "one column"])
 @negatives_of_every_kind
+def test_scores_in_any_order(negatives: str, kind: str) -> None:
+    scores = (torch.randn(40, 40, generator=torch.Generator().manual_seed(9)) * 4).round() / 8
+    strided = {
+        "transposed": scores.T,
+        "every other column": scores[:20, ::2],
+        "one row for all": scores[:1].expand(9, 40),
+        "one column": scores[:1, :1],
+    }[kind]
+    for made, expected in zip(
+        *(derived(strided, backend, negatives=negatives) for backend in ("cuda", "torch")), strict=True
+    ):
+        torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)
+
+
+@negatives_of_every_kind
+@without_hinges
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", ORDERS)
-@pytest.mark.parametrize(
-    ("scores", "margin", "image_ids"),
-    [
-        (torch.eye(4) * 10, 0.2, None),
-        (torch.zeros(4, 4), 0.0, None),
-        (torch.ones(4, 4), 0.2, [3, 3, 3, 3]),
-        (torch.ones(1, 1), 0.2, None),
-    ],
-    ids=["negative hinges", "hinges of exactly zero", "one image", "one pair"],
-)
 def test_zero_losses_have_zero_gradients(
-    device: Device, negatives: str, dtype: torch.dtype, p: float, scores: Tensor, margin: float, image_ids: Any
+    negatives: str, dtype: torch.dtype, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
 ) -> None:
-    losses, loss, gradient = device.ranking_loss(
-        scores.to(dtype), margin=margin, negatives=negatives, p=p, image_ids=image_ids,
-        grads=torch.full((len(scores),), float("inf")),
-    )  # fmt: skip
-    for result in (losses, loss, gradient):
-        assert torch.equal(result, torch.zeros_like(result))
+    check_zero_losses("cuda", scores.to(dtype), margin=margin, negatives=negatives, p=p, image_ids=image_ids)
 
 
-@pytest.mark.parametrize("image_ids", [None, [0, 1, 2, 0, 1]])
-@pytest.mark.parametrize("place", [(0, 1), (2, 2), (0, 3), (4, 0)])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @negatives_of_every_kind
+@with_one_value
 def test_nan_is_where_hinges_meet_it(
-    device: Device, negatives: str, value: float, place: tuple[int, int], image_ids: list[int] | None
+    negatives: str, value: float, place: tuple[int, int], image_ids: list[int] | None
 ) -> None:
-    """Losses of rows and columns; gradients by "softmax", of hinges above zero. (0, 3) are no negatives by the ids."""
-    scores = torch.zeros(5, 5)
-    scores[1, 4] = -1.0
-    scores[place] = value
-    options = {"negatives": negatives, "p": 8.0, "margin": 0.2, "image_ids": image_ids}
-    expected, slopes = chain(scores, torch.ones(5), **options)
-    losses, _, gradient = device.ranking_loss(scores, **options)
-    torch.testing.assert_close(losses, expected, equal_nan=True)
-    torch.testing.assert_close(gradient, slopes, equal_nan=True)
+    check_nan_is_where_hinges_meet_it("cuda", negatives, value, place, image_ids)
 
 
 @pytest.mark.parametrize("place", [(1, 0), (1, 3), (1, 4), (3, 6)])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @negatives_of_every_kind
-def test_nan_beside_the_positives(device: Device, negatives: str, value: float, place: tuple[int, int]) -> None:
+def test_nan_beside_the_positives(negatives: str, value: float, place: tuple[int, int]) -> None:
     """In columns without a positive and with one: (1, 3) is one itself."""
     scores = torch.zeros(4, 7)
     scores[0, 1] = -1.0
     scores[place] = value
-    options = {"negatives": negatives, "p": 8.0, "margin": 0.2, "positive_offset": 2}
-    expected, slopes = chain(scores, torch.ones(4), **options)
-    losses, _, gradient = device.ranking_loss(scores, **options)
-    torch.testing.assert_close(losses, expected, equal_nan=True)
-    torch.testing.assert_close(gradient, slopes, equal_nan=True)
+    options = {"negatives": negatives, "positive_offset": 2, "reduction": "none"}
+    for made, expected in zip(*(derived(scores, backend, **options) for backend in ("cuda", "torch")), strict=True):
+        torch.testing.assert_close(made, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("p", [*ORDERS, 1000.0, 1e6, 1e30])
@@ -198,25 +212,77 @@ def test_nan_beside_the_positives(device: Device, negatives: str, value: float, 
     ("dtype", "scale", "tolerance"),
     [(torch.float32, 1e-37, 1e-4), (torch.float32, 1e36, 1e-4), (torch.bfloat16, 1e-30, 0.1), (torch.float16, 1, 0.02)],
 )
-def test_no_order_overflows_or_underflows(
-    device: Device, dtype: torch.dtype, scale: float, tolerance: float, p: float
-) -> None:
+def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tolerance: float, p: float) -> None:
     """The loss scales with the scores where the margin is zero, and its gradient does not change."""
     base = torch.rand(5, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64).fill_diagonal_(0)
     base[0, 3] = base[0, 1]  # equals
     scores = (base * scale).to(dtype)
-    losses, _, gradient = device.ranking_loss(scores, margin=0.0, negatives="softmax", p=p)
-    expected, slopes = chain(scores.double() / scale, torch.ones(5).double(), margin=0.0, negatives="softmax", p=p)
+    options = {"margin": 0.0, "negatives": "softmax", "p": p, "reduction": "none"}
+    losses, gradient = derived(scores, "cuda", **options)
+    expected, slopes = derived(scores.double() / scale, "torch", **options)
     torch.testing.assert_close(losses.double() / scale, expected, rtol=tolerance, atol=0)
     torch.testing.assert_close(gradient.double(), slopes, rtol=tolerance, atol=tolerance)
 
 
 @negatives_of_every_kind
-def test_loses_no_more_than_twice_what_the_chain_does(device: Device, negatives: str) -> None:
+def test_loses_no_more_than_twice_what_the_chain_does(negatives: str) -> None:
     scores = torch.randn(150, 150, generator=torch.Generator().manual_seed(5), dtype=torch.float64).float()
-    options = {"margin": 0.2, "negatives": negatives, "p": 8.0}
-    exact, eager = (chain(values, torch.ones(150).to(values), **options) for values in (scores.double(), scores))
-    losses, _, gradient = device.ranking_loss(scores, **options)
-    for made, theirs, right, times in ((losses, eager[0], exact[0], 2), (gradient, eager[1], exact[1], 3)):
+    options = {"negatives": negatives, "reduction": "none"}
+    exact, eager = (derived(values, "torch", **options) for values in (scores.double(), scores))
+    for made, theirs, right, times in zip(derived(scores, "cuda", **options), eager, exact, (2, 3), strict=True):
         eps = torch.finfo(torch.float32).eps * float(right.abs().max())
         assert (made - right).abs().max() <= times * (theirs - right).abs().max() + eps
+
+
+@negatives_of_every_kind
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_operations(negatives: str, reduction: str) -> None:
+    check_operations("triplet_loss_cuda", negatives, reduction)
+
+
+@negatives_of_every_kind
+def test_traced_for_any_size(negatives: str) -> None:
+    check_traced_for_any_size("cuda", negatives)
+
+
+def test_second_derivatives_are_refused() -> None:
+    check_second_derivatives_are_refused("cuda")
+
+
+def test_transforms_are_refused() -> None:
+    check_refused_transforms("cuda")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({0: torch.rand(3)}, "scores must be a 2-D tensor"),
+        ({0: torch.rand(3, 4).double()}, "scores must be float32, bfloat16 or float16"),
+        ({1: torch.zeros(3).long()}, "image_ids must hold one id for each of 4 columns"),
+        ({2: torch.zeros(8).long()[::2]}, "caption_ids must be a contiguous 1-D int64 tensor on the scores' device"),
+        ({4: 3}, "unknown negatives 3"),
+        ({5: 0.5}, "p must be at least 1"),
+        ({6: 3}, "unknown reduction 3"),
+        ({7: 2}, "positive_offset is 2 but scores are 3 by 4"),
+    ],
+)
+@pytest.mark.parametrize("name", ["triplet_loss", "triplet_loss_cuda"])
+def test_operations_check_what_kernels_rely_on(name: str, changed: dict[int, Any], message: str) -> None:
+    arguments: list[Any] = [torch.rand(3, 4), None, None, 0.2, 0, 8.0, 0, 0]
+    for index, value in changed.items():
+        arguments[index] = value
+    with pytest.raises(RuntimeError, match=message):
+        getattr(torch.ops.crossret, name)(*arguments)
+
+
+@pytest.mark.parametrize("name", ["triplet_loss_backward", "triplet_loss_cuda_backward"])
+@pytest.mark.parametrize(
+    ("grad_loss", "statistics", "message"),
+    [
+        (torch.ones(3), torch.ones(4, 3), "grad_loss must be float32 of the loss's shape"),
+        (torch.ones(()), torch.ones(3, 4), "statistics must be those of the loss"),
+    ],
+)
+def test_gradients_check_what_kernels_rely_on(name: str, grad_loss: Tensor, statistics: Tensor, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        getattr(torch.ops.crossret, name)(grad_loss, statistics, torch.rand(3, 4), None, None, 0.2, 0, 8.0, 0, 0)

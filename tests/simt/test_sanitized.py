@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.simt.launches import SANITIZED, Device
+from tests.simt.launches import Device
+from tests.simt.library import SANITIZED
 
 pytestmark = pytest.mark.skipif(not SANITIZED, reason="make sanitize runs this")
 

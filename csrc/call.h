@@ -1,0 +1,36 @@
+// The arguments of a call, as torch's stable ABI hands them over.
+#pragma once
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace crossret {
+
+// Taken in the order in which the operation's schema names them.
+class Arguments {
+ public:
+  Arguments(StableIValue* stack, uint64_t count) : next_(stack), end_(stack + count) {}
+
+  template <class T>
+  T take() {
+    STD_TORCH_CHECK(next_ != end_, "the schema has too few arguments");
+    return torch::stable::detail::to<T>(*next_++);
+  }
+
+  void finish() const { STD_TORCH_CHECK(next_ == end_, "the schema has too many arguments"); }
+
+ private:
+  StableIValue* next_;
+  StableIValue* const end_;
+};
+
+// An option by its place among those that Python has for it.
+template <class Option, size_t n>
+Option chosen(const char* name, const Option (&options)[n], int64_t code) {
+  STD_TORCH_CHECK(code >= 0 && code < static_cast<int64_t>(n), "unknown ", name, " ", code);
+  return options[code];
+}
+
+}  // namespace crossret

@@ -1,0 +1,35 @@
+// Registers the CUDA kernels with torch's stable ABI.
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+
+#include "cuda/torch_stream.h"
+#include "ranking_loss/operation.h"
+
+namespace crossret {
+
+namespace {
+
+#ifndef CROSSRET_SIMT
+std::string cuda_architectures() { return CROSSRET_CUDA_ARCHITECTURES; }
+#endif
+
+}  // namespace
+
+// Once more, so that the key is spelt out first.
+#define CROSSRET_IMPL(key, library) STABLE_TORCH_LIBRARY_IMPL(crossret, key, library)
+
+CROSSRET_IMPL(CROSSRET_KEY, library) {
+  for (const char* name : {"triplet_loss_cuda", "triplet_loss_cuda.plain"}) library.impl(name, &triplet_loss);
+  for (const char* name : {"triplet_loss_cuda_backward", "triplet_loss_cuda_backward.plain"}) {
+    library.impl(name, &triplet_loss_gradient);
+  }
+}
+
+#ifndef CROSSRET_SIMT
+STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {
+  library.impl("cuda_architectures", TORCH_BOX(&cuda_architectures));
+}
+#endif
+
+}  // namespace crossret

@@ -1,0 +1,102 @@
+// What launches are written in: memory given to kernels by its name, and kernels put on a stream. By nvcc it is CUDA;
+// compiled as host code, kernels run on the CPU at once, and what they do to memory is checked (tests/simt/simt.h).
+#pragma once
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/device.cuh"
+#include "cuda/stream.h"
+
+namespace crossret {
+namespace gpu {
+
+struct Grid {
+  int64_t x, y;              // blocks
+  int threads;               // of a block, whole warps
+  int64_t shared_bytes = 0;  // of a block, besides what its kernel declares
+};
+constexpr int64_t kMostX = 0x7FFFFFFF, kMostY = 65535;  // blocks that any GPU takes
+
+[[noreturn]] inline void not_launched(const char* name, const std::string& why) {
+  throw std::runtime_error(std::string("the CUDA kernel ") + name + " was not launched: " + why);
+}
+
+inline void check_grid(const char* name, const Grid& grid, const Stream& stream) {
+  if (grid.x < 1 || grid.x > kMostX || grid.y < 1 || grid.y > kMostY) {
+    not_launched(name, "it has " + std::to_string(grid.x) + " by " + std::to_string(grid.y) + " blocks");
+  }
+  if (grid.shared_bytes > stream.most_shared) {
+    not_launched(name, "it needs " + std::to_string(grid.shared_bytes) +
+                           " bytes of shared memory, and the device has " + std::to_string(stream.most_shared));
+  }
+}
+
+// The type itself, of which no argument deduces another.
+template <class T>
+struct As {
+  using Type = T;
+};
+
+#ifdef __CUDACC__
+
+// Lets a kernel have more shared memory than it has unasked, on the current device.
+void allow_shared(const char* name, const void* kernel, int64_t bytes, const Stream& stream);
+
+constexpr int64_t kSharedUnasked = 48 << 10;
+
+// Memory that kernels only read, and memory that they fill before they read it: `count` elements.
+template <class T>
+Global<const T> input(const Stream&, const char*, const void* at, int64_t) {
+  return static_cast<const T*>(at);
+}
+template <class T>
+Global<T> output(const Stream&, const char*, void* at, int64_t) {
+  return static_cast<T*>(at);
+}
+
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+            typename As<Parameters>::Type... arguments) {
+  check_grid(name, grid, stream);
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  if (grid.shared_bytes > kSharedUnasked) allow_shared(name, function, grid.shared_bytes, stream);
+  void* pointers[] = {static_cast<void*>(&arguments)...};
+  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
+  const cudaError_t error =
+      cudaLaunchKernel(function, blocks, dim3(grid.threads), pointers, static_cast<size_t>(grid.shared_bytes),
+                       static_cast<cudaStream_t>(stream.handle));
+  if (error != cudaSuccess) not_launched(name, cudaGetErrorString(error));
+}
+
+#else
+
+inline simt::Device& device_of(const Stream& stream) { return *static_cast<simt::Device*>(stream.handle); }
+
+template <class T>
+Global<const T> input(const Stream& stream, const char* name, const void* at, int64_t count) {
+  const auto* const first = static_cast<const T*>(at);
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+  return {first, device_of(stream).add(name, first, bytes, simt::Device::Kind::input)};
+}
+// What was there before is gone, so that nothing right can be left there from an earlier call.
+template <class T>
+Global<T> output(const Stream& stream, const char* name, void* at, int64_t count) {
+  auto* const first = static_cast<T*>(at);
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+  if (bytes > 0) std::memset(at, 0xFF, static_cast<size_t>(bytes));
+  return {first, device_of(stream).add(name, first, bytes, simt::Device::Kind::output)};
+}
+
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+            typename As<Parameters>::Type... arguments) {
+  check_grid(name, grid, stream);
+  device_of(stream).launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
+                           static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
+}
+
+#endif
+
+}  // namespace gpu
+}  // namespace crossret

@@ -1,0 +1,44 @@
+// Where torch runs the kernels of a call: on its tensors' device, on the current stream there. For the tests it is the
+// CPU (tests/simt/torch_stream_simt.h).
+#pragma once
+#ifdef CROSSRET_SIMT
+
+#include "torch_stream_simt.h"
+
+#else
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include "cuda/stream.h"
+
+// Under which operations are registered.
+#define CROSSRET_KEY CUDA
+
+namespace crossret {
+namespace gpu {
+
+inline bool on_device(const torch::stable::Tensor& tensor) { return tensor.is_cuda(); }
+constexpr const char* kDevices = "a CUDA device";
+
+// cudaStream_t.
+void* current_stream(int device);
+
+// While it lives, the tensor's device is the current one.
+class CurrentStream {
+ public:
+  explicit CurrentStream(const torch::stable::Tensor& tensor)
+      : guard_(tensor.get_device_index()),
+        stream_(stream_of(tensor.get_device_index(), current_stream(tensor.get_device_index()))) {}
+
+  operator const Stream&() const { return stream_; }  // NOLINT: is one
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+  const Stream stream_;
+};
+
+}  // namespace gpu
+}  // namespace crossret
+
+#endif

@@ -1,0 +1,37 @@
+// Where the tests run the CUDA kernels of a call: on the CPU, each call on a device of its own.
+#pragma once
+#include <torch/csrc/stable/tensor.h>
+
+#include "cuda/device.cuh"
+#include "cuda/stream.h"
+
+// Under which operations are registered.
+#define CROSSRET_KEY CPU
+
+namespace crossret {
+namespace gpu {
+
+inline bool on_device(const torch::stable::Tensor& tensor) { return tensor.is_cpu(); }
+constexpr const char* kDevices = "the CPU";
+
+// What the tests have chosen for the calls to come.
+struct Chosen {
+  simt::Schedule schedule{simt::Order::forward, 0};
+  int multiprocessors = 1;
+};
+inline Chosen chosen_by_tests;
+
+class CurrentStream {
+ public:
+  explicit CurrentStream(const torch::stable::Tensor&)
+      : device_(chosen_by_tests.schedule), stream_{&device_, 0, chosen_by_tests.multiprocessors, 227 << 10, 90} {}
+
+  operator const Stream&() const { return stream_; }  // NOLINT: is one
+
+ private:
+  simt::Device device_;
+  const Stream stream_;
+};
+
+}  // namespace gpu
+}  // namespace crossret
