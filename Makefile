@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test tritons aarch64 sanitize lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,21 @@ sanitize: setup  ## run tests of kernels, CUDA's on the CPU too, under AddressSa
 	cp -r pyproject.toml tests $(SANITIZED)
 	cd $(SANITIZED) && $(SANITIZERS) $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
 	CROSSRET_SIMT_SANITIZED=1 $(SANITIZERS) $(BIN)/python -m pytest -p no:cacheprovider --capture sys tests/simt -k 'not test_compiles'
+
+# A copy, so that objects compiled beside another torch lie elsewhere than those of .venv.
+CUDA_BUILD ?= build/cuda
+CUDA_PYTHON = $(abspath $(CUDA_BUILD))/bin/python
+
+cuda-build:  ## install with a CUDA build of torch into build/cuda, gigabytes, and check what was built; needs nvcc and no GPU
+	$(PYTHON) -m venv $(CUDA_BUILD)
+	$(CUDA_PYTHON) -m pip --disable-pip-version-check install setuptools ninja torch
+	@$(CUDA_PYTHON) -c 'import sys, torch; torch.version.cuda or sys.exit("pip found a PyTorch without CUDA")'
+	mkdir -p $(CUDA_BUILD)/source
+	cd $(CUDA_BUILD)/source && rm -rf csrc crossret crossret_kernels
+	cp -a pyproject.toml setup.py setup_cuda.py README.md LICENSE csrc crossret crossret_kernels $(CUDA_BUILD)/source
+	cd $(CUDA_BUILD)/source && CROSSRET_FORCE_NATIVE=1 CROSSRET_FORCE_CUDA=1 $(CUDA_PYTHON) -m pip --disable-pip-version-check \
+		install --no-build-isolation --verbose .
+	$(CUDA_PYTHON) tests/gpu/built.py
 
 lint: setup  ## check style, types and formatting
 	$(BIN)/ruff check .
@@ -99,7 +114,7 @@ gpu-bench: $(GPU_SETUP)  ## only the benchmarks
 	$(GPU_PYTHON) -m benchmarks.gpu.run; measured=$$?; $(GPU_PYTHON) -m benchmarks.gpu.report --record && exit $$measured
 
 clean:  ## remove what the targets made, .venv included
-	rm -rf $(VENV) build dist demo-output crossret.egg-info $(NATIVE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist demo-output crossret.egg-info crossret_kernels/_native*.so crossret_kernels/_native*.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find crossret crossret_kernels tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The virtual environment with what a build without isolation needs.
@@ -113,7 +128,7 @@ $(VENV)/.requirements: pyproject.toml constraints.txt
 	@touch $@
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
-$(NATIVE): $(VENV)/.requirements setup.py $(CSRC)
+$(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC)
 	CROSSRET_FORCE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

@@ -19,7 +19,6 @@ error always.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -27,7 +26,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -35,6 +33,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, PlatformError
+
+sys.path.insert(0, str(Path(__file__).parent))  # which a build in isolation leaves out
+
+from setup_cuda import Cuda, find_cuda, flag, torch_directory
 
 CSRC = Path("csrc")
 COMPILE_FLAGS = [
@@ -54,10 +56,6 @@ CUDA_COMPILE_FLAGS = ["-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden
 CUDA_LINK_FLAGS = ["-shared", "-cudart=static", "--no-device-link"]
 CUDA_LINK_FLAGS += [f"-Xlinker={flag}" for flag in ("--as-needed", "--no-undefined", "--exclude-libs=ALL")]
 NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # whose flags it would take besides
-CUDA_LEAST = (8, 0)
-# As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
-CUDA_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
-TORCH_MINIMUM = (2, 11)
 # Kept between builds, and by editable installs too, so that an edit recompiles the files it reaches and no other.
 OBJECTS = {"_native": Path("build", "native"), "_native_cuda": Path("build", "native-cuda")}
 SANITIZED_OBJECTS = Path("build", "native-sanitized")
@@ -68,22 +66,6 @@ BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
 BYTES_PER_NVCC = 3 << 30
 
 
-def torch_directory() -> Path:
-    """Where the installed torch is; it is not imported, which would cost every build seconds."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise PlatformError("crossret builds against torch >= 2.11, and torch is not installed in this Python.")
-    version = metadata.version("torch")
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < TORCH_MINIMUM:
-        raise PlatformError(f"crossret builds against torch >= 2.11, and torch {version} is installed in this Python.")
-    return Path(spec.origin).parent
-
-
-def flag(name: str) -> bool:
-    """Whether a variable is set, to anything but 0."""
-    return os.environ.get(name, "").strip() not in ("", "0")
-
-
 def reason_without_library() -> str | None:
     """Why the native library is not built on this machine; None where it is. A named compiler is to build it."""
     if sys.platform != "linux":
@@ -91,100 +73,6 @@ def reason_without_library() -> str | None:
     if not os.environ.get("CXX", "").strip() and not any(shutil.which(name) for name in COMPILERS):
         return "it needs a C++17 compiler, and none was found: install g++ or clang++, or name one in CXX"
     return None
-
-
-def torch_cuda() -> str | None:
-    """The version of CUDA that the installed torch is built with; None where it has none."""
-    text = (torch_directory() / "version.py").read_text(encoding="utf-8")
-    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
-    return found[1] if found else None
-
-
-def find_nvcc() -> Path:
-    """That of CUDA_HOME, else the first on PATH."""
-    home = os.environ.get("CUDA_HOME", "").strip()
-    if home:
-        found = Path(home, "bin", "nvcc")
-        if not os.access(found, os.X_OK):
-            raise PlatformError(f"CUDA_HOME={home!r} holds no bin/nvcc")
-        return found
-    on_path = shutil.which("nvcc")
-    if on_path is None:
-        raise PlatformError("nvcc was not found: install the CUDA toolkit, or name its folder in CUDA_HOME")
-    return Path(on_path)
-
-
-def asked_of(nvcc: Path, question: str) -> str:
-    """What nvcc says of itself."""
-    ran = subprocess.run([nvcc, question], capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise PlatformError(f"{nvcc} {question} failed: {(ran.stderr or ran.stdout).strip()}")
-    return ran.stdout
-
-
-class Cuda(NamedTuple):
-    """What the CUDA library is built with."""
-
-    nvcc: Path
-    release: str
-    torch: str | None  # torch's own
-    architectures: tuple[str, ...]  # as TORCH_CUDA_ARCH_LIST names them
-
-    def __str__(self) -> str:
-        beside = "a PyTorch without it" if self.torch is None else f"PyTorch's {self.torch}"
-        return f"of CUDA {self.release}, beside {beside}, for {' '.join(self.architectures)}"
-
-    def generate(self) -> list[str]:
-        """The flags of nvcc that name the architectures."""
-        flags = []
-        for name in self.architectures:
-            number, _, ptx = name.partition("+")
-            number = number.replace(".", "")
-            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-            if ptx:
-                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-        return flags
-
-
-def find_cuda() -> Cuda:
-    """What the CUDA library is to be built with; PlatformError says why there is nothing."""
-    built = torch_cuda()
-    if built is None and not flag("CROSSRET_FORCE_CUDA"):
-        raise PlatformError("this PyTorch is built without CUDA")
-    nvcc = find_nvcc()
-    found = re.search(r"release ([\d.]+)", asked_of(nvcc, "--version"))
-    if found is None:
-        raise PlatformError(f"{nvcc} does not tell its release")
-    if built is not None and built.split(".")[0] != found[1].split(".")[0]:
-        raise PlatformError(f"nvcc is of CUDA {found[1]}, and this PyTorch is built with CUDA {built}")
-    return Cuda(nvcc, found[1], built, architectures(set(asked_of(nvcc, "--list-gpu-arch").split())))
-
-
-def architectures(known: set[str]) -> tuple[str, ...]:
-    """Those of TORCH_CUDA_ARCH_LIST that the kernels run on, else CUDA_ARCHITECTURES; nvcc knows the named ones."""
-
-    def knows(number: str) -> bool:
-        return f"compute_{number.rstrip('af').replace('.', '')}" in known
-
-    asked = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").replace(",", " ").split()
-    if not asked:
-        usual = [number for number in CUDA_ARCHITECTURES if knows(number)]
-        if not usual:
-            raise PlatformError("this nvcc knows no GPU that the kernels run on")
-        return (*usual[:-1], f"{usual[-1]}+PTX")
-    kept = []
-    for name in dict.fromkeys(asked):
-        parts = re.fullmatch(r"(\d+)\.(\d)[af]?(\+PTX)?", name)
-        if parts is None:
-            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}; it takes numbers such as 8.0, 9.0a or 12.0+PTX")
-        if (int(parts[1]), int(parts[2])) < CUDA_LEAST:
-            continue  # what torch is built for in the same environment
-        if not knows(name.partition("+")[0]):
-            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}, which this nvcc does not know")
-        kept.append(name)
-    if not kept:
-        raise PlatformError("TORCH_CUDA_ARCH_LIST names no GPU that the kernels run on: 8.0 or newer")
-    return tuple(kept)
 
 
 def find_compiler() -> list[str]:
@@ -380,12 +268,10 @@ def cuda_or_reason() -> Cuda | str:
     """What the CUDA library is built with, or why it is not built."""
     if missing is not None:
         return "the native library is missing too"
-    if flag("CROSSRET_SKIP_CUDA"):
-        return "CROSSRET_SKIP_CUDA is set"
     try:
         return find_cuda()
     except PlatformError as error:
-        return str(error)
+        return str(error).rstrip(".")
 
 
 missing = reason_without_library()

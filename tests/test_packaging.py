@@ -20,6 +20,8 @@ from crossret import __main__ as command
 ROOT = Path(__file__).parents[1]
 LIBRARY = "_native.abi3.so"
 
+CUDA_LIBRARY = "_native_cuda.abi3.so"
+
 # Stands for a C++ compiler: notes its arguments and makes the file it was asked for.
 RECORDING_COMPILER = """#!/bin/sh
 echo "$@" >> "$RECORD"
@@ -33,15 +35,25 @@ done
 """
 
 
+# Stands for nvcc of CUDA 13.0, which knows few GPUs.
+RECORDING_NVCC = """#!/bin/sh
+case "$1" in
+    --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit ;;
+    --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_90\\ncompute_100\\n'; exit ;;
+esac
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of all that a build reads, in a directory whose name has a space."""
     copy = tmp_path / "a copy"
     copy.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
+    for name in ("pyproject.toml", "setup.py", "setup_cuda.py", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, copy)
     for name in ("csrc", "crossret", "crossret_kernels"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        ignored = shutil.ignore_patterns("*.so", "_native*.txt", "__pycache__")
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     return copy
 
 
@@ -57,13 +69,37 @@ def run_setup(project: Path, *words: str, **environment: str) -> subprocess.Comp
     )
 
 
+def executable(path: Path, text: str) -> Path:
+    """A program of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="ascii")
+    path.chmod(0o755)
+    return path
+
+
+def toolkit(directory: Path) -> str:
+    """The folder of a toolkit, whose nvcc notes its arguments."""
+    executable(directory / "bin" / "nvcc", RECORDING_NVCC + RECORDING_COMPILER.partition("\n")[2])
+    return str(directory)
+
+
+def torch_with_cuda(directory: Path, version: str) -> str:
+    """A folder for PYTHONPATH, where this torch is built with CUDA; of the rest there is nothing."""
+    (directory / "torch").mkdir(parents=True)
+    (directory / "torch" / "__init__.py").touch()
+    line = f"cuda: Optional[str] = '{version}'\n"
+    (directory / "torch" / "version.py").write_text(f"debug = False\n{line}", encoding="ascii")
+    known = directory / "torch-2.13.0.dist-info"
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n", encoding="ascii")
+    return str(directory)
+
+
 def build_wheel(project: Path, **environment: str) -> tuple[Path, list[str]]:
     """Build a wheel with the recording compiler; the wheel and the compiler's calls, in an order of their own."""
     record = project.parent / "calls"
     record.unlink(missing_ok=True)
-    compiler = project.parent / "recording compiler"
-    compiler.write_text(RECORDING_COMPILER, encoding="ascii")
-    compiler.chmod(0o755)
+    compiler = executable(project.parent / "recording compiler", RECORDING_COMPILER)
     shutil.rmtree(project / "build", ignore_errors=True)
     done = run_setup(project, "bdist_wheel", CXX=f"'{compiler}'", RECORD=str(record), **environment)
     assert done.returncode == 0, done.stderr
@@ -85,7 +121,7 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
 
 
-def test_source_distribution_holds_the_pictures_of_the_readme(project: Path) -> None:
+def test_source_distribution_holds_what_builds_and_the_pictures_of_the_readme(project: Path) -> None:
     pictures = set(re.findall(r"!\[[^]]*\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert pictures
     for folder in {str(Path(picture).parent) for picture in pictures}:
@@ -96,11 +132,13 @@ def test_source_distribution_holds_the_pictures_of_the_readme(project: Path) -> 
     with tarfile.open(archive) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
     assert pictures <= names
+    assert {"setup_cuda.py", "csrc/cuda/launch.cuh", "csrc/cuda/stream.cu", "csrc/ranking_loss/gpu.h"} <= names
 
 
 def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> None:
     _, calls = build_wheel(project)
-    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) + 1
+    of_cuda = [*(project / "csrc" / "cuda").glob("*.cpp"), *(project / "csrc").rglob("cuda_*.cpp")]
+    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) - len(of_cuda) + 1
     assert not [call for call in calls if re.search(r"-march|-mtune|-mcpu|-ffast-math|-Ofast", call)]
     compiles = [call.split() for call in calls if " -c " in call]
     assert all(
@@ -133,14 +171,105 @@ def test_a_build_that_cannot_start_says_so_in_one_line(
 
 
 def test_a_source_that_does_not_compile_stops_the_build(project: Path) -> None:
-    compiler = project.parent / "c++"
-    compiler.write_text("#!/bin/sh\necho 'binding.cpp:1: what is this' >&2\nexit 1\n", encoding="ascii")
-    compiler.chmod(0o755)
+    compiler = executable(project.parent / "c++", "#!/bin/sh\necho 'binding.cpp:1: what is this' >&2\nexit 1\n")
     done = run_setup(project, "build_ext", CXX=str(compiler))
     assert done.returncode != 0
     assert "binding.cpp:1: what is this" in done.stdout + done.stderr
     assert "the native library did not build" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def cuda_wheel(project: Path, tmp_path: Path, **environment: str) -> tuple[set[str], list[list[str]]]:
+    """A wheel built beside a torch with CUDA: its files, and the calls of nvcc."""
+    torch = torch_with_cuda(tmp_path / "packages", "13.2")
+    home = toolkit(tmp_path / "the toolkit")
+    wheel, calls = build_wheel(project, PYTHONPATH=torch, CUDA_HOME=home, **environment)
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    return names, [call.split() for call in calls if "-ccbin=" in call]
+
+
+def test_a_torch_with_cuda_gets_a_library_for_gpus(project: Path, tmp_path: Path) -> None:
+    names, calls = cuda_wheel(project, tmp_path)
+    assert {f"crossret_kernels/{LIBRARY}", f"crossret_kernels/{CUDA_LIBRARY}"} <= names
+    assert "crossret_kernels/_native_cuda_missing.txt" not in names
+    compiles = [call for call in calls if "-c" in call]
+    assert len(compiles) == len(list((project / "csrc").rglob("*.cu")))
+    for call in compiles:
+        generated = [word.partition("=")[2] for word in call if word.startswith("-gencode=")]
+        assert generated == [
+            *(f"arch=compute_{number},code=sm_{number}" for number in (80, 90, 100)),
+            "arch=compute_100,code=compute_100",
+        ]
+    (link,) = (call for call in calls if "-c" not in call)
+    assert {"-shared", "-cudart=static", "-ltorch_cpu"} <= set(link)
+
+
+def test_gpus_are_named_as_torchs_extensions_name_them(project: Path, tmp_path: Path) -> None:
+    hostile = {"NVCC_APPEND_FLAGS": "-use_fast_math", "NVCC_PREPEND_FLAGS": "-lineinfo"}
+    _, calls = cuda_wheel(project, tmp_path, TORCH_CUDA_ARCH_LIST="7.5;8.0 9.0a+PTX", MAX_JOBS="1", **hostile)
+    for call in calls:
+        assert not {"-use_fast_math", "-lineinfo"} & set(call)
+        if "-c" in call:
+            assert [word.rpartition("=")[2] for word in call if word.startswith("-gencode=")] == [
+                "sm_80",
+                "sm_90a",
+                "compute_90a",
+            ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"CROSSRET_SKIP_CUDA": "1"}, "CROSSRET_SKIP_CUDA is set"),
+        ({"torch": "12.8"}, "nvcc is of CUDA 13.0, and this PyTorch is built with CUDA 12.8"),
+        ({"CUDA_HOME": "nowhere"}, "CUDA_HOME='nowhere' holds no bin/nvcc"),
+        ({"TORCH_CUDA_ARCH_LIST": "7.5"}, "TORCH_CUDA_ARCH_LIST names no GPU that the kernels run on: 8.0 or newer"),
+    ],
+    ids=["skipped", "another CUDA", "no nvcc", "old GPUs"],
+)
+def test_without_cuda_a_build_says_why_or_fails(
+    project: Path, tmp_path: Path, environment: dict[str, str], reason: str
+) -> None:
+    environment = {"CUDA_HOME": toolkit(tmp_path / "toolkit"), "torch": "13.0", **environment}
+    environment["PYTHONPATH"] = torch_with_cuda(tmp_path / "packages", environment.pop("torch"))
+    build = ("build_py", "--build-lib", str(tmp_path / "lib"))
+    done = run_setup(project, *build, **environment)
+    assert done.returncode == 0, done.stderr
+    assert f"crossret is built WITHOUT its CUDA library: {reason}." in done.stdout
+    kept = tmp_path / "lib" / "crossret_kernels" / "_native_cuda_missing.txt"
+    assert kept.read_text(encoding="utf-8") == f"{reason}\n"
+    forced = run_setup(project, *build, **environment, CROSSRET_FORCE_CUDA="1")
+    assert forced.returncode != 0
+    assert forced.stderr.strip() == (
+        f"error: crossret is to be built with its CUDA library (CROSSRET_FORCE_CUDA): {reason}."
+    )
+
+
+def test_a_torch_without_cuda_gets_a_library_for_gpus_if_forced(project: Path, tmp_path: Path) -> None:
+    home = toolkit(tmp_path / "toolkit")
+    build = ("build_py", "--build-lib", str(tmp_path / "lib"))
+    torch = torch_with_cuda(tmp_path / "packages", "13.0")
+    Path(torch, "torch", "version.py").write_text("cuda: Optional[str] = None\n", encoding="ascii")
+    usual = run_setup(project, *build, CUDA_HOME=home, PYTHONPATH=torch)
+    assert "WITHOUT its CUDA library: this PyTorch is built without CUDA." in usual.stdout
+    forced = run_setup(project, *build, CUDA_HOME=home, PYTHONPATH=torch, CROSSRET_FORCE_CUDA="1")
+    says = "its CUDA library, of CUDA 13.0, beside a PyTorch without it, for 8.0 9.0 10.0+PTX."
+    assert f"crossret is built with {says}" in forced.stdout
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ("Hopper", "names 'Hopper'; it takes numbers such as 8.0, 9.0a or 12.0+PTX"),
+        ("8.0 12.0", "names '12.0', which this nvcc does not know"),
+    ],
+)
+def test_gpus_that_cannot_be_built_for_are_named(project: Path, tmp_path: Path, named: str, sentence: str) -> None:
+    torch, home = torch_with_cuda(tmp_path / "packages", "13.0"), toolkit(tmp_path / "toolkit")
+    done = run_setup(project, "build_py", CUDA_HOME=home, PYTHONPATH=torch, TORCH_CUDA_ARCH_LIST=named)
+    assert done.returncode != 0
+    assert done.stderr.strip() == f"error: TORCH_CUDA_ARCH_LIST {sentence}."
 
 
 def without_compilers(directory: Path) -> dict[str, str]:

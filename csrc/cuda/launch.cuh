@@ -1,5 +1,5 @@
 // What launches are written in: memory given to kernels by its name, and kernels put on a stream. By nvcc it is CUDA;
-// compiled as host code, kernels run on the CPU at once, and what they do to memory is checked (tests/simt/simt.h).
+// compiled as host code, a program that runs kernels on the CPU supplies the same names (tests/simt/launch_simt.h).
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -38,7 +38,13 @@ struct As {
   using Type = T;
 };
 
+}  // namespace gpu
+}  // namespace crossret
+
 #ifdef __CUDACC__
+
+namespace crossret {
+namespace gpu {
 
 // Lets a kernel have more shared memory than it has unasked, on the current device.
 void allow_shared(const char* name, const void* kernel, int64_t bytes, const Stream& stream);
@@ -69,34 +75,11 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
   if (error != cudaSuccess) not_launched(name, cudaGetErrorString(error));
 }
 
-#else
-
-inline simt::Device& device_of(const Stream& stream) { return *static_cast<simt::Device*>(stream.handle); }
-
-template <class T>
-Global<const T> input(const Stream& stream, const char* name, const void* at, int64_t count) {
-  const auto* const first = static_cast<const T*>(at);
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  return {first, device_of(stream).add(name, first, bytes, simt::Device::Kind::input)};
-}
-// What was there before is gone, so that nothing right can be left there from an earlier call.
-template <class T>
-Global<T> output(const Stream& stream, const char* name, void* at, int64_t count) {
-  auto* const first = static_cast<T*>(at);
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  if (bytes > 0) std::memset(at, 0xFF, static_cast<size_t>(bytes));
-  return {first, device_of(stream).add(name, first, bytes, simt::Device::Kind::output)};
-}
-
-template <class... Parameters>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
-            typename As<Parameters>::Type... arguments) {
-  check_grid(name, grid, stream);
-  device_of(stream).launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
-                           static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
-}
-
-#endif
-
 }  // namespace gpu
 }  // namespace crossret
+
+#else
+
+#include "launch_simt.h"
+
+#endif

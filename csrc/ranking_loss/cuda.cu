@@ -51,6 +51,9 @@ LossPlan plan_of(const LossCall& call, const Stream& stream) {
   return plan_loss(call.n_rows, call.n_columns, stream.multiprocessors);
 }
 
+// Tiles narrower than the widest are few: two a multiprocessor at most, and as many again.
+static_assert(plan_loss(1 << 24, 1 << 24, 1).column_tiles <= kMostY, "the grid of the widest scores");
+
 Grid grid_of(const LossPlan& plan) { return {plan.row_tiles, plan.column_tiles, plan.threads()}; }
 
 template <class T>

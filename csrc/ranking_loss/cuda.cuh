@@ -27,11 +27,11 @@ struct LossPlan {
   int row_tiles, column_tiles;      // the grid of both passes: rows, which may be more, along x
   int64_t row_parts, column_parts;  // statistics that the forward pass keeps: of rows, of columns
 
-  int threads() const { return warps * kWarp; }
+  constexpr int threads() const { return warps * kWarp; }
 };
 
 // Tiles of at least one row, as large as leave each of `multiprocessors` two of them, if the scores suffice.
-inline LossPlan plan_loss(int n_rows, int n_columns, int multiprocessors) {
+constexpr LossPlan plan_loss(int n_rows, int n_columns, int multiprocessors) {
   const auto tiles_of = [](int n, int size) { return (n + size - 1) / size; };
   const auto tiles = [&](int warps, int rows) {
     return int64_t{tiles_of(n_columns, warps * kWarpColumns)} * tiles_of(n_rows, rows);

@@ -43,9 +43,9 @@ class Device:
         if getattr(self._library, function)(*arguments, message, ctypes.c_int64(len(message))):
             raise Mistake(message.value.decode())
 
-    def choose(self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1) -> None:
-        """What the calls of backend "cuda" that follow run on."""
-        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors)
+    def choose(self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1, idle: bool = False) -> None:
+        """What the calls of backend "cuda" that follow run on; an idle device runs nothing."""
+        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors, idle)
 
     def fault_names(self) -> list[str]:
         """Kernels in which a fault can be planted."""

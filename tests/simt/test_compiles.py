@@ -91,7 +91,7 @@ def build(project: Path, wrapper: Path, compiler: str, reports: Path, architectu
         path.mkdir(parents=True)
     wrapper.write_text(REPORTING_NVCC.format(nvcc=compiler, reports=reports), encoding="utf-8")
     wrapper.chmod(0o755)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "setup_cuda.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, project)
     for name in ("crossret", "crossret_kernels"):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("*.so", "*.txt", "__pycache__"))

@@ -6,8 +6,8 @@
 #include "cuda/torch_stream.h"
 #include "planted.cuh"
 
-extern "C" __attribute__((visibility("default"))) void choose(int order, uint64_t seed, int multiprocessors) {
-  crossret::gpu::chosen_by_tests = {{static_cast<simt::Order>(order), seed}, multiprocessors};
+extern "C" __attribute__((visibility("default"))) void choose(int order, uint64_t seed, int multiprocessors, int idle) {
+  crossret::gpu::chosen_by_tests = {{static_cast<simt::Order>(order), seed}, multiprocessors, idle != 0};
 }
 
 namespace {

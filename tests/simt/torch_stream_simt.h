@@ -2,8 +2,7 @@
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
-#include "cuda/device.cuh"
-#include "cuda/stream.h"
+#include "cuda/launch.cuh"
 
 // Under which operations are registered.
 #define CROSSRET_KEY CPU
@@ -13,13 +12,6 @@ namespace gpu {
 
 inline bool on_device(const torch::stable::Tensor& tensor) { return tensor.is_cpu(); }
 constexpr const char* kDevices = "the CPU";
-
-// What the tests have chosen for the calls to come.
-struct Chosen {
-  simt::Schedule schedule{simt::Order::forward, 0};
-  int multiprocessors = 1;
-};
-inline Chosen chosen_by_tests;
 
 class CurrentStream {
  public:

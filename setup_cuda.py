@@ -1,0 +1,132 @@
+"""What the library for GPUs is built with: torch's CUDA, nvcc, and the GPUs that TORCH_CUDA_ARCH_LIST names."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from setuptools.errors import PlatformError
+
+TORCH_MINIMUM = (2, 11)
+USUAL_FOLDER = "/usr/local/cuda/bin"
+LEAST = (8, 0)
+# As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
+USUAL = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+
+
+def flag(name: str) -> bool:
+    """Whether a variable is set, to anything but 0."""
+    return os.environ.get(name, "").strip() not in ("", "0")
+
+
+def torch_directory() -> Path:
+    """Where the installed torch is; it is not imported, which would cost every build seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise PlatformError("crossret builds against torch >= 2.11, and torch is not installed in this Python.")
+    version = metadata.version("torch")
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < TORCH_MINIMUM:
+        raise PlatformError(f"crossret builds against torch >= 2.11, and torch {version} is installed in this Python.")
+    return Path(spec.origin).parent
+
+
+def torch_cuda() -> str | None:
+    """The version of CUDA that the installed torch is built with; None where it has none."""
+    text = (torch_directory() / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def find_nvcc() -> Path:
+    """That of CUDA_HOME, else the first on PATH, else where toolkits are usually installed."""
+    home = os.environ.get("CUDA_HOME", "").strip()
+    if home:
+        found = shutil.which("nvcc", path=str(Path(home, "bin")))
+        if found is None:
+            raise PlatformError(f"CUDA_HOME={home!r} holds no bin/nvcc")
+        return Path(found)
+    found = shutil.which("nvcc") or shutil.which("nvcc", path=USUAL_FOLDER)
+    if found is None:
+        raise PlatformError("nvcc was not found: install the CUDA toolkit, or name its folder in CUDA_HOME")
+    return Path(found)
+
+
+def asked_of(nvcc: Path, question: str) -> str:
+    """What nvcc says of itself."""
+    ran = subprocess.run([nvcc, question], capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise PlatformError(f"{nvcc} {question} failed: {(ran.stderr or ran.stdout).strip()}")
+    return ran.stdout
+
+
+class Cuda(NamedTuple):
+    """What the CUDA library is built with."""
+
+    nvcc: Path
+    release: str
+    torch: str | None  # torch's own
+    architectures: tuple[str, ...]  # as TORCH_CUDA_ARCH_LIST names them
+
+    def __str__(self) -> str:
+        beside = "a PyTorch without it" if self.torch is None else f"PyTorch's {self.torch}"
+        return f"of CUDA {self.release}, beside {beside}, for {' '.join(self.architectures)}"
+
+    def generate(self) -> list[str]:
+        """The flags of nvcc that name the architectures."""
+        flags = []
+        for name in self.architectures:
+            number, _, ptx = name.partition("+")
+            number = number.replace(".", "")
+            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+            if ptx:
+                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+        return flags
+
+
+def find_cuda() -> Cuda:
+    """What the CUDA library is to be built with; PlatformError says why there is nothing, ValueError what is wrong."""
+    if flag("CROSSRET_SKIP_CUDA"):
+        raise PlatformError("CROSSRET_SKIP_CUDA is set")
+    built = torch_cuda()
+    if built is None and not flag("CROSSRET_FORCE_CUDA"):
+        raise PlatformError("this PyTorch is built without CUDA")
+    nvcc = find_nvcc()
+    found = re.search(r"release ([\d.]+)", asked_of(nvcc, "--version"))
+    if found is None:
+        raise PlatformError(f"{nvcc} does not tell its release")
+    if built is not None and built.split(".")[0] != found[1].split(".")[0]:
+        raise PlatformError(f"nvcc is of CUDA {found[1]}, and this PyTorch is built with CUDA {built}")
+    return Cuda(nvcc, found[1], built, architectures(set(asked_of(nvcc, "--list-gpu-arch").split())))
+
+
+def architectures(known: set[str]) -> tuple[str, ...]:
+    """Those of TORCH_CUDA_ARCH_LIST that the kernels run on, else USUAL; nvcc knows the named ones."""
+
+    def knows(number: str) -> bool:
+        return f"compute_{number.rstrip('af').replace('.', '')}" in known
+
+    asked = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").replace(",", " ").split()
+    if not asked:
+        usual = [number for number in USUAL if knows(number)]
+        if not usual:
+            raise PlatformError("this nvcc knows no GPU that the kernels run on")
+        return (*usual[:-1], f"{usual[-1]}+PTX")
+    kept = []
+    for name in dict.fromkeys(asked):
+        parts = re.fullmatch(r"(\d+)\.(\d)[af]?(\+PTX)?", name)
+        if parts is None:
+            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}; it takes numbers such as 8.0, 9.0a or 12.0+PTX")
+        if (int(parts[1]), int(parts[2])) < LEAST:
+            continue  # what torch is built for in the same environment
+        if not knows(name.partition("+")[0]):
+            raise ValueError(f"TORCH_CUDA_ARCH_LIST names {name!r}, which this nvcc does not know")
+        kept.append(name)
+    if not kept:
+        raise PlatformError("TORCH_CUDA_ARCH_LIST names no GPU that the kernels run on: 8.0 or newer")
+    return tuple(kept)

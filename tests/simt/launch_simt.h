@@ -1,0 +1,49 @@
+// Memory given to kernels on the CPU, and their launches: csrc/cuda/launch.cuh has the names.
+#pragma once
+#include <cstring>
+
+namespace crossret {
+namespace gpu {
+
+// What calls that come through torch run on; tests choose it.
+struct Chosen {
+  simt::Schedule schedule{simt::Order::forward, 0};
+  int multiprocessors = 1;
+  bool idle = false;  // nothing is launched, and results are whatever the memory held
+};
+inline Chosen chosen_by_tests;
+
+inline simt::Device& device_of(const Stream& stream) { return *static_cast<simt::Device*>(stream.handle); }
+
+template <class T>
+int buffer_of(const Stream& stream, const char* name, const T* at, int64_t count, simt::Device::Kind kind) {
+  if (chosen_by_tests.idle) return -1;
+  return device_of(stream).add(name, at, count * static_cast<int64_t>(sizeof(T)), kind);
+}
+
+template <class T>
+Global<const T> input(const Stream& stream, const char* name, const void* at, int64_t count) {
+  const auto* const first = static_cast<const T*>(at);
+  return {first, buffer_of(stream, name, first, count, simt::Device::Kind::input)};
+}
+
+// What was there before is gone, so that nothing right can be left there from an earlier call.
+template <class T>
+Global<T> output(const Stream& stream, const char* name, void* at, int64_t count) {
+  auto* const first = static_cast<T*>(at);
+  const int buffer = buffer_of(stream, name, first, count, simt::Device::Kind::output);
+  if (buffer >= 0 && count > 0) std::memset(at, 0xFF, static_cast<size_t>(count) * sizeof(T));
+  return {first, buffer};
+}
+
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+            typename As<Parameters>::Type... arguments) {
+  check_grid(name, grid, stream);
+  if (chosen_by_tests.idle) return;
+  device_of(stream).launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
+                           static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
+}
+
+}  // namespace gpu
+}  // namespace crossret
