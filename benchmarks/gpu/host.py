@@ -1,6 +1,7 @@
-"""Times what a call of backend "triton" costs the host, on any machine: python -m benchmarks.gpu.host.
+"""Times what calls of "triton" and "cuda" cost the host, on any machine: python -m benchmarks.gpu.host [PART OF NAME].
 
-Compiled kernels and products are replaced by nothing, and tensors lie on the CPU in the device's place. What is left
+Compiled kernels and products are replaced by nothing ("cuda" is the library that runs its kernels on the CPU for tests,
+which g++ builds first, and runs none), and tensors lie on the CPU in the device's place. What is left
 is what a training step or a search waits for while the device has nothing to do: checks, plans, allocations, the
 launches' own bookkeeping. Lengths are new at every call, as a training's batches are, or seen before. What depends on
 D is the device's work alone: features are narrow, so that the CPU's zeros cost no more than a launch.
@@ -12,9 +13,11 @@ import ctypes
 import itertools
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +26,8 @@ from torch import Tensor
 
 from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss, triton_launch
 from crossret_kernels.cross_attention.triton import backward, chunks
+from tests.simt.launches import Device
+from tests.simt.library import build
 
 CALLS, ROUNDS = 300, 7
 BATCHES = 400  # of lengths, more than there are kept plans
@@ -43,7 +48,7 @@ def keep_memory() -> None:
 
 @contextmanager
 def nothing_launched() -> Iterator[None]:
-    """Calls of "triton" take tensors of the CPU and leave results as the memory was."""
+    """Calls of both backends take tensors of the CPU and leave results as the memory was."""
 
     def nothing(*_: Any) -> None:
         return None
@@ -54,7 +59,7 @@ def nothing_launched() -> Iterator[None]:
     unsupported = backends.unsupported_reason
 
     def reason(backend: str, *others: Any) -> str | None:
-        return None if backend == "triton" else unsupported(backend, *others)
+        return None if backend in ("triton", "cuda") else unsupported(backend, *others)
 
     with (
         patch.object(triton_launch, "compiled", compiled),
@@ -64,6 +69,12 @@ def nothing_launched() -> Iterator[None]:
         patch.object(backward, "multiply", nothing),
     ):
         yield
+
+
+def load_idle_kernels() -> None:
+    """What serves "cuda"."""
+    with tempfile.TemporaryDirectory() as directory:
+        Device(build(Path(directory))).choose(idle=True)
 
 
 def lengths(count: int, shortest: int, longest: int, batches: int) -> Iterator[Tensor]:
@@ -96,13 +107,13 @@ def maxsim(batches: int) -> Step:
     return lambda: maxsim_scores(documents, query, next(of_documents), backend="triton")
 
 
-def loss(negatives: str) -> Step:
+def loss(negatives: str, backend: str = "triton") -> Step:
     """Of 128 × 128 scores, and its gradient."""
     scores = torch.zeros(128, 128, requires_grad=True)
     one = torch.ones(())
 
     def step() -> None:
-        torch.autograd.grad(triplet_loss(scores, negatives=negatives, backend="triton"), scores, one)
+        torch.autograd.grad(triplet_loss(scores, negatives=negatives, backend=backend), scores, one)
 
     return step
 
@@ -114,6 +125,8 @@ CASES: dict[str, tuple[Callable[[], Step], float]] = {  # with the target in µs
     "maxsim_scores, 1 x 1,000, lengths seen": (lambda: maxsim(1), 40),
     "triplet_loss, hardest, forward + backward": (lambda: loss("hardest"), 60),
     "triplet_loss, softmax, forward + backward": (lambda: loss("softmax"), 60),
+    "cuda: triplet_loss, hardest, forward + backward": (lambda: loss("hardest", "cuda"), 50),
+    "cuda: triplet_loss, softmax, forward + backward": (lambda: loss("softmax", "cuda"), 50),
 }
 
 
@@ -131,12 +144,14 @@ def microseconds(step: Step) -> tuple[float, float]:
 def main() -> None:
     torch.set_num_threads(1)
     keep_memory()
+    cases = {name: case for name, case in CASES.items() if len(sys.argv) < 2 or sys.argv[1] in name}
+    if any(name.startswith("cuda") for name in cases):
+        load_idle_kernels()
     with nothing_launched():
         print(f"{'host time, µs':48} {'least':>8} {'median':>8} {'target':>8}")
-        for name, (make, target) in CASES.items():
-            if len(sys.argv) < 2 or sys.argv[1] in name:
-                least, median = microseconds(make())
-                print(f"{name:48} {least:8.1f} {median:8.1f} {target:8.0f}")
+        for name, (make, target) in cases.items():
+            least, median = microseconds(make())
+            print(f"{name:48} {least:8.1f} {median:8.1f} {target:8.0f}")
 
 
 if __name__ == "__main__":
