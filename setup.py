@@ -63,7 +63,7 @@ COMPILERS = ("c++", "g++", "clang++")  # the first of these on PATH, unless CXX 
 # Written into a package that is built without a library: why. crossret_kernels.backends reads them.
 REASON_FILES = {name: Path("crossret_kernels", f"{name}_missing.txt") for name in OBJECTS}
 BYTES_PER_JOB = 1 << 30  # four times what the largest file takes
-BYTES_PER_NVCC = 3 << 30
+BYTES_PER_NVCC = 2 << 30  # nine times
 
 
 def reason_without_library() -> str | None:

@@ -1,7 +1,5 @@
 #include "cuda/torch_stream.h"
 
-#ifndef CROSSRET_SIMT
-
 #include <dlfcn.h>
 
 namespace crossret {
@@ -31,5 +29,3 @@ void* current_stream(int device) {
 
 }  // namespace gpu
 }  // namespace crossret
-
-#endif

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
-from crossret_kernels.backends import INTERPRETED
+from crossret_kernels.backends import CUDA_MISSING, INTERPRETED
 
 DEVICE = torch.device("cuda")
 BACKEND = "triton"
@@ -28,6 +28,9 @@ gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="needs a GPU that Triton compiles for"),
 ]
+
+
+needs_cuda_library = pytest.mark.skipif(CUDA_MISSING is not None, reason=str(CUDA_MISSING))
 
 
 @contextmanager

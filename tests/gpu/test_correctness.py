@@ -12,7 +12,18 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.backends import select_backend
-from tests.gpu.device import BACKEND, DEVICE, FUNCTIONS, PRECISIONS, gpu, lengths, offsets, precision, randn
+from tests.gpu.device import (
+    BACKEND,
+    DEVICE,
+    FUNCTIONS,
+    PRECISIONS,
+    gpu,
+    lengths,
+    needs_cuda_library,
+    offsets,
+    precision,
+    randn,
+)
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
@@ -157,14 +168,17 @@ def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, i
             torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("served", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
 @pytest.mark.parametrize("negatives", ["hardest", "sum", "softmax"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])
-def test_triplet_loss(negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int) -> None:
+def test_triplet_loss(
+    served: str, negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int
+) -> None:
     """On a grid of eighths, of which hinges are exact in every dtype and many tie."""
     scores = (randn(n_rows, n_columns) * 4).round() / 8
     results = []
-    for kind, backend in ((torch.float64, "torch"), (dtype, BACKEND)):
+    for kind, backend in ((torch.float64, "torch"), (dtype, served)):
         leaf = scores.to(DEVICE, kind).requires_grad_()
         losses = triplet_loss(
             leaf, margin=0.25, negatives=negatives, positive_offset=offset, reduction="none", backend=backend

@@ -157,3 +157,23 @@ def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
     assert f"native CUDA kernels: compute capability {' '.join(built.architectures)}" in lines
     assert "crossret::triplet_loss_cuda, " in lines[-1]
     assert "crossret::triplet_loss_cuda_backward.plain" in lines[-1]
+
+
+def test_the_library_needs_torchs_stable_abi_alone(built: Build) -> None:
+    """Nothing of the toolkit: the CUDA runtime is its own, and stays within it."""
+
+    def inspected(*tool: str) -> str:
+        if shutil.which(tool[0]) is None:
+            pytest.skip(f"{tool[0]} is not installed")
+        library = str(built.packages / "crossret_kernels" / "_native_cuda.abi3.so")
+        return subprocess.run([*tool, library], capture_output=True, text=True, check=True).stdout
+
+    symbols = [line.split()[-2:] for line in inspected("nm", "-D").splitlines()]
+    of_torch = {name for kind, name in symbols if kind == "U" and "@" not in name}
+    assert of_torch
+    assert {name for name in of_torch if not name.startswith(("aoti_torch_", "torch_"))} == set()
+    assert not [name for kind, name in symbols if kind != "U" and "cuda" in name]
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", inspected("readelf", "-d", "-W")))
+    assert "libtorch_cpu.so" in needed
+    runtimes = r"(libstdc\+\+|libgcc_s|libm|libc|libdl|librt|libpthread|ld-linux[\w-]*)\.so\.\d+"
+    assert {name for name in needed - {"libtorch_cpu.so"} if not re.fullmatch(runtimes, name)} == set()
