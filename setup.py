@@ -211,12 +211,12 @@ class NinjaBuild(build_ext):
         assert isinstance(cuda, Cuda)  # else there is no such extension
         compiler = find_compiler()
         nvcc: list[str | Path] = [cuda.nvcc, f"-ccbin={shutil.which(compiler[-1])}"]
-        # Architectures of one file compile beside each other where there are fewer files than jobs.
+        # Architectures of one file compile beside each other, then files as far as that goes.
         at_once = max(1, min(jobs, available_memory() // BYTES_PER_NVCC))
-        files = min(at_once, sum(source.endswith(".cu") for source in ext.sources))
-        device = [*nvcc, *CUDA_COMPILE_FLAGS, *cuda.generate(), f"--threads={at_once // files}", "-Icsrc"]
+        threads = min(at_once, len(cuda.architectures))
+        device = [*nvcc, *CUDA_COMPILE_FLAGS, *cuda.generate(), f"--threads={threads}", "-Icsrc"]
         defined = f'-DCROSSRET_CUDA_ARCHITECTURES="{" ".join(cuda.architectures)}"'
-        rules = {"cpp": compile_rule(compiler, defined), "cu": Rule(device, files)}
+        rules = {"cpp": compile_rule(compiler, defined), "cu": Rule(device, at_once // threads)}
         return ninja_file(rules, [*nvcc, *CUDA_LINK_FLAGS], ext, library)
 
 
