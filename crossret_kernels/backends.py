@@ -137,7 +137,7 @@ def select_backend(
 
     Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
     """
-    name = requested if requested is not None else _named_by_environment()
+    name = named_backend(requested)
     if name is None:
         missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
         if missed and not is_compiling():
@@ -153,6 +153,11 @@ def select_backend(
     if reason is not None:
         raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
     return name
+
+
+def named_backend(requested: str | None) -> str | None:
+    """What the caller names, by the argument or else by CROSSRET_BACKEND; None where it is left to us."""
+    return requested if requested is not None else _named_by_environment()
 
 
 def _type_of(device: torch.device) -> str:

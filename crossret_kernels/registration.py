@@ -145,6 +145,12 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     return _eagerly(operation, scores, directly, record, record)  # of which torch.func says that it takes no such
 
 
+def define_update(name: str, arguments: str) -> Callable[..., None]:
+    """Registers ``crossret::<name>``, which only changes tensors that it is given; its kernel lives in csrc."""
+    _define(name, f"({arguments}) -> ()", lambda *_: None)
+    return cast("Callable[..., None]", getattr(torch.ops.crossret, name).default)
+
+
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
     """Defines ``crossret::<name>``; calls of a plain one pass autograd by."""
     _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))

@@ -13,10 +13,11 @@ from torch import Tensor
 from crossret_kernels.checks import choose
 from crossret_kernels.inputs import REGIONS, WORDS, Array, Features, Lengths
 from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, device_of
+from crossret_kernels.topk_cuda import merge_in_cuda, merges_in_cuda
 
 QUERIES = ("caption", "image")
 
-# Scores that exist at a time: 8 MiB in float32. Merging takes some five times that.
+# Scores that exist at a time: 8 MiB in float32. Merging in PyTorch operations takes some five times that.
 BLOCK_SCORES = 2 * 2**20
 
 Query = TypeVar("Query")
@@ -39,12 +40,14 @@ def feature_topk(
     empty: bool = False,
     progress: Progress | None = None,
     dtype: torch.dtype | None = None,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`streamed_topk` of images or captions, for any scorer of features: (regions, words, their lengths) -> (n, m).
 
     `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. `empty` tells whether items
-    may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`. Raises what the checks of
-    the scores do, for all items before any is scored, and ValueError for an unknown `query`.
+    may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`. `backend` is
+    `streamed_topk`'s alone: `scores` has its own. Raises what the checks of the scores do, for all items before any is
+    scored, and ValueError for an unknown `query`.
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
@@ -61,8 +64,8 @@ def feature_topk(
         return scores(v[0], e[0], v[1], e[1], **masks)
 
     if query == "image":
-        return streamed_topk(score, images, captions, k=k, progress=progress)
-    return streamed_topk(lambda e, v: score(v, e).T, captions, images, k=k, progress=progress)
+        return streamed_topk(score, images, captions, k=k, progress=progress, backend=backend)
+    return streamed_topk(lambda e, v: score(v, e).T, captions, images, k=k, progress=progress, backend=backend)
 
 
 def streamed_topk(
@@ -72,6 +75,7 @@ def streamed_topk(
     *,
     k: int,
     progress: Progress | None = None,
+    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best items of the corpus for every query, by merging one block of scores after another.
 
@@ -83,6 +87,8 @@ def streamed_topk(
         queries, corpus: both sides.
         k: how many, at least 1; all items where the corpus has fewer.
         progress: called with (items of the corpus scored so far, all of them) after every run of the corpus.
+        backend: "cuda", here or in CROSSRET_BACKEND, merges in a kernel what `merges_in_cuda` says; what else is named
+            or nothing, in PyTorch operations. Results are the same.
 
     Returns:
         (values, indices), both (queries, min(k, corpus)), best first, without gradient; indices int64. What a stable
@@ -113,12 +119,16 @@ def streamed_topk(
             for number, rows in enumerate(query_runs):
                 pending[number].append(score(queries[rows], items))
                 if enough:
-                    scores = torch.cat(pending[number], 1)
+                    in_cuda = merges_in_cuda(backend, pending[number][0], k)
+                    # The kernel reads transposed scores where they lie; torch's operations are slower on them.
+                    joined = len(pending[number]) > 1 or not in_cuda
+                    scores = torch.cat(pending[number], 1) if joined else pending[number][0]
                     pending[number].clear()
                     if merged == 0:
                         none = scores.new_empty(scores.size(0), 0)
                         best.append((none, none.to(torch.int64)))
-                    best[number] = _merge(*best[number], scores, merged, k)
+                    merge = merge_in_cuda if in_cuda else _merge
+                    best[number] = merge(*best[number], scores, merged, k)
                     del scores  # before the next block of them exists
             del items
             merged = run.stop if enough else merged

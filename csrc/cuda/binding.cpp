@@ -5,6 +5,7 @@
 
 #include "cuda/torch_stream.h"
 #include "ranking_loss/operation.h"
+#include "topk/operation.h"
 
 namespace crossret {
 
@@ -24,6 +25,7 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
   for (const char* name : {"triplet_loss_cuda_backward", "triplet_loss_cuda_backward.plain"}) {
     library.impl(name, &triplet_loss_gradient);
   }
+  library.impl("merge_topk_cuda", TORCH_BOX(&merge_topk));
 }
 
 #ifndef CROSSRET_SIMT

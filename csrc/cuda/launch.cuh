@@ -51,13 +51,18 @@ void allow_shared(const char* name, const void* kernel, int64_t bytes, const Str
 
 constexpr int64_t kSharedUnasked = 48 << 10;
 
-// Memory that kernels only read, and memory that they fill before they read it: `count` elements.
+// Memory that kernels only read, memory that they fill before they read it, and memory that they read and write:
+// `count` elements.
 template <class T>
 Global<const T> input(const Stream&, const char*, const void* at, int64_t) {
   return static_cast<const T*>(at);
 }
 template <class T>
 Global<T> output(const Stream&, const char*, void* at, int64_t) {
+  return static_cast<T*>(at);
+}
+template <class T>
+Global<T> updated(const Stream&, const char*, void* at, int64_t) {
   return static_cast<T*>(at);
 }
 

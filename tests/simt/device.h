@@ -15,7 +15,8 @@ namespace simt {
 
 class Device {
  public:
-  enum class Kind { input, output };  // what is given, read only; what kernels fill before they read it
+  // What is given, read only; what kernels fill before they read it; what is given, and written too.
+  enum class Kind { input, output, updated };
 
   explicit Device(const Schedule& schedule) : schedule_(schedule) { current_ = this; }
   ~Device() { current_ = nullptr; }
@@ -24,7 +25,7 @@ class Device {
 
   int add(const char* name, const void* begin, int64_t bytes, Kind kind) {
     buffers_.push_back({name, static_cast<const char*>(begin), bytes, kind, {}});
-    buffers_.back().granules.assign((bytes + 1) / 2, Granule{0, 0, kind == Kind::input});
+    buffers_.back().granules.assign((bytes + 1) / 2, Granule{0, 0, kind != Kind::output});
     return static_cast<int>(buffers_.size()) - 1;
   }
 

@@ -36,6 +36,12 @@ Global<T> output(const Stream& stream, const char* name, void* at, int64_t count
   return {first, buffer};
 }
 
+template <class T>
+Global<T> updated(const Stream& stream, const char* name, void* at, int64_t count) {
+  auto* const first = static_cast<T*>(at);
+  return {first, buffer_of(stream, name, first, count, simt::Device::Kind::updated)};
+}
+
 template <class... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             typename As<Parameters>::Type... arguments) {

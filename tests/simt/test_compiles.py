@@ -26,6 +26,8 @@ BOUNDS = {
     "losses_of_statistics": (64, 6144),
     "sum_losses": (40, 2048),
     "score_gradients": (128, 4096),
+    "groups_with_better": (64, 128),
+    "merge_better": (64, 1152),  # besides 8 bytes for each of k and of 1,024 scores
     "words": (40, 1024),
     "narrowed": (40, 0),
     "widened_bits": (40, 0),
@@ -155,6 +157,7 @@ def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
     lines = ran.stdout.splitlines()
     assert lines[0] == f"crossret_kernels in {built.packages / 'crossret_kernels'}"
     assert f"native CUDA kernels: compute capability {' '.join(built.architectures)}" in lines
+    assert "crossret::merge_topk_cuda, " in lines[-1]
     assert "crossret::triplet_loss_cuda, " in lines[-1]
     assert "crossret::triplet_loss_cuda_backward.plain" in lines[-1]
 
