@@ -151,6 +151,13 @@ def define_update(name: str, arguments: str) -> Callable[..., None]:
     return cast("Callable[..., None]", getattr(torch.ops.crossret, name).default)
 
 
+def define_step(name: str, schema: str) -> Callable[..., Any]:
+    """Registers ``crossret::<name>``, a step of an operation on a GPU; its kernels live in csrc. It has no gradient."""
+    _LIBRARY.define(f"{name}{schema}")
+    _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    return partial(_C._dispatch_call_boxed, getattr(torch.ops.crossret, name).default._handle)
+
+
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
     """Defines ``crossret::<name>``; calls of a plain one pass autograd by."""
     _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))

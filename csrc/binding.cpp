@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "call.h"
 #include "cross_attention/cpu.h"
+#include "cross_attention/options.h"
 #include "maxsim/cpu.h"
 #include "ranking_loss/operation.h"
 
@@ -19,11 +20,6 @@ namespace crossret {
 namespace {
 
 using torch::stable::Tensor;
-
-Pooling pooling_of(int64_t code) {
-  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
-  return chosen("pooling", options, code);
-}
 
 SideTensors take_side(Arguments& arguments, bool listed) {
   SideTensors side;
@@ -53,27 +49,14 @@ BatchArguments take_batch(Arguments& arguments, bool listed = false) {
 
 // What the operations of one kind go on with, and the kernels behind them.
 struct CrossAttention {
-  int64_t norm;
-  double clip_slope, lambda_softmax;
-  int64_t pooling;
-  double lambda_lse;
+  CrossAttentionOptions options;
 
-  static CrossAttention take(Arguments& arguments) {
-    return {arguments.take<int64_t>(), arguments.take<double>(), arguments.take<double>(), arguments.take<int64_t>(),
-            arguments.take<double>()};
-  }
+  static CrossAttention take(Arguments& arguments) { return {take_attention_options(arguments)}; }
 
   CrossAttentionCall call(const CheckedBatch& batch) const {
-    constexpr struct {
-      Norm norm;
-      bool clips;
-    } modes[] = {{Norm::softmax, false}, {Norm::l2, false},  {Norm::l2, true},   {Norm::l1, false},
-                 {Norm::l1, true},       {Norm::none, true}, {Norm::none, false}};
     CrossAttentionCall call{};
     batch.lay_out(call);
-    const auto mode = chosen("raw_feature_norm", modes, norm);
-    call.options = {mode.norm, mode.clips ? static_cast<float>(clip_slope) : 1.0f, static_cast<float>(lambda_softmax),
-                    pooling_of(pooling), static_cast<float>(lambda_lse)};
+    call.options = options;
     return call;
   }
 

@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from crossret_kernels.backends import NOT_IN_CUDA, only_in_torch, select_backend
+from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
@@ -30,6 +30,11 @@ _CPU_OPTIONS = (
 )
 _CPU = define_scores("scan_scores", _CPU_OPTIONS)
 _LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
+_CUDA_OPTIONS = (
+    "float? empty_score, int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, "
+    "int pooling, float lambda_lse"
+)
+_CUDA = define_scores("scan_scores_cuda", _CUDA_OPTIONS, "crossret_kernels.cross_attention.cuda")
 _TRITON = define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton")
 
 
@@ -189,7 +194,7 @@ def scan_scores(
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, device, dtype, NOT_IN_CUDA)
+    chosen = select_backend(backend, device, dtype)
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
@@ -197,6 +202,9 @@ def scan_scores(
         numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
         images, captions = on_host(images, captions)
         scores = in_slices(_TRITON, images, captions, selected, (empty_score, *numbers))
+    elif chosen == "cuda":
+        images, captions = on_host(images, captions)
+        scores = in_slices(_CUDA, images, captions, selected, (empty_score, *options.codes))
     else:
         score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
         listed_pairs = None if selected is None else selected.listed()

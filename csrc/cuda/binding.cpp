@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cross_attention/operations.h"
 #include "cuda/torch_stream.h"
 #include "ranking_loss/operation.h"
 #include "topk/operation.h"
@@ -26,6 +27,10 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
     library.impl(name, &triplet_loss_gradient);
   }
   library.impl("merge_topk_cuda", TORCH_BOX(&merge_topk));
+  library.impl("attend_cuda", &attend);
+  library.impl("pack_rows_cuda", &pack_rows);
+  library.impl("attention_gradients_cuda", &attention_gradients);
+  library.impl("finish_gradients_cuda", &finish_gradients);
 }
 
 #ifndef CROSSRET_SIMT

@@ -1,0 +1,216 @@
+"""What the lengths of a call's two sides come to: jobs of the CUDA kernels, and parts that fit a bounded workspace."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.triton_sides import Geometry, HostSide
+
+TILE_QUERIES, TILE_CONTEXTS = 128, 144  # rows of the largest tile (csrc/cross_attention/cuda.cu)
+GRADIENT_QUERIES = 64  # of one with gradients
+LONG_QUERIES = 32  # beside items of contexts that are longer than that
+MOST_ITEMS = 16  # of either side in a job (csrc/cross_attention/attention.cuh)
+MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
+# Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow with
+# it, and what each of its rows takes, of gradients too.
+ROOM, ROW_ROOM, GRADIENT_ROOM, GRADIENT_ROW_ROOM = 48 * 2**10, 104, 56 * 2**10, 264
+ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
+GRAM_BYTES = 256 * 2**20
+CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
+FRAGMENT_BYTES = 512
+
+
+class Part(NamedTuple):
+    """Successive items of a side, as kernels take them at a time.
+
+    Attributes:
+        numbers: the first item, how many, their rows, and those of the longest.
+        jobs: (jobs + 1,) int32, the items at which jobs begin, from the part's first on.
+        grams: of contexts, (items,) int32 where their Gram matrices begin, in fragments, and in numbers.
+        n_fragments, n_numbers: all of those.
+    """
+
+    numbers: list[int]
+    jobs: Tensor
+    grams: tuple[Tensor, ...] = ()
+    n_fragments: int = 0
+    n_numbers: int = 0
+
+    @property
+    def first(self) -> int:
+        return self.numbers[0]
+
+    @property
+    def n_items(self) -> int:
+        return self.numbers[1]
+
+
+class Plan:
+    """What the lengths of both sides come to, on the host and on the device.
+
+    Attributes:
+        shape: of the scores of all pairs, (contexts, queries).
+        filled: whether both sides have a row at all.
+        most_columns, most_queries: rows of contexts and items of queries in a job.
+        parts: of contexts and of queries.
+        starts: of either side (items + 1,) int32, where items would begin if packed.
+        places: (rows,) int32, where in its item a row lies, of a side with a mask.
+        tables: all that the device has.
+    """
+
+    def __init__(
+        self, contexts: HostSide, queries: HostSide, may_be_empty: bool, fragment_rows: int, gradients: bool
+    ) -> None:
+        sides = contexts.geometry(may_be_empty), queries.geometry(may_be_empty)
+        features = contexts.features
+        self.shape = len(sides[0].lengths), len(sides[1].lengths)
+        self.filled = sides[0].n_rows > 0 and sides[1].n_rows > 0
+        longest = sides[0].longest
+        _check_fits(longest, features.device, gradients)
+        long = longest > TILE_CONTEXTS
+        self.most_columns = max(longest, TILE_CONTEXTS)
+        self.most_queries = MOST_QUERIES_OF_LONG if long else MOST_ITEMS
+
+        most_rows = [max(1, ROW_BYTES // max(features.size(-1) * features.element_size(), 1))] * 2
+        if gradients and sides[0].n_rows * sides[1].n_rows > CELLS:
+            most_rows[1] = min(most_rows[1], max(int(CELLS**0.5), CELLS // max(sides[0].n_rows, 1)))
+            most_rows[0] = min(most_rows[0], CELLS // max(most_rows[1], sides[1].longest))
+        lengths = sides[0].lengths.astype(np.int64)
+        fragments = _starts(-(-lengths // fragment_rows) * -(-lengths // 8))
+        numbers = _starts(lengths**2)
+        of_grams = (fragments, GRAM_BYTES // FRAGMENT_BYTES), (numbers, GRAM_BYTES // 4)
+        bounds = _bounds((sides[0].starts, most_rows[0]), *of_grams), _bounds((sides[1].starts, most_rows[1]))
+        rows = LONG_QUERIES if long else GRADIENT_QUERIES if gradients else TILE_QUERIES
+        sizes = (self.most_columns, MOST_ITEMS), (rows, self.most_queries)
+
+        tables: list[Any] = [side.starts for side in sides]
+        tables += [side.places for side in sides if side.places is not None]
+        for side, of_side, size in zip(sides, bounds, sizes, strict=True):
+            tables += [jobs_of(side, *part, *size) for part in of_side]
+        tables += [of[first:last] - of[first] for of in (fragments, numbers) for first, last in bounds[0]]
+        self.tables = on_device(features.device, *(np.asarray(table, np.int32) for table in tables))
+        there = iter(self.tables)
+        self.starts = next(there), next(there)
+        self.places = tuple(None if side.places is None else next(there) for side in sides)
+        of_contexts, of_queries = (
+            [(_numbers(side, *part), next(there)) for part in of_side]
+            for side, of_side in zip(sides, bounds, strict=True)
+        )
+        grams = zip(*([next(there) for _ in bounds[0]] for _ in range(2)), strict=True)
+        self.parts = (
+            [
+                Part(*part, starts, int(fragments[last] - fragments[first]), int(numbers[last] - numbers[first]))
+                for part, starts, (first, last) in zip(of_contexts, grams, bounds[0], strict=True)
+            ],
+            [Part(*part) for part in of_queries],
+        )
+
+
+def _check_fits(longest: int, device: torch.device, gradients: bool) -> None:
+    """Refuses items of contexts whose similarities with 16 queries do not fit a block's shared memory."""
+    shared = 227 * 2**10
+    if device.type == "cuda":
+        shared = int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin"))  # noqa: B009
+    most = (shared - GRADIENT_ROOM) // GRADIENT_ROW_ROOM if gradients else (shared - ROOM) // ROW_ROOM
+    if longest > most:
+        raise UnsupportedByBackend(
+            f"backend 'cuda' cannot serve this call: on {device} it takes attended items of up to {most} rows"
+            f"{' for gradients' if gradients else ''}, the longest has {longest}"
+        )
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], counts.cumsum()])
+
+
+def _numbers(side: Geometry, first: int, last: int) -> list[int]:
+    longest = int(side.lengths[first:last].max(initial=0))
+    return [first, last - first, int(side.starts[last] - side.starts[first]), longest]
+
+
+def _bounds(*limits: tuple[NDArray[np.int64], int]) -> list[tuple[int, int]]:
+    """Successive items in parts, one item at least: (where they begin in something, the most of it a part has)."""
+    starts = [(of.tolist(), most) for of, most in limits]
+    bounds, first, count = [], 0, len(starts[0][0]) - 1
+    while first < count:
+        last = min(bisect_right(of, of[first] + most) - 1 for of, most in starts)
+        last = min(max(last, first + 1), count)
+        bounds.append((first, last))
+        first = last
+    return bounds
+
+
+def jobs_of(side: Geometry, first: int, last: int, size: int, most: int) -> list[int]:
+    """At which of the items first to last jobs begin, counted from the first, and where the last one ends.
+
+    Jobs are of at most `size` rows and `most` items, of one item where that is longer.
+    """
+    starts, jobs, item = side.starts[first : last + 1].tolist(), [0], 0
+    while item < last - first:
+        end = bisect_right(starts, starts[item] + size) - 1
+        item = min(max(end, item + 1), item + most, last - first)
+        jobs.append(item)
+    return jobs
+
+
+class Call:
+    """One call: its sides as contexts and queries, and its plan.
+
+    Attributes:
+        plan: of its lengths.
+        sides: of contexts and queries features, starts and, of a mask, places.
+        by_images: whether images are the contexts ("t2i").
+        pairs: (P, 2) int64 (image, caption); None for all pairs.
+        shape: of the scores.
+        empty_score: what a pair without rows scores.
+        tfloat32: whether products of float32 may be made so.
+        options: of steps: normalize, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse.
+    """
+
+    def __init__(self, arguments: Sequence[Any], gradients: bool) -> None:
+        """From what the operation `crossret::scan_scores_cuda` takes."""
+        images, captions = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8])
+        self.pairs: Tensor | None = arguments[8]
+        self.empty_score, direction, *self.options = arguments[9:]
+        self.by_images = direction == 0
+        contexts, queries = (images, captions) if self.by_images else (captions, images)
+        features = contexts.features
+        self.device = features.device
+        full = features.dtype is torch.float32
+        self.tfloat32 = full and torch.backends.cuda.matmul.fp32_precision == "tf32"
+        # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
+        self.wide = gradients and features.dtype is torch.float16
+        fragment_rows = 8 if full and not self.tfloat32 else 16
+        made_of = contexts, queries, self.empty_score is not None, fragment_rows, gradients
+        key = (
+            self.device, features.dtype, *made_of[2:], contexts.layout, contexts.key, queries.layout, queries.key
+        )  # fmt: skip
+        self.plan = kept_plan(Plan, key, self.device, lambda: Plan(*made_of))
+        self.sides = [
+            [side.features, starts, *([] if places is None else [places])]
+            for side, starts, places in zip((contexts, queries), self.plan.starts, self.plan.places, strict=True)
+        ]
+        self.shape = self.in_order(self.plan.shape) if self.pairs is None else (self.pairs.size(0),)
+
+    def in_order(self, of_sides: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What there is of contexts and queries as of images and captions, and the other way round."""
+        return of_sides if self.by_images else of_sides[::-1]
+
+    def shared(self, of_contexts: Part, of_queries: Part, scores: Tensor) -> tuple[Any, ...]:
+        """What the steps of two parts take alike (`steps`)."""
+        plan = self.plan
+        strides = self.in_order(scores.stride()) if scores.dim() == 2 else (0, 0)
+        return (
+            of_contexts.jobs, of_queries.jobs, of_contexts.grams[0], of_contexts.n_fragments, plan.most_columns,
+            plan.most_queries, *strides, self.tfloat32 or self.wide,
+            0.0 if self.empty_score is None else self.empty_score, *self.options,
+        )  # fmt: skip

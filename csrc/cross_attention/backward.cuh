@@ -1,0 +1,347 @@
+// Gradients of stacked cross attention in CUDA (kernels.md §2): similarities are made again, and turned into ∂L/∂S.
+//
+// A block has a job of contexts and takes a share of the jobs of queries one after the other, so that the gradients of
+// its Gram matrices are added up by it alone. ∂L/∂S is stored, for products with features that follow; so is what each
+// row of queries gets of itself, and of each share of jobs the Gram matrices' gradients. No sum is taken by two blocks.
+#pragma once
+#include "cross_attention/attention.cuh"
+
+namespace crossret {
+namespace gpu {
+
+constexpr float kMostScoreGradient = 1e15f;  // beyond it, NaN among them, gradients of a pair are NaN
+constexpr float kMostGradient = 1e20f;       // of logits
+constexpr float kLeastNorm = 1e-18f;         // whose square is in range
+
+template <class T>
+struct AttentionGradients {
+  Global<const float> grad_scores;  // item of contexts c and of queries q at c · context_stride + q · query_stride
+  int64_t context_stride, query_stride;
+  Global<T> of_similarities;  // (rows of queries, pitch): beside each row of contexts ∂L/∂S
+  int64_t pitch;
+  Global<float> own;               // (jobs of contexts, rows of queries): negative, what a row gets of itself
+  Global<float> of_grams;          // (shares, numbers): ∂L/∂G + its transpose, (L, L) of every item of contexts
+  Global<const int> gram_numbers;  // (items): where an item's begin
+  int64_t numbers;
+  int n_query_rows, shares;
+};
+
+template <class Shape, class Arithmetic, class T>
+class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
+  using Tile = AttentionTile<Shape, Arithmetic, true>;
+  using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
+
+ public:
+  CROSSRET_DEVICE DifferentiateBlock(const AttentionProblem& problem, const AttentionGradients<T>& made)
+      : Tile(problem), made_(made) {}
+
+  CROSSRET_DEVICE void run() const {
+    Job job{};
+    this->choose_contexts(job, block_x());
+    this->describe_contexts(job);
+    bool first = true;
+    for (int number = block_y(); number < problem_.n_query_jobs; number += made_.shares) {
+      sync_block();
+      this->describe_queries(job, number);
+      sync_block();
+      this->count_rows(job);
+      differentiate(job, first);
+      first = false;
+    }
+    if (first) clear_grams(job);
+  }
+
+ private:
+  // What an item in pieces goes through the tile for, one pass over all of them after the other: its norms, its scores,
+  // what its norms pull on, and the gradients. All else does all of it at once.
+  enum Pass { kMeasure, kPool, kPull, kTurn };
+
+  CROSSRET_DEVICE void differentiate(const Job& job, bool first) const {
+    if (!has_gradient(job) || job.n_rows == 0) return pass_by(job, first);
+    const bool in_pieces = this->in_pieces(job), normed = options_.norm != Norm::none;
+    Pooled pooled{0.0f, -INFINITY, 0};
+    for (int pass = in_pieces && normed ? kMeasure : kPool; pass <= kTurn; ++pass) {
+      if (pass == kPull && !(in_pieces && normed)) continue;
+      for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
+        const bool again = in_pieces || pass == kPool;  // else the tile is still there
+        if (again) this->make_similarities(job, begin);
+        if (pass == kMeasure || (pass == kPool && begin == 0 && !(in_pieces && normed))) this->measure(job, begin);
+        if (pass == kMeasure) continue;
+        if (pass == kPool && begin == 0) this->finish_factors(job);
+        if (again) this->attend(job, begin);
+        sync_block();
+        if (pass == kPool) {
+          this->pool(job, begin, pooled);
+          continue;
+        }
+        find_relevance_gradients(job, begin);
+        sync_block();
+        if (normed && (pass == kPull || !in_pieces)) pull(job, begin);
+        if (pass == kPull) continue;
+        add_to_grams(job, begin, first && begin == 0);
+        turn_similarities(job, begin);
+        sync_block();
+        store_similarities(job, begin);
+        store_own(job, begin);
+      }
+      if (pass == kPool) keep_pooled(job, pooled);
+    }
+  }
+
+  // Of a hardest-negative loss, and of listed pairs, most jobs have none.
+  CROSSRET_DEVICE bool has_gradient(const Job& job) const {
+    const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
+    const bool there = query < job.n_queries && context < job.n_contexts;
+    return any_in_block(there && grad_score(job, query, context) != 0.0f);
+  }
+
+  CROSSRET_DEVICE float grad_score(const Job& job, int query, int context) const {
+    return load(made_.grad_scores,
+                (job.first_context + context) * made_.context_stride + (job.first_query + query) * made_.query_stride);
+  }
+
+  CROSSRET_DEVICE void pass_by(const Job& job, bool first) const {
+    for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
+      this->load_rows(job, begin);
+      const int rows = rows_of(job, begin);
+      for (int row = thread_index() / kWarp; row < rows; row += Shape::warps) {
+        const int source = ints(at_.row_sources)[row];
+        for (int column = thread_index() % kWarp; column < job.n_columns; column += kWarp) {
+          store(made_.of_similarities, source * made_.pitch + job.first_column + column, T{});
+        }
+        if (thread_index() % kWarp == 0) store(made_.own, block_x() * int64_t{made_.n_query_rows} + source, 0.0f);
+      }
+    }
+    if (first) clear_grams(job);
+  }
+
+  CROSSRET_DEVICE static int pair_of(int query, int context) { return query * kMostContexts + context; }
+  static constexpr int kPairs = kMostQueries * kMostContexts;
+
+  CROSSRET_DEVICE void keep_pooled(const Job& job, const Pooled& pooled) const {
+    const int pair = thread_index();
+    if (pair / kMostContexts >= job.n_queries || pair % kMostContexts >= job.n_contexts) return;
+    floats(at_.pooled)[pair] = pooled.greatest;
+    floats(at_.pooled)[kPairs + pair] = pooled.sum;
+    ints(at_.pooled)[2 * kPairs + pair] = pooled.first;
+  }
+
+  // ∂L/∂r of the piece's rows, NaN of a pair whose gradient is no number, or which has one and is not finite.
+  CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
+    const int rows = rows_of(job, begin);
+    for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
+      const int row = unit / job.n_contexts, context = unit - row * job.n_contexts;
+      const int at = row * kRelevancePitch + context;
+      float gradient = 0.0f;
+      if (row < rows) {
+        const int query = ints(at_.row_items)[row], pair = pair_of(query, context);
+        const float relevance = floats(at_.relevances)[at], greatest = floats(at_.pooled)[pair];
+        const float given = grad_score(job, query, context);
+        const bool empty = ints(at_.context_begins)[context + 1] == ints(at_.context_begins)[context];
+        const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0 || greatest != greatest;
+        const bool fine = fabsf(given) < kMostScoreGradient && !broken;
+        float share = 1.0f;
+        if (options_.pooling == Pooling::lse) {
+          const float sum = floats(at_.pooled)[kPairs + pair];
+          share = approx_exp2(options_.lambda_lse * (relevance - greatest) * kLog2E) / fmaxf(sum, 1.0f);
+        } else if (options_.pooling == Pooling::max) {
+          share = ints(at_.pooled)[2 * kPairs + pair] == begin + row ? 1.0f : 0.0f;
+        } else if (options_.pooling == Pooling::avg) {
+          share = 1.0f / static_cast<float>(ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query]);
+        }
+        gradient = given == 0.0f || empty ? 0.0f : fine ? given * share : NAN;
+      }
+      floats(at_.gradients)[at] = gradient;
+    }
+  }
+
+  CROSSRET_DEVICE static int rows_of(const Job& job, int begin) {
+    return job.n_rows - begin < Shape::rows ? job.n_rows - begin : Shape::rows;
+  }
+
+  // What makes of a row and an item of contexts' similarities and weights their gradients.
+  struct RowFactors {
+    float of_products, spoilt, of_squares, mean;  // spoilt: of_products, NaN of what is no number
+  };
+  CROSSRET_DEVICE RowFactors row_factors(int row, int context) const {
+    const int at = row * kRelevancePitch + context;
+    const float gradient = floats(at_.gradients)[at], number = gradient == gradient ? gradient : 0.0f;
+    const float product = bounded(number * floats(at_.of_products)[at], kMostFactor);
+    return {product, gradient == gradient ? product : NAN,
+            bounded(0.0f - number * floats(at_.of_squares)[at], kMostFactor), number * floats(at_.means)[at]};
+  }
+
+  // ∂L/∂(λn) of a cell times λ.
+  CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
+    const float p = floats(at_.weights)[cell];
+    const float of_weight = row.of_products * s + row.of_squares * floats(at_.weighted)[cell];
+    return bounded(options_.lambda_softmax * (p * (of_weight - row.mean)), kMostGradient);
+  }
+
+  // What a cell's normalised similarity goes by in its norm's gradient: itself, of the softmax its share.
+  CROSSRET_DEVICE float in_norm(float s, int at) const {
+    const float x = clipped(s, options_.slope);
+    if (options_.norm != Norm::softmax) return x;
+    return approx_exp2((x - floats(at_.greatest)[at]) * kLog2E) * inverse(floats(at_.norms)[at]);
+  }
+
+  // An item of queries and a context: which rows of the piece it has.
+  struct Column {
+    int query, column, context, at, from, to;
+  };
+  template <class Take>
+  CROSSRET_DEVICE void each_column(const Job& job, int begin, const Take& take) const {
+    for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
+      Column own{};
+      own.query = unit / job.n_columns, own.column = unit - own.query * job.n_columns;
+      own.at = own.query * at_.pitch + own.column;
+      while (own.context + 1 < job.n_contexts && own.column >= ints(at_.context_begins)[own.context + 1]) ++own.context;
+      const int first = ints(at_.query_begins)[own.query] - begin, last = ints(at_.query_begins)[own.query + 1] - begin;
+      own.from = first > 0 ? first : 0, own.to = last < Shape::rows ? last : Shape::rows;
+      take(own);
+    }
+  }
+
+  // Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
+  CROSSRET_DEVICE void pull(const Job& job, int begin) const {
+    each_column(job, begin, [&](const Column& own) {
+      float sum = begin > 0 ? static_cast<float>(floats(at_.pulls)[own.at]) : 0.0f;
+      for (int row = own.from; row < own.to; ++row) {
+        const int cell = row * at_.pitch + own.column;
+        const float s = floats(at_.similarities)[cell];
+        sum = fmaf(in_norm(s, own.at), of_logit(row_factors(row, own.context), s, cell), sum);
+      }
+      floats(at_.pulls)[own.at] = sum;
+    });
+  }
+
+  // Similarities become ∂L/∂S: every thread has its own columns of items, as in `pull`.
+  CROSSRET_DEVICE void turn_similarities(const Job& job, int begin) const {
+    each_column(job, begin, [&](const Column& own) {
+      float factor = 0.0f, along = 0.0f;
+      if (options_.norm == Norm::softmax) {
+        along = floats(at_.pulls)[own.at];
+      } else if (options_.norm != Norm::none) {
+        const float norm = floats(at_.norms)[own.at];
+        factor = norm > 0.0f ? 1.0f / (norm + kEps) : 0.0f;
+        along = floats(at_.pulls)[own.at] * factor * factor;
+        if (options_.norm == Norm::l2) along /= fmaxf(norm, kLeastNorm);
+        along = bounded(along, kMostFactor);
+      }
+      const float column_scale = floats(at_.column_scales)[own.column];
+      for (int row = own.from; row < own.to; ++row) {
+        const int cell = row * at_.pitch + own.column;
+        const float s = floats(at_.similarities)[cell];
+        const RowFactors factors = row_factors(row, own.context);
+        float gradient = of_logit(factors, s, cell);
+        if (options_.norm == Norm::softmax) {
+          gradient = in_norm(s, own.at) * (gradient - along);
+        } else if (options_.norm == Norm::l1) {
+          const float x = clipped(s, options_.slope), direction = x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
+          gradient = factor * gradient - along * direction;
+        } else if (options_.norm == Norm::l2) {
+          gradient = factor * gradient - along * clipped(s, options_.slope);
+        }
+        if (!(s > 0.0f)) gradient *= options_.slope;
+        gradient += factors.spoilt * floats(at_.weights)[cell];
+        floats(at_.similarities)[cell] = gradient * floats(at_.row_scales)[row] * column_scale;
+      }
+    });
+  }
+
+  // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w of_squares of each row.
+  CROSSRET_DEVICE void add_to_grams(const Job& job, int begin, bool first) const {
+    using Fine = gpu::Fine<Arithmetic>;
+    const int lane = thread_index() % kWarp, g = lane / 4, t = lane % 4, rows = rows_of(job, begin);
+    int unit = thread_index() / kWarp;
+    for (int context = 0; context < job.n_contexts; ++context) {
+      const int first_column = ints(at_.context_begins)[context];
+      const int count = ints(at_.context_begins)[context + 1] - first_column;
+      const int groups = fragment_columns(count), units = (count + 15) / 16 * groups;
+      const Global<float> to =
+          made_.of_grams + block_y() * made_.numbers + load(made_.gram_numbers, job.first_context + context);
+      // Warps go on with the next item's where one's end.
+      for (; unit < units; unit += Shape::warps) {
+        const int left = unit / groups * 16, right = unit % groups * 8;
+        const auto weight = [&](int row, int c) -> float {
+          if (row >= rows || c >= count) return 0.0f;
+          return floats(at_.weights)[row * at_.pitch + first_column + c] * floats(at_.column_scales)[first_column + c];
+        };
+        float sums[4] = {};
+        for (int row = 0; row < rows; row += Fine::rows) {
+          float of_squares[Fine::of_lane];
+#pragma unroll
+          for (int k = 0; k < Fine::of_lane; ++k) {
+            const int own = row + t + 4 * k;
+            of_squares[k] = own < rows ? row_factors(own, context).of_squares : 0.0f;
+          }
+          const Chunk b = Fine::fragment([&](int k) { return weight(row + t + 4 * k, right + g); });
+          uint32_t heads[4], rests[4];
+          Fine::weights([&](int half, int k) { return of_squares[k] * weight(row + t + 4 * k, left + g + 8 * half); },
+                        heads, rests);
+          const uint32_t head[2] = {b.words[0], b.words[1]}, rest[2] = {b.words[2], b.words[3]};
+          multiply<typename Fine::Factor>(sums, heads, rest);
+          multiply<typename Fine::Factor>(sums, rests, head);
+          multiply<typename Fine::Factor>(sums, heads, head);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int r = left + g + e / 2 * 8, c = right + 2 * t + e % 2;
+          if (r >= count || c >= count) continue;
+          const int64_t cell = int64_t{r} * count + c;
+          store(to, cell, first ? sums[e] : load(to, cell) + sums[e]);
+        }
+      }
+      unit -= units;
+    }
+  }
+
+  // Of a share that has no rows of queries.
+  CROSSRET_DEVICE void clear_grams(const Job& job) const {
+    sync_block();
+    for (int context = 0; context < job.n_contexts; ++context) {
+      const int64_t count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
+      const Global<float> to =
+          made_.of_grams + block_y() * made_.numbers + load(made_.gram_numbers, job.first_context + context);
+      for (int64_t cell = thread_index(); cell < count * count; cell += Shape::threads) store(to, cell, 0.0f);
+    }
+  }
+
+  CROSSRET_DEVICE void store_similarities(const Job& job, int begin) const {
+    const int rows = rows_of(job, begin), lane = thread_index() % kWarp;
+    for (int row = thread_index() / kWarp; row < rows; row += Shape::warps) {
+      const Global<T> to = made_.of_similarities + ints(at_.row_sources)[row] * made_.pitch + job.first_column;
+      for (int column = lane; column < job.n_columns; column += kWarp) {
+        T narrowed;
+        narrow(floats(at_.similarities)[row * at_.pitch + column], narrowed);
+        store(to, column, narrowed);
+      }
+    }
+  }
+
+  // −Σ r ∂L/∂r of every row, of items of contexts by whose attended vector it moves.
+  CROSSRET_DEVICE void store_own(const Job& job, int begin) const {
+    const int rows = rows_of(job, begin);
+    for (int row = thread_index(); row < rows; row += Shape::threads) {
+      float along = 0.0f;
+      for (int context = 0; context < job.n_contexts; ++context) {
+        const int at = row * kRelevancePitch + context;
+        const float gradient = floats(at_.gradients)[at];
+        if (floats(at_.of_squares)[at] != 0.0f) along -= gradient * floats(at_.relevances)[at];
+      }
+      store(made_.own, block_x() * int64_t{made_.n_query_rows} + ints(at_.row_sources)[row], along);
+    }
+  }
+
+  const AttentionGradients<T>& made_;
+};
+
+template <class Shape, class Arithmetic, class T>
+CROSSRET_KERNEL(Shape::threads, Shape::blocks)
+differentiate(CROSSRET_PARAMETER AttentionProblem problem, CROSSRET_PARAMETER AttentionGradients<T> made) {
+  const DifferentiateBlock<Shape, Arithmetic, T> block(problem, made);
+  block.run();
+}
+
+}  // namespace gpu
+}  // namespace crossret

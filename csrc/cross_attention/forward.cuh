@@ -1,0 +1,137 @@
+// Scores of stacked cross attention in CUDA: a block a job, or some listed pairs.
+#pragma once
+#include "cross_attention/attention.cuh"
+
+namespace crossret {
+namespace gpu {
+
+// Of all pairs, item of contexts c and of queries q at c · context_stride + q · query_stride; else of listed ones.
+struct Scores {
+  Global<float> at;
+  int64_t context_stride, query_stride;
+};
+
+struct ListedPairs {
+  Global<const int64_t> items;  // (pairs, 2): of contexts and of queries
+  Global<const int64_t> order;  // (pairs): places of pairs by their items of contexts
+  int64_t count;                // 0 where all pairs are scored
+  int a_block;                  // pairs that a block takes
+};
+
+template <class Shape, class Arithmetic>
+class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
+  using Tile = AttentionTile<Shape, Arithmetic, false>;
+  using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
+
+ public:
+  CROSSRET_DEVICE AttendBlock(const AttentionProblem& problem, const ListedPairs& pairs, const Scores& scores)
+      : Tile(problem), pairs_(pairs), scores_(scores) {}
+
+  // One of all jobs, or some listed pairs.
+  CROSSRET_DEVICE void run() const {
+    const int64_t first = int64_t{block_x()} * pairs_.a_block;
+    const int64_t end = first + pairs_.a_block < pairs_.count ? first + pairs_.a_block : pairs_.count;
+    int64_t pair = first;
+    do {
+      Job job{};
+      if (pairs_.count != 0) {
+        choose_listed(job, pair, end);
+      } else {
+        choose(job);
+      }
+      score(job, pair);
+      pair += job.n_queries;
+      sync_block();
+    } while (pair < end);
+  }
+
+ private:
+  // Blocks run through some of contexts' jobs with the same one of queries, whose rows others then read too, while they
+  // are in the second cache.
+  CROSSRET_DEVICE void choose(Job& job) const {
+    constexpr int abreast = 8;
+    const int first = block_x() / (abreast * problem_.n_query_jobs) * abreast;
+    const int left = problem_.n_context_jobs - first, wide = left < abreast ? left : abreast;
+    const int within = block_x() - first * problem_.n_query_jobs;
+    this->describe_queries(job, within / wide);
+    this->choose_contexts(job, first + within % wide);
+  }
+
+  // Pairs of one item of contexts from `pair` on, as many as fit.
+  CROSSRET_DEVICE void choose_listed(Job& job, int64_t pair, int64_t end) const {
+    const int lane = thread_index() % kWarp;
+    const bool there = lane < problem_.most_queries && pair + lane < end;
+    const int64_t place = load(pairs_.order, there ? pair + lane : pair);
+    const int context = static_cast<int>(load(pairs_.items, 2 * place));
+    const int query = static_cast<int>(load(pairs_.items, 2 * place + 1));
+    const PackedItem item = load(problem_.queries.items, query);
+    int rows = there ? item.count : 0;
+#pragma unroll
+    for (int by = 1; by < kMostQueries; by *= 2) {
+      const int before = shuffle(rows, lane < by ? lane : lane - by);
+      if (lane >= by) rows += before;
+    }
+    job.first_context = shuffle(context, 0), job.n_contexts = 1;
+    const bool fits = there && context == job.first_context && (lane == 0 || rows <= Shape::rows);
+    job.n_queries = first_one(~ballot(fits));
+    if (thread_index() < job.n_queries) this->describe_query(job, lane, item, rows - item.count);
+  }
+
+  // Of listed pairs the first is `first_pair` of their order.
+  CROSSRET_DEVICE void score(Job& job, int64_t first_pair) const {
+    this->describe_contexts(job);
+    sync_block();
+    this->count_rows(job);
+    // Norms of an item in pieces are found in a first pass over them.
+    const bool measured = this->in_pieces(job) && options_.norm != Norm::none;
+    Pooled pooled{0.0f, -INFINITY, 0};
+    for (int pass = measured ? 0 : 1; pass < 2; ++pass) {
+      for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
+        this->make_similarities(job, begin);
+        if (pass == 0 || (!measured && begin == 0)) this->measure(job, begin);
+        if (pass == 0) continue;
+        if (begin == 0) this->finish_factors(job);
+        this->attend(job, begin);
+        sync_block();
+        this->pool(job, begin, pooled);
+      }
+    }
+    store_score(job, first_pair, pooled);
+  }
+
+  CROSSRET_DEVICE void store_score(const Job& job, int64_t first_pair, const Pooled& pooled) const {
+    const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
+    if (query >= job.n_queries || context >= job.n_contexts) return;
+    const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
+    const bool empty = count == 0 || ints(at_.context_begins)[context + 1] == ints(at_.context_begins)[context];
+    const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0;
+    float score = pooled.sum;
+    if (options_.pooling == Pooling::avg) score = pooled.sum / static_cast<float>(count);
+    if (options_.pooling == Pooling::max) score = pooled.greatest;
+    if (options_.pooling == Pooling::lse) {
+      score = approx_log2(pooled.sum) * kLn2 / options_.lambda_lse + pooled.greatest;
+    }
+    score = empty ? options_.empty_score : broken ? NAN : score;
+    if (pairs_.count != 0) {
+      store(scores_.at, load(pairs_.order, first_pair + query), score);
+    } else {
+      store(scores_.at,
+            (job.first_context + context) * scores_.context_stride + (job.first_query + query) * scores_.query_stride,
+            score);
+    }
+  }
+
+  const ListedPairs& pairs_;
+  const Scores& scores_;
+};
+
+template <class Shape, class Arithmetic>
+CROSSRET_KERNEL(Shape::threads, Shape::blocks)
+attend(CROSSRET_PARAMETER AttentionProblem problem, CROSSRET_PARAMETER ListedPairs pairs,
+       CROSSRET_PARAMETER Scores scores) {
+  const AttendBlock<Shape, Arithmetic> block(problem, pairs, scores);
+  block.run();
+}
+
+}  // namespace gpu
+}  // namespace crossret

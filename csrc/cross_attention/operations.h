@@ -1,0 +1,14 @@
+// The operations of stacked cross attention on a GPU, as torch calls them.
+#pragma once
+#include <torch/csrc/stable/library.h>
+
+#include <cstdint>
+
+namespace crossret {
+
+void attend(StableIValue* stack, uint64_t n_arguments, uint64_t);
+void pack_rows(StableIValue* stack, uint64_t n_arguments, uint64_t);
+void attention_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t);
+void finish_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t);
+
+}  // namespace crossret

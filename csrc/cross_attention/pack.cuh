@@ -1,0 +1,110 @@
+// Rows of features packed for the kernels of stacked cross attention: without gaps, finite, padded with zeros, and
+// their lengths beside them.
+#pragma once
+#include "cuda/product.cuh"
+
+namespace crossret {
+namespace gpu {
+
+constexpr int kPackWarps = 8, kPackThreads = kPackWarps * kWarp;
+constexpr float kTiny = 1.1754944e-38f;  // the least float32 of full precision
+constexpr float kMostLength = 3.1e7f;  // of rows: their products, and the squares of those, are far from float32's end
+
+struct PackedItem {
+  int first, count;  // of its rows
+};
+
+// A side as kernels read it.
+struct PackedSide {
+  Global<const Chunk> rows;
+  Global<const float> norms;  // ‖x‖, NaN where a row was not finite; of rows to be divided by it, times a power of two
+  Global<const PackedItem> items;
+};
+
+// Where a side's rows lie and which are packed.
+template <class T>
+struct Source {
+  Global<const T> features;
+  int64_t item_stride, row_stride;  // elements; of packed features the first is 0
+  Global<const int> starts;         // (items + 1): where items begin, were the side packed
+  Global<const int> places;         // (rows): where in its item a row lies, of a mask; else null
+  int first, dim;                   // item, elements of a row
+  bool masked, normalize;
+};
+
+struct Packing {
+  Global<Chunk> rows;
+  Global<float> norms, powers;  // by what rows were multiplied that are to be divided by their length
+  Global<PackedItem> items;
+  int dim;  // of packed rows
+};
+
+// The power of two that brings a number of full precision to [1, 2), the greatest ones to [1, 4).
+CROSSRET_DEVICE float power_to_one(float x) {
+  const int bits = 0x7F000000 - (bits_of(x) & 0x7F800000);
+  return float_of(bits > 0x00800000 ? bits : 0x00800000);
+}
+
+template <class T>
+struct alignas(kChunkBytes) ChunkOf {
+  static constexpr int count = kChunkBytes / static_cast<int>(sizeof(T));
+  T at[count];
+};
+
+// Rows of one item, a warp each, as T, which holds what features hold.
+template <class Feature, class T>
+CROSSRET_KERNEL(kPackThreads, 4)
+pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing packing) {
+  constexpr int of_chunk = ChunkOf<T>::count;
+  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+  const int number = block_x(), item = source.first + number;
+  const int start = load(source.starts, item), count = load(source.starts, item + 1) - start;
+  const int first = start - load(source.starts, source.first);
+  if (block_y() == 0 && thread_index() == 0) store(packing.items, number, PackedItem{first, count});
+  const int row = block_y() * kPackWarps + warp;
+  if (row >= count) return;
+  const int64_t place = source.masked ? load(source.places, start + row) : row;
+  const int64_t before = source.item_stride == 0 ? start : 0;  // of packed features
+  const Global<const Feature> from =
+      source.features + (item * source.item_stride + (before + place) * source.row_stride);
+  float largest = 0.0f;
+  for (int d = lane; d < source.dim; d += kWarp) largest = max_or_nan(largest, fabsf(widened(load(from, d))));
+  for (int mask = 1; mask < kWarp; mask *= 2) largest = max_or_nan(largest, shuffle_xor(largest, mask));
+  bool fine = largest < INFINITY;  // and no NaN
+  // So that squares neither overflow nor vanish.
+  const float scale = fine && largest >= kTiny ? power_to_one(largest) : 0.0f;
+  float squares = 0.0f;
+  for (int d = lane; d < source.dim; d += kWarp) {
+    const float x = fine ? widened(load(from, d)) * scale : 0.0f;
+    squares = fmaf(x, x, squares);
+  }
+  for (int mask = 1; mask < kWarp; mask *= 2) squares += shuffle_xor(squares, mask);
+  float norm = scale != 0.0f ? sqrtf(squares) / scale : 0.0f;
+  float power = 1.0f;
+  if (source.normalize) {
+    fine = fine && norm < INFINITY;
+    power = fine && norm >= kTiny ? power_to_one(norm) : 0.0f;
+    norm = fine && norm >= kTiny ? norm * power : 0.0f;
+  } else {
+    fine = fine && norm < kMostLength;
+    norm = norm >= kTiny ? norm : 0.0f;
+  }
+  const int64_t to = int64_t{first} + row;
+  if (lane == 0) {
+    store(packing.norms, to, fine ? norm : NAN);
+    if (source.normalize) store(packing.powers, to, power);
+  }
+  const Global<ChunkOf<T>> out = Global<ChunkOf<T>>(packing.rows) + to * (packing.dim / of_chunk);
+  for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) {
+    ChunkOf<T> made;
+#pragma unroll
+    for (int k = 0; k < of_chunk; ++k) {
+      const int d = chunk * of_chunk + k;
+      narrow(fine && d < source.dim ? widened(load(from, d)) * power : 0.0f, made.at[k]);
+    }
+    store(out, chunk, made);
+  }
+}
+
+}  // namespace gpu
+}  // namespace crossret

@@ -1,0 +1,223 @@
+// The product of a tile of queries and a tile of contexts, rows of features in any number and order, in accumulators.
+//
+// Features come as bytes: a ring of stages in shared memory holds kStageBytes of every row, brought by asynchronous
+// copies some stages ahead; a warp multiplies 32 bytes of its rows at a time, 16 numbers of 16 bits or 8 of 32. What a
+// lane accumulates are the cells that the tensor cores leave it: rows g and g + 8 of 16, columns 2t and 2t + 1 of 8,
+// for g = lane / 4 and t = lane % 4. Products in IEEE float32 are made by each lane for the same cells.
+#pragma once
+#include <utility>
+
+#include "cuda/device.cuh"
+
+namespace crossret {
+namespace gpu {
+
+// What is multiplied: features as they are stored, and the arithmetic.
+struct Ieee {};
+template <class Arithmetic>
+struct Features {
+  using Element = Arithmetic;
+};
+template <>
+struct Features<TFloat32> {
+  using Element = float;
+};
+template <>
+struct Features<Ieee> {
+  using Element = float;
+};
+
+constexpr int kChunkBytes = 16, kStepBytes = 32;
+
+// A block of row_warps × column_warps warps, each with row_tiles × 16 rows of queries and column_tiles × 8 of contexts;
+// so many blocks are to fit a multiprocessor.
+template <int row_warps_, int column_warps_, int row_tiles_, int column_tiles_, int stage_bytes_, int stages_,
+          int blocks_>
+struct TileShape {
+  static constexpr int blocks = blocks_;
+  static constexpr int row_warps = row_warps_, column_warps = column_warps_;
+  static constexpr int row_tiles = row_tiles_, column_tiles = column_tiles_;
+  static constexpr int rows = 16 * row_tiles * row_warps, columns = 8 * column_tiles * column_warps;
+  static constexpr int warps = row_warps * column_warps, threads = warps * kWarp;
+  static constexpr int stages = stages_, stage_bytes = stage_bytes_, chunks = stage_bytes / kChunkBytes;
+  static constexpr int ring_chunks = stages * (rows + columns) * chunks, ring_bytes = ring_chunks * kChunkBytes;
+  static_assert(chunks == 4 || chunks == 8, "the order of chunks in a row is made for these");
+};
+
+// Where a chunk of a row stands in a stage: eight rows' chunks of one place lie in different banks.
+template <class Shape>
+CROSSRET_DEVICE int chunk_place(int row, int chunk) {
+  return row * Shape::chunks + (Shape::chunks == 8 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3));
+}
+
+// A thread's part of the accumulators, and where in the tile they stand.
+template <class Shape>
+struct Accumulators {
+  float at[Shape::row_tiles][Shape::column_tiles][4];
+
+  // The first row and column of a warp's part.
+  CROSSRET_DEVICE static int first_row(int warp) { return warp % Shape::row_warps * (16 * Shape::row_tiles); }
+  CROSSRET_DEVICE static int first_column(int warp) { return warp / Shape::row_warps * (8 * Shape::column_tiles); }
+
+  // Calls take(row, column, two neighbours) for every pair of cells, of columns in eights that begin below `columns`.
+  template <class Take>
+  CROSSRET_DEVICE void each_pair(int columns, const Take& take) const {
+    const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+    const int row = first_row(warp) + lane / 4, column = first_column(warp) + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < Shape::row_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < Shape::column_tiles; ++j) {
+        if (first_column(warp) + 8 * j >= columns) continue;
+        take(row + 16 * i, column + 8 * j, at[i][j][0], at[i][j][1]);
+        take(row + 16 * i + 8, column + 8 * j, at[i][j][2], at[i][j][3]);
+      }
+    }
+  }
+};
+
+// The rows that a thread copies, the same ones in every stage.
+template <class Shape, int rows, class Source>
+struct CopiedRows {
+  static constexpr int apart = Shape::threads / Shape::chunks, count = (rows + apart - 1) / apart;
+  decltype(std::declval<Source>()(0)) begin[count];  // of the row among chunks; −1 of rows that are zeros
+
+  CROSSRET_DEVICE explicit CopiedRows(const Source& source) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int row = thread_index() / Shape::chunks + i * apart;
+      begin[i] = row < rows ? source(row) : -1;
+    }
+  }
+
+  // `left` bytes of the rows are not yet copied.
+  CROSSRET_DEVICE void copy(Shared<Chunk> to, Global<const Chunk> from, int at, int left) const {
+    const int chunk = thread_index() % Shape::chunks, bytes = left - chunk * kChunkBytes;
+    const int some = bytes < 0 ? 0 : bytes < kChunkBytes ? bytes : kChunkBytes;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const int row = thread_index() / Shape::chunks + i * apart;
+      if (rows % apart != 0 && row >= rows) continue;
+      const bool there = begin[i] >= 0 && some > 0;
+      copy_async(to + chunk_place<Shape>(row, chunk), from + (there ? begin[i] + at + chunk : 0), there ? some : 0);
+    }
+  }
+};
+
+// 32 bytes of all rows of a warp's part, by tensor cores.
+template <class Shape, class Arithmetic>
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
+                                   int step, Arithmetic) {
+  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+  const int row = Accumulators<Shape>::first_row(warp) + lane % 16, row_chunk = 2 * step + lane / 16;
+  const int column = Accumulators<Shape>::first_column(warp) + lane % 8, column_chunk = 2 * step + lane / 8 % 2;
+  uint32_t a[Shape::row_tiles][4], b[Shape::column_tiles][2];
+#pragma unroll
+  for (int i = 0; i < Shape::row_tiles; ++i) {
+    load_matrices(a[i], queries + chunk_place<Shape>(row + 16 * i, row_chunk));
+  }
+#pragma unroll
+  for (int j = 0; j + 1 < Shape::column_tiles; j += 2) {
+    uint32_t two[4];
+    load_matrices(two, contexts + chunk_place<Shape>(column + 8 * j + lane / 16 * 8, column_chunk));
+    b[j][0] = two[0], b[j][1] = two[1], b[j + 1][0] = two[2], b[j + 1][1] = two[3];
+  }
+  if constexpr (Shape::column_tiles % 2 == 1) {
+    load_matrices(b[Shape::column_tiles - 1],
+                  contexts + chunk_place<Shape>(column + 8 * (Shape::column_tiles - 1), column_chunk));
+  }
+#pragma unroll
+  for (int i = 0; i < Shape::row_tiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Shape::column_tiles; ++j) multiply<Arithmetic>(sums.at[i][j], a[i], b[j]);
+  }
+}
+
+// The same of float32, digit for digit.
+template <class Shape>
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
+                                   int step, Ieee) {
+  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+  const int row = Accumulators<Shape>::first_row(warp) + lane / 4;
+  const int column = Accumulators<Shape>::first_column(warp) + 2 * (lane % 4);
+#pragma unroll
+  for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
+    Chunk a[Shape::row_tiles][2];
+#pragma unroll
+    for (int i = 0; i < Shape::row_tiles; ++i) {
+      for (int half = 0; half < 2; ++half) a[i][half] = queries[chunk_place<Shape>(row + 16 * i + 8 * half, chunk)];
+    }
+#pragma unroll
+    for (int j = 0; j < Shape::column_tiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const Chunk b = contexts[chunk_place<Shape>(column + 8 * j + e, chunk)];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float x = float_of(static_cast<int>(b.words[k]));
+#pragma unroll
+          for (int i = 0; i < Shape::row_tiles; ++i) {
+            sums.at[i][j][e] = fmaf(float_of(static_cast<int>(a[i][0].words[k])), x, sums.at[i][j][e]);
+            sums.at[i][j][2 + e] = fmaf(float_of(static_cast<int>(a[i][1].words[k])), x, sums.at[i][j][2 + e]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where rows of one side begin: the features, and the rows' places.
+template <class Source>
+struct Operand {
+  Global<const Chunk> features;
+  Source source;  // source(row): where a row of the tile begins among chunks, −1 for a row of zeros
+};
+template <class Source>
+CROSSRET_DEVICE Operand<Source> operand(Global<const Chunk> features, const Source& source) {
+  return {features, source};
+}
+
+// Multiplies rows of `row_bytes` bytes; every thread of the block takes part. The ring, ring_bytes from `ring` on, is
+// free again when all threads have passed the next barrier of the block.
+template <class Shape, class Arithmetic, class OfQueries, class OfContexts>
+CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQueries>& queries,
+                                    const Operand<OfContexts>& contexts, int row_bytes, Shared<Chunk> ring) {
+  constexpr int stages = Shape::stages, query_chunks = Shape::rows * Shape::chunks;
+  constexpr int stage_chunks = query_chunks + Shape::columns * Shape::chunks;
+#pragma unroll
+  for (int i = 0; i < Shape::row_tiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < Shape::column_tiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums.at[i][j][e] = 0.0f;
+    }
+  }
+  const CopiedRows<Shape, Shape::rows, OfQueries> of_queries(queries.source);
+  const CopiedRows<Shape, Shape::columns, OfContexts> of_contexts(contexts.source);
+  const int count = (row_bytes + Shape::stage_bytes - 1) / Shape::stage_bytes;
+  const auto copy = [&](int number) {
+    if (number < count) {
+      const Shared<Chunk> stage = ring + number % stages * stage_chunks;
+      const int left = row_bytes - number * Shape::stage_bytes;
+      of_queries.copy(stage, queries.features, number * Shape::chunks, left);
+      of_contexts.copy(stage + query_chunks, contexts.features, number * Shape::chunks, left);
+    }
+    commit_copies();  // of nothing too, so that groups are counted by stages
+  };
+#pragma unroll
+  for (int ahead = 0; ahead < stages - 1; ++ahead) copy(ahead);
+  for (int number = 0; number < count; ++number) {
+    wait_copies<stages - 2>();
+    sync_block();
+    copy(number + stages - 1);
+    const Shared<Chunk> stage = ring + number % stages * stage_chunks;
+#pragma unroll
+    for (int step = 0; step < Shape::stage_bytes / kStepBytes; ++step) {
+      multiply_step<Shape>(sums, stage, stage + query_chunks, step, Arithmetic{});
+    }
+  }
+  wait_copies<0>();
+}
+
+}  // namespace gpu
+}  // namespace crossret
