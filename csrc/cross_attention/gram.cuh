@@ -1,9 +1,9 @@
 // Gram matrices of items of contexts, pᵀGp of which is ‖a‖² (kernels.md §1), as fragments of the tensor cores.
 //
 // A fragment is some rows and 8 columns of G, a chunk a lane, every number as two, its head and what rounding left of
-// it, so that three products keep its digits: 16 of them as bfloat16, 22 as TF32 where features are multiplied in IEEE
-// float32. Of 8 rows lane g * 4 + t has t and 4 + t, and of 8 columns g / 2 + g % 2 * 4: the order in which
-// `attend.cuh` reads weights. Fragments of a column of them follow one another.
+// it, so that three products keep its digits: 16 of them as bfloat16, 22 as TF32 where features are float16, or float32
+// whose products are to be IEEE's. Of 8 rows lane g * 4 + t has t and 4 + t, and of 8 columns g / 2 + g % 2 * 4: the
+// order in which `attention.cuh` reads weights. Fragments of a column of them follow one another.
 #pragma once
 #include "cross_attention/pack.cuh"
 
@@ -72,6 +72,10 @@ struct Fine<Ieee> {
     for (int i = 0; i < 4; ++i) split(weight(i % 2, i / 2), heads[i], rests[i]);
   }
 };
+
+// Whose products keep digits that bfloat16's halves would lose.
+template <>
+struct Fine<Float16> : Fine<Ieee> {};
 
 // Of an item of so many contexts.
 template <class Arithmetic>

@@ -189,7 +189,8 @@ class Call:
         self.tfloat32 = full and torch.backends.cuda.matmul.fp32_precision == "tf32"
         # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
         self.wide = gradients and features.dtype is torch.float16
-        fragment_rows = 8 if full and not self.tfloat32 else 16
+        fine = not self.tfloat32 if full else features.dtype is torch.float16 and not gradients
+        fragment_rows = 8 if fine else 16  # of Gram matrices (csrc/cross_attention/gram.cuh)
         made_of = contexts, queries, self.empty_score is not None, fragment_rows, gradients
         key = (
             self.device, features.dtype, *made_of[2:], contexts.layout, contexts.key, queries.layout, queries.key
