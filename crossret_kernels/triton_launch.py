@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
-import torch
 from triton import knobs
 from triton.runtime import driver
 
@@ -74,10 +73,3 @@ def hidden(value: int) -> int:
 def all_hidden(sizes: Any) -> Any:
     """A named tuple with its sizes, and those of tuples in it, hidden."""
     return type(sizes)(*(all_hidden(x) if isinstance(x, tuple) else hidden(x) for x in sizes))
-
-
-def precisions(dtype: torch.dtype) -> tuple[str, str]:
-    """Of products of features, and of the products that come after them."""
-    if dtype != torch.float32:
-        return "tf32", "tf32"
-    return ("tf32", "tf32") if torch.backends.cuda.matmul.fp32_precision == "tf32" else ("ieee", "tf32x3")

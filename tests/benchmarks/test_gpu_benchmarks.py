@@ -56,7 +56,7 @@ def package(tmp_path: Path) -> Path:
 def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     names = {path.relative_to(report.ROOT).as_posix() for path in kernel_sources()}
     assert {
-        f"crossret_kernels/{name}.py" for name in ("triton_tiles", "triton_launch", "triton_sides", "kept_plans")
+        f"crossret_kernels/{name}.py" for name in ("triton_tiles", "triton_launch", "gpu_sides", "kept_plans")
     } <= names
     assert "crossret_kernels/cross_attention/triton/forward.py" in names
     assert not {name for name in names if "chunked" in name or "reference" in name}

@@ -12,8 +12,9 @@ from crossret_kernels import UnsupportedByBackend
 
 pytest.importorskip("triton")
 
-from crossret_kernels.maxsim.triton.call import Call, Shape
-from crossret_kernels.triton_sides import MOST_ROWS, HostSide
+from crossret_kernels.gpu_sides import MOST_ROWS, HostSide
+from crossret_kernels.maxsim.calls import Call, Shape
+from crossret_kernels.maxsim.triton.call import TritonCall
 from tests.kernels.compile_cases import tf32
 
 WORDS = torch.zeros(3, 4, 8)
@@ -21,7 +22,7 @@ WORDS = torch.zeros(3, 4, 8)
 
 def call_of(regions: Tensor, *integers: Tensor | None, empty_score: float | None = None) -> Call:
     arguments: tuple[Any, ...] = (regions, *(*integers, None, None, None)[:3], WORDS, None, None, None, None)
-    return Call.of(arguments, empty_score, "t2i", "sum", False)
+    return TritonCall.of(arguments, empty_score, "t2i", "sum", False)
 
 
 def test_rows_are_where_strides_say() -> None:
@@ -70,7 +71,7 @@ def test_plans_are_of_all_that_tells_calls_apart() -> None:
         options: tuple[Any, ...] = options,
     ) -> Call:  # fmt: skip
         listed = None if pairs is None else torch.zeros(pairs, 2, dtype=torch.int64)
-        return Call.of((regions, *none, WORDS.to(regions.dtype), None, of_words, None, listed), *options)
+        return TritonCall.of((regions, *none, WORDS.to(regions.dtype), None, of_words, None, listed), *options)
 
     plans = [
         call().plan(False), call().plan(True), call().plan(True, gradients=True), call(pairs=2).plan(False),

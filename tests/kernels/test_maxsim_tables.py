@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("triton")
-
-from crossret_kernels.maxsim.triton.tables import (
+from crossret_kernels.maxsim.tables import (
     BLOCK_ROWS,
     EMPTY,
     GROUP_COST,

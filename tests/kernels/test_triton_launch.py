@@ -11,8 +11,8 @@ import torch
 
 from crossret_kernels import UnsupportedByBackend, triton_launch
 from crossret_kernels.backends import INTERPRETED
+from crossret_kernels.gpu_sides import MOST_ROWS, HostSide, Rows
 from crossret_kernels.ragged import Ragged, on_host
-from crossret_kernels.triton_sides import MOST_ROWS, HostSide, Rows
 
 
 def side(values: torch.Tensor, **integers: Any) -> HostSide:

@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.gpu_sides import Geometry, HostSide, Rows, precisions
 from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.triton_launch import hidden, launch, precisions
-from crossret_kernels.triton_sides import Geometry, HostSide, Rows
+from crossret_kernels.triton_launch import hidden, launch
 from crossret_kernels.triton_tiles import shown
 
 TILE = 128  # rows of queries that a program attends with, at most; of IEEE products, in several parts each, half of it

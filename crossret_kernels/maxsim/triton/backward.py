@@ -1,16 +1,14 @@
-"""Sum-Max's gradients in Triton, from the place of every query's best context, with bounded workspaces.
+"""Sum-Max's gradients in Triton, from the place of every query's best context.
 
-The best contexts are found again, for as many items or pairs at a time as there is memory for. A query's gradient is a
-weighted sum of its best contexts, which are gathered; a context's is one of the queries that took it, a product with
-the matrix that tells which did. Where few rows have long sums, runs of a sum have programs of their own and are added
-afterwards: every sum has one order. Sums of half-precision features are float32, rounded once for each part. Where
-similarities are cosines features count by x / ‖x‖: what of the gradient points along x, which is the sum of its
-similarities by their weights, is taken out.
+A query's gradient is a weighted sum of its best contexts, which are gathered; a context's is one of the queries that
+took it, a product with the matrix that tells which did. Where few rows have long sums, runs of a sum have programs of
+their own and are added afterwards: every sum has one order. Sums of half-precision features are float32, rounded once
+for each part. Where similarities are cosines features count by x / ‖x‖: what of the gradient points along x, which is
+the sum of its similarities by their weights, is taken out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.maxsim.triton.call import Call, Plan, Rows, Side, Strides, row_offsets, slots_for
-from crossret_kernels.maxsim.triton.forward import Found, find
+from crossret_kernels.maxsim import gradients as host
+from crossret_kernels.maxsim.calls import Strides
+from crossret_kernels.maxsim.gradients import Part
+from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets, slots_for
+from crossret_kernels.maxsim.triton.forward import find
 from crossret_kernels.triton_launch import all_hidden, launch
 from crossret_kernels.triton_tiles import shown
 
@@ -30,14 +31,6 @@ QUERIES = 64  # of a step of a program that sums contexts' gradients
 ITEMS = 4  # whose best contexts are gathered at a time
 WIDTH = 128  # columns of features of a program
 RUNS = tl.constexpr(16)  # that are added up at a time
-
-
-class Listed(NamedTuple):
-    """Pairs (P, 2), their order by one column, and where each item's begin in it; anything where none are listed."""
-
-    pairs: Tensor
-    order: Tensor
-    begins: Tensor
 
 
 class Sums(NamedTuple):
@@ -101,159 +94,56 @@ class Kind(NamedTuple):
     OTHER_GAPS: bool
 
 
-@dataclass
-class Part:
-    """Some items of contexts against all queries, or some listed pairs, with the best contexts found.
-
-    Attributes:
-        sides: contexts and queries.
-        grads: of the scores, or of these pairs.
-        pairs: those that are listed.
-        found: where the best contexts stand, rows `pitch` apart.
-        first, count: the items of contexts.
-        later: whether an earlier part has left its gradients where this one's belong.
-    """
-
-    call: Call
-    plan: Plan
-    sides: tuple[Side, Side]
-    grads: Tensor
-    pairs: Tensor | None
-    found: Found
-    pitch: int
-    first: int
-    count: int
-    later: bool
-
-    def listed(self, column: int) -> Listed:
-        if self.pairs is None:
-            return Listed(*[self.found.indices] * 3)
-        n_items = (self.call.contexts if column == self.call.context_column else self.call.queries).n_items
-        items, order = self.pairs[:, column].sort(stable=True)
-        borders = torch.arange(n_items + 1, device=items.device)
-        return Listed(self.pairs, order, torch.searchsorted(items, borders))
-
-    def add(self, of_contexts: bool, out: Tensor) -> None:
-        """Gradients of one side, to all that is in this part."""
-        call, plan, found = self.call, self.plan, self.plan.kind
-        own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
-        first, last, valid = 0, int(own.borders[-1]), plan.valid
-        # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
-        in_registers = of_contexts and found.PRECISION == "ieee"
-        step = ITEMS if not of_contexts else min(QUERIES, 16) if in_registers else QUERIES
-        n_steps = self.count // step if not of_contexts else others.count // step
-        if self.pairs is not None:
-            n_steps = self.pairs.size(0) // len(own.firsts) // (1 if of_contexts else step)
-            step = min(step, slots_for(others.longest)) if of_contexts else step
-        elif of_contexts:
-            first, last = (int(own.borders[item]) for item in (self.first, self.first + self.count))
-        if first == last:
-            return
-        kind = Kind(
-            found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize,
-            self.later and (self.pairs is not None or not of_contexts), own.block, step,
-            min(WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
-            found.UNIT, *((found.GAPS, found.QUERY_GAPS) if of_contexts else (found.QUERY_GAPS, found.GAPS)),
-        )  # fmt: skip
-        n_columns = -(-found.D // kind.WIDTH)
-        most_runs = RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
-        n_runs = max(1, min(PROGRAMS // ((last - first) * n_columns), n_steps // LEAST_STEPS, most_runs))
-        n_rows = own.n_rows if n_runs > 1 else 1
-        alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
-        sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
-        strides = (self.grads.stride(0), 0) if self.pairs is not None else self.strides
-        plain = Sizes(
-            own.strides, others.strides, *strides, self.pitch, n_runs, n_rows, self.first, self.count, first,
-            plan.valid.rows.size(0),
-        )  # fmt: skip
-        sizes = all_hidden(plain)
-        key = (plan.key, max(self.pitch, *strides) >= 2**30 - 2)
-        side, other = self.sides if of_contexts else self.sides[::-1]
-        listed = self.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
-        arguments: tuple[Any, ...] = (side, other, own.blocks, listed, self.grads, self.found, valid, sums, sizes)
-        kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
-        launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
-        if n_runs > 1:
-            programs = (last - first) * kind.ROWS
-            launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        """Of the scores' gradients, by contexts and by queries."""
-        return self.call.in_order(*self.grads.stride())
-
-
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::maxsim_scores_triton_backward`: of regions and words, empty of a side that needs none."""
+    """`crossret::maxsim_scores_triton_backward`."""
     grad_scores, *others = arguments
-    call = Call.of(tuple(others), *others[9:13])
-    wanted = call.in_order(*others[13:15])  # of contexts, of queries
-    plan = call.plan(index=True, gradients=True) if grad_scores.numel() and any(wanted) else None
-    if plan is None:
-        outs = [
-            torch.zeros_like(side.features, memory_format=torch.contiguous_format)
-            if needed
-            else side.features.new_empty(0)
-            for side, needed in zip((call.contexts, call.queries), wanted, strict=True)
-        ]
-        return call.in_order(*outs)
-    sides = call.sides(plan)
-    outs = [
-        (torch.empty if rows.covered else torch.zeros)(
-            side.features.shape if needed else (0,), dtype=side.features.dtype, device=call.device
-        )
-        for side, rows, needed in zip(sides, (plan.contexts, plan.queries), wanted, strict=True)
-    ]
-    _add_all(call, plan, sides, grad_scores, wanted, outs)
-    contexts, queries = (
-        _unpacked(out, rows, given.features) if needed else out
-        for out, rows, given, needed in zip(
-            outs, (plan.contexts, plan.queries), (call.contexts, call.queries), wanted, strict=True
-        )
-    )
-    return call.in_order(contexts, queries)
+    call = TritonCall.of(tuple(others), *others[9:13])
+    return host.gradients(call, grad_scores, (others[13], others[14]), find, add)
 
 
-def _unpacked(out: Tensor, rows: Rows, values: Tensor) -> Tensor:
-    """Gradients of the rows that a mask keeps, where they belong."""
-    if rows.kept is None:
-        return out
-    whole = torch.zeros(values.shape, dtype=out.dtype, device=out.device)
-    whole.flatten(0, 1).index_copy_(0, rows.kept.long(), out)
-    return whole
-
-
-def _add_all(
-    call: Call, plan: Plan, sides: tuple[Side, Side], grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]
-) -> None:
-    """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
-    most, pitch = plan.window, plan.queries.longest if call.pairs is not None else plan.queries.count
-    total = call.pairs.size(0) if call.pairs is not None else call.contexts.n_items
-    indices = torch.empty(most, pitch, dtype=torch.int32, device=call.device)
-    values = torch.empty(indices.shape, dtype=torch.float32, device=call.device) if call.normalize else indices
-    found, empty = Found(plan.contexts.lengths, indices, values, plan.valid.starts), call.empty(plan)
-    for first in range(0, total, most):
-        count = min(most, total - first)
-        if call.pooling == "max":
-            indices.fill_(-1)  # all but the best query's stay so
-        if call.pairs is not None:
-            chunk = slice(first, first + count)
-            pairs = call.pairs[chunk]
-            find(call, plan, sides, found, (0, 0), pitch, 0, pairs)
-            if empty is not None:
-                indices[:count].masked_fill_(empty[chunk, None], -1)
-            part = Part(
-                call, plan, sides, grads[chunk], pairs, found, pitch, 0, call.contexts.n_items, first > 0
-            )  # fmt: skip
-        else:
-            find(call, plan, sides, found, (0, 0), pitch, first)
-            if empty is not None:
-                of_items = (empty if call.context_column == 0 else empty.T)[first : first + count]
-                indices[:count].masked_fill_(of_items.index_select(1, plan.valid.items), -1)
-            part = Part(call, plan, sides, grads, None, found, pitch, first, count, first > 0)
-        for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
-            if needed:
-                part.add(of_contexts, out)
+def add(part: Part, of_contexts: bool, out: Tensor) -> None:
+    """Gradients of one side, to all that is in this part."""
+    call, plan, found = part.call, part.plan, part.plan.kind
+    own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
+    first, last, valid = 0, int(own.borders[-1]), plan.valid
+    # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
+    in_registers = of_contexts and found.PRECISION == "ieee"
+    step = ITEMS if not of_contexts else min(QUERIES, 16) if in_registers else QUERIES
+    n_steps = part.count // step if not of_contexts else others.count // step
+    if part.pairs is not None:
+        n_steps = part.pairs.size(0) // len(own.firsts) // (1 if of_contexts else step)
+        step = min(step, slots_for(others.longest)) if of_contexts else step
+    elif of_contexts:
+        first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
+    if first == last:
+        return
+    kind = Kind(
+        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize,
+        part.later and (part.pairs is not None or not of_contexts), own.block, step,
+        min(WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
+        found.UNIT, *((found.GAPS, found.QUERY_GAPS) if of_contexts else (found.QUERY_GAPS, found.GAPS)),
+    )  # fmt: skip
+    n_columns = -(-found.D // kind.WIDTH)
+    most_runs = RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
+    n_runs = max(1, min(PROGRAMS // ((last - first) * n_columns), n_steps // LEAST_STEPS, most_runs))
+    n_rows = own.n_rows if n_runs > 1 else 1
+    alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
+    sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
+    strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides
+    plain = Sizes(
+        own.strides, others.strides, *strides, part.pitch, n_runs, n_rows, part.first, part.count, first,
+        plan.valid.rows.size(0),
+    )  # fmt: skip
+    sizes = all_hidden(plain)
+    key = (plan.key, max(part.pitch, *strides) >= 2**30 - 2)
+    side, other = part.sides if of_contexts else part.sides[::-1]
+    listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
+    arguments: tuple[Any, ...] = (side, other, own.blocks, listed, part.grads, part.found, valid, sums, sizes)
+    kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
+    launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
+    if n_runs > 1:
+        programs = (last - first) * kind.ROWS
+        launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
 
 
 @triton.jit

@@ -1,34 +1,17 @@
-"""One call of Sum-Max in Triton: its sides and options, and the kept plan that their lengths come to.
-
-A plan is made at the first call with its lengths, layouts and options; its tables reach the device in one copy.
-"""
+"""One call of Sum-Max in Triton: the tiles that its kernels search by, and the norms of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.maxsim.triton.tables import (
-    Ints,
-    Layout,
-    block_rows,
-    blocks_of,
-    fill_of,
-    groups_of,
-    tiles_of,
-    valid_rows,
-)
-from crossret_kernels.triton_launch import all_hidden, launch, precisions
-from crossret_kernels.triton_sides import MOST_ROWS, Geometry, HostSide
+from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Strides, Tiling
+from crossret_kernels.maxsim.tables import fill_of, tiles_of
+from crossret_kernels.triton_launch import all_hidden, launch
 from crossret_kernels.triton_tiles import inverse, shown
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
@@ -38,35 +21,7 @@ CELLS = 128 * 256  # of a tile, at most: what they take of registers is half of 
 COLUMNS = 64  # of a tile of best contexts, beside the tile of similarities
 LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
 LEAST_SLOTS = 16  # of a tile: the least side of a product in Triton
-WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
-PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
-BLOCKS_OF_QUERIES, BLOCKS_OF_CONTEXTS = 16, 64  # rows, at most
 NORM_ROWS, NORM_COLUMNS = 16, 256
-
-Of = TypeVar("Of")
-
-
-class Side(NamedTuple):
-    """A side as kernels read it.
-
-    Attributes:
-        features: as the caller has them, or packed by their mask.
-        scales: (rows,) float32, 1 / ‖x‖ where similarities are cosines; else anything.
-        firsts, lengths: (items,) int32; of an item without rows one of another's, and its scores are replaced.
-    """
-
-    features: Tensor
-    scales: Tensor
-    firsts: Tensor
-    lengths: Tensor
-
-
-class Strides(NamedTuple):
-    """Rows lie `row` apart, groups of `per_item` rows `item`, both counted in 16 bytes if all begin at multiples."""
-
-    per_item: int
-    item: int
-    row: int
 
 
 class Kind(NamedTuple):
@@ -101,285 +56,18 @@ class Kind(NamedTuple):
     PRECISION: str
     STAGES: int
 
-
-class Tiles(NamedTuple):
-    """As `tables.tiles_of` makes them."""
-
-    rows: Tensor
-    owners: Tensor
-    items: Tensor
-
-
-class Valid(NamedTuple):
-    """As `tables.valid_rows` makes them."""
-
-    rows: Tensor
-    items: Tensor
-    starts: Tensor
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a plan has of a side.
-
-    Attributes:
-        firsts, lengths: (items,) int32 for kernels.
-        strides: of the features that they read.
-        longest, count: rows of the longest item, and of all with those that stand in for an empty item's.
-        n_rows: what features have room for.
-        kept: (rows,) int32, where those that a mask keeps lie; None without a mask.
-        empty: (items,) int32, 1 where an item has no rows; None where all have.
-        blocks, borders: of gradients, as `tables.blocks_of` makes them, the borders on the host.
-        block: rows of one, at most.
-        covered: whether all rows are an item's.
-    """
-
-    firsts: Tensor
-    lengths: Tensor
-    strides: Strides
-    longest: int
-    count: int
-    n_rows: int
-    kept: Tensor | None
-    empty: Tensor | None
-    blocks: Tensor
-    borders: Ints
-    block: int
-    covered: bool
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the lengths, layouts and options of a call come to.
-
-    Attributes:
-        contexts, queries: of either side.
-        kind, warps: of kernels that look for the best contexts.
-        tiles: of queries; None where each item has its own.
-        n_tiles: so many of them.
-        groups: of contexts, in windows of so many items at a time.
-        bits: log₂ of the items of a group.
-        window: items of contexts, or listed pairs, that gradients are made of at a time.
-        valid: of queries, for gradients.
-        key: what compiled kernels depend on besides their kinds.
-        launches: sizes of those that were made, by what differs between them.
-    """
-
-    contexts: Rows
-    queries: Rows
-    kind: Kind
-    warps: int
-    tiles: Tiles | None
-    n_tiles: int
-    groups: Tensor
-    bits: int
-    window: int
-    valid: Valid
-    key: Hashable
-    launches: dict[Hashable, Any]
-
-
-class Shape(NamedTuple):
-    """A side's items on the host: where they lie for kernels, what they really have, and what stands in for none."""
-
-    host: Geometry
-    layout: Layout
-    counts: Ints
-    kept: Ints | None
-    n_rows: int
-    strides: tuple[int, int, int]  # as `Strides`, in elements
-    aligned: bool
-    unit: int  # elements of 16 bytes where every row begins at a multiple of them; else 1
-
-    @classmethod
-    def of(cls, side: HostSide, may_be_empty: bool) -> Shape:
-        """Raises what `HostSide.geometry` does, and UnsupportedByBackend where padding makes rows too many."""
-        values, host = side.features, side.geometry(may_be_empty)
-        counts = host.lengths.astype(np.int64)
-        firsts = host.starts[:-1]
-        n_rows, row = values.size(0), values.stride(0)
-        kept, strides = None, (1, row, row)
-        aligned = values.data_ptr() % 16 == 0
-        if not side.packed:
-            n, longest, dim = values.shape
-            padded = np.arange(n) * longest
-            n_rows, item, row = n * longest, values.stride(0), values.stride(1)
-            if side.masked:
-                assert host.places is not None
-                kept, n_rows, strides = np.repeat(padded, counts) + host.places, host.n_rows, (1, dim, dim)
-                aligned = True
-            else:
-                firsts = padded
-                # Where all rows lie alike kernels need not divide to find them.
-                strides = (1, row, row) if item == longest * row else (max(longest, 1), item, row)
-        if n_rows >= MOST_ROWS:
-            raise UnsupportedByBackend(
-                f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, padding "
-                f"included, these are {n_rows}"
-            )
-        lengths = counts
-        if host.n_rows and not counts.all():
-            firsts = np.where(counts > 0, firsts, firsts[(counts > 0).argmax()])
-            lengths = np.maximum(counts, 1)
-        unit = 16 // values.element_size() if aligned else 1
-        unit = 1 if any(stride % unit for stride in strides[1:]) else unit
-        return cls(host, Layout(firsts, lengths), counts, kept, n_rows, strides, aligned, unit)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call, its sides as contexts and queries: the side whose best are taken, and the one that takes them.
-
-    Attributes:
-        pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
-        context_column: of the contexts' items in pairs.
-        pooling: of the scores; "none" where every query's best is asked for.
-        normalize: whether similarities are cosines.
-        empty_score: of pairs of an item without rows; None where there are no such.
-    """
-
-    contexts: HostSide
-    queries: HostSide
-    pairs: Tensor | None
-    context_column: int
-    pooling: str
-    normalize: bool
-    empty_score: float | None
-
-    @classmethod
-    def of(
-        cls, arguments: tuple[Any, ...], empty_score: float | None, direction: str, pooling: str, normalize: bool
-    ) -> Call:
-        """From the tensors that the operations take first."""
-        images, captions, pairs = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8]), arguments[8]
-        pairs = None if pairs is None else pairs.contiguous()
-        if direction == "t2i":
-            return cls(images, captions, pairs, 0, pooling, normalize, empty_score)
-        return cls(captions, images, pairs, 1, pooling, normalize, empty_score)
-
     @property
-    def device(self) -> torch.device:
-        return self.contexts.features.device
+    def warps(self) -> int:
+        return 8 if self.M >= 128 else 4
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the scores."""
-        if self.pairs is not None:
-            return (self.pairs.size(0),)
-        return self.in_order(self.contexts.n_items, self.queries.n_items)
 
-    def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
-        """What there is of either side as (image's, caption's)."""
-        return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
+class TritonCall(Call):
+    __slots__ = ()
 
-    def plan(self, index: bool, gradients: bool = False) -> Plan | None:
-        """For scores or, with `index`, for places; None where a side has no rows at all."""
-        values = self.contexts.features
-        precision = precisions(values.dtype)[0]
-        key = (
-            index, gradients, values.device, values.dtype, precision, self.context_column, self.pooling, self.normalize,
-            None if self.pairs is None else self.pairs.size(0) if gradients else 0, self.empty_score is None,
-            self.contexts.layout, self.contexts.key, self.queries.layout, self.queries.key,
-        )  # fmt: skip
-        found = kept_plan(_Kept, key, values.device, lambda: self._plan(index, gradients, precision))
-        return found.plan
-
-    def sides(self, plan: Plan) -> tuple[Side, Side]:
-        """Contexts and queries."""
-        return (
-            self._side(self.contexts.features, plan.contexts, plan, plan.kind.GAPS),
-            self._side(self.queries.features, plan.queries, plan, plan.kind.QUERY_GAPS),
-        )
-
-    def _side(self, values: Tensor, rows: Rows, plan: Plan, gaps: bool) -> Side:
-        if rows.kept is not None:
-            values = values.flatten(0, 1).index_select(0, rows.kept)
-        if not self.normalize:
-            return Side(values, rows.lengths, rows.firsts, rows.lengths)
-        scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
-        kind = NormKind(plan.kind.D, plan.kind.UNIT, gaps, NORM_ROWS, NORM_COLUMNS)
-        launch(
-            inverse_norms, (-(-rows.n_rows // NORM_ROWS), 1, 1),
-            (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, plan.key,
-        )  # fmt: skip
-        return Side(values, scales, rows.firsts, rows.lengths)
-
-    def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
-        """What items of a side have (items, …), as that of pairs' items: in the scores' shape, or broadcast to it."""
-        if self.pairs is not None:
-            return of_items[self.pairs[:, self.context_column if of_contexts else 1 - self.context_column]]
-        return of_items.unsqueeze(1 if of_contexts == (self.context_column == 0) else 0)
-
-    def empty(self, plan: Plan) -> Tensor | None:
-        """Which pairs have an item without rows, in the shape of the scores; None where none has."""
-        masks = [
-            self.of_pairs(rows.empty, of_contexts=own).bool()
-            for rows, own in ((plan.contexts, True), (plan.queries, False))
-            if rows.empty is not None
-        ]
-        return torch.stack(torch.broadcast_tensors(*masks)).any(0).expand(self.shape) if masks else None
-
-    def _plan(self, index: bool, gradients: bool, precision: str) -> _Kept:
-        may_be_empty = self.empty_score is not None
-        contexts, queries = (Shape.of(side, may_be_empty) for side in (self.contexts, self.queries))
-        if not contexts.host.n_rows or not queries.host.n_rows:
-            return _Kept(None, ())
-        unit = min(contexts.unit, queries.unit)
-        kind, by_items, warps = self._kind(queries, contexts, index, gradients, precision, unit)
-        n_items, n_tiles = len(contexts.counts), len(queries.counts)
-        own: tuple[Ints, ...] = ()
-        if not by_items:
-            own = tiles_of(queries.layout, kind.M)
-            n_tiles = len(own[0])
-        count = int(queries.layout.lengths.sum())
-        window = n_items
-        if gradients:
-            width = queries.host.longest if self.pairs is not None else count
-            total = min(PAIRS_AT_ONCE, self.pairs.size(0)) if self.pairs is not None else n_items
-            window = max(1, min(total, WORKSPACE_BYTES // ((8 if self.normalize else 4) * width)))
-        listed = self.pairs is not None
-        bits, groups = groups_of(
-            contexts.layout, kind.COLUMNS, kind.N // kind.COLUMNS, 1 if listed else window, 1 if listed else n_tiles
-        )
-        tables: list[Any] = [groups, *own]
-        sizes = block_rows(contexts.counts, BLOCKS_OF_CONTEXTS), block_rows(queries.counts, BLOCKS_OF_QUERIES)
-        borders = []
-        for side, size in zip((contexts, queries), sizes, strict=True):
-            of_blocks, of_items = blocks_of(side.layout.firsts, side.counts, size)
-            borders.append(of_items)
-            tables += [*side.layout, of_blocks if gradients else of_items[:1]]
-            tables += [] if side.kept is None else [side.kept]
-            tables += [] if side.counts.all() else [side.counts == 0]
-        tables += valid_rows(queries.layout) if gradients else ()
-        there = on_device(self.device, *tables)
-        brought = iter(there)
-        groups_there = next(brought)
-        tiles = Tiles(*(next(brought) for _ in own)) if own else None
-        of_contexts = self._rows(contexts, brought, unit, borders[0], sizes[0])
-        of_queries = self._rows(queries, brought, unit, borders[1], sizes[1])
-        valid = Valid(*brought) if gradients else Valid(*[of_queries.lengths] * 3)
-        far = tuple(max(side.strides) // unit >= 2**30 - 2 for side in (contexts, queries))
-        key = (self.device, self.contexts.features.dtype, contexts.aligned, queries.aligned, far)
-        plan = Plan(
-            of_contexts, of_queries, kind, warps, tiles, n_tiles, groups_there, bits, window, valid, key, {}
-        )  # fmt: skip
-        return _Kept(plan, there)
-
-    def _rows(self, side: Shape, brought: Any, unit: int, borders: Ints, block: int) -> Rows:
-        firsts, lengths, blocks = next(brought), next(brought), next(brought)
-        kept = None if side.kept is None else next(brought)
-        empty = None if side.counts.all() else next(brought)
-        per_item, item, row = side.strides
-        return Rows(
-            firsts, lengths, Strides(per_item, item // unit, row // unit), side.host.longest,
-            int(side.layout.lengths.sum()), side.n_rows, kept, empty, blocks, borders, block,
-            int(side.counts.sum()) == side.n_rows,
-        )  # fmt: skip
-
-    def _kind(
+    def tiling(
         self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
-    ) -> tuple[Kind, bool, int]:
-        """The tile, whether each item of queries has its own, and warps: what a thread keeps is to fit it."""
+    ) -> Tiling:
+        """What a thread keeps is to fit it."""
         dtype, dim, listed = self.contexts.features.dtype, self.contexts.features.size(-1), self.pairs is not None
         longest, n_rows = queries.host.longest, int(queries.layout.lengths.sum())
         by_items = listed or longest > LARGEST_TILE
@@ -401,15 +89,18 @@ class Call:
             m, n, min(n, columns), k, resident, dim, unit, contexts.strides[0] > 1, queries.strides[0] > 1, precision,
             2 if wide and resident else 3,
         )  # fmt: skip
-        return kind, by_items, 8 if m >= 128 else 4
+        tiles = () if by_items else tiles_of(queries.layout, m)
+        n_tiles = len(tiles[0]) if tiles else len(queries.counts)
+        return Tiling(kind, kind.COLUMNS, n // kind.COLUMNS, tiles, n_tiles, unit)
 
-
-@dataclass(frozen=True)
-class _Kept:
-    """A plan, None where none is needed, and all of its tables."""
-
-    plan: Plan | None
-    tables: tuple[Tensor, ...]
+    def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
+        scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
+        kind = NormKind(plan.dim, plan.kind.UNIT, rows.strides.per_item > 1, NORM_ROWS, NORM_COLUMNS)
+        launch(
+            inverse_norms, (-(-rows.n_rows // NORM_ROWS), 1, 1),
+            (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, plan.key,
+        )  # fmt: skip
+        return scales
 
 
 def slots_for(longest: int) -> int:

@@ -1,4 +1,6 @@
-"""One side of a call as Triton's host code knows it: where its rows lie, and its lengths on the host."""
+"""One side of a call as the host code of GPU backends knows it: where its rows lie, its lengths on the host; and what
+features are multiplied in.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,13 @@ def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empt
     n_rows = int(starts[-1])
     if n_rows >= MOST_ROWS:
         raise UnsupportedByBackend(
-            f"backend 'triton' cannot serve this call: it takes up to {MOST_ROWS - 1} rows of a side, these are "
-            f"{n_rows}"
+            f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, these are {n_rows}"
         )
     return Geometry(counts.astype(np.int32), starts, places, longest, n_rows)
+
+
+def precisions(dtype: torch.dtype) -> tuple[str, str]:
+    """Of products of features, and of the products that come after them."""
+    if dtype != torch.float32:
+        return "tf32", "tf32"
+    return ("tf32", "tf32") if torch.backends.cuda.matmul.fp32_precision == "tf32" else ("ieee", "tf32x3")
