@@ -59,6 +59,17 @@ struct Accumulators {
   CROSSRET_DEVICE static int first_row(int warp) { return warp % Shape::row_warps * (16 * Shape::row_tiles); }
   CROSSRET_DEVICE static int first_column(int warp) { return warp / Shape::row_warps * (8 * Shape::column_tiles); }
 
+  CROSSRET_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Shape::row_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < Shape::column_tiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) at[i][j][e] = 0.0f;
+      }
+    }
+  }
+
   // Calls take(row, column, two neighbours) for every pair of cells, of columns in eights that begin below `columns`.
   template <class Take>
   CROSSRET_DEVICE void each_pair(int columns, const Take& take) const {
@@ -111,25 +122,29 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
   const int row = Accumulators<Shape>::first_row(warp) + lane % 16, row_chunk = 2 * step + lane / 16;
   const int column = Accumulators<Shape>::first_column(warp) + lane % 8, column_chunk = 2 * step + lane / 8 % 2;
-  uint32_t a[Shape::row_tiles][4], b[Shape::column_tiles][2];
+  uint32_t a[Shape::row_tiles][4];
 #pragma unroll
   for (int i = 0; i < Shape::row_tiles; ++i) {
     load_matrices(a[i], queries + chunk_place<Shape>(row + 16 * i, row_chunk));
   }
+  // Of contexts little is kept at a time: accumulators leave few registers.
 #pragma unroll
-  for (int j = 0; j + 1 < Shape::column_tiles; j += 2) {
-    uint32_t two[4];
-    load_matrices(two, contexts + chunk_place<Shape>(column + 8 * j + lane / 16 * 8, column_chunk));
-    b[j][0] = two[0], b[j][1] = two[1], b[j + 1][0] = two[2], b[j + 1][1] = two[3];
-  }
-  if constexpr (Shape::column_tiles % 2 == 1) {
-    load_matrices(b[Shape::column_tiles - 1],
-                  contexts + chunk_place<Shape>(column + 8 * (Shape::column_tiles - 1), column_chunk));
-  }
+  for (int j = 0; j < Shape::column_tiles; j += 2) {
+    uint32_t two[4], one[2];
+    if (j + 1 < Shape::column_tiles) {
+      load_matrices(two, contexts + chunk_place<Shape>(column + 8 * j + lane / 16 * 8, column_chunk));
+      one[0] = two[0], one[1] = two[1];
+    } else {
+      load_matrices(one, contexts + chunk_place<Shape>(column + 8 * j, column_chunk));
+    }
 #pragma unroll
-  for (int i = 0; i < Shape::row_tiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < Shape::column_tiles; ++j) multiply<Arithmetic>(sums.at[i][j], a[i], b[j]);
+    for (int i = 0; i < Shape::row_tiles; ++i) {
+      multiply<Arithmetic>(sums.at[i][j], a[i], one);
+      if (j + 1 < Shape::column_tiles) {
+        const uint32_t other[2] = {two[2], two[3]};
+        multiply<Arithmetic>(sums.at[i][j + 1], a[i], other);
+      }
+    }
   }
 }
 
@@ -140,7 +155,7 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
   const int row = Accumulators<Shape>::first_row(warp) + lane / 4;
   const int column = Accumulators<Shape>::first_column(warp) + 2 * (lane % 4);
-#pragma unroll
+#pragma unroll 1
   for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
     Chunk a[Shape::row_tiles][2];
 #pragma unroll
@@ -184,14 +199,7 @@ CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQ
                                     const Operand<OfContexts>& contexts, int row_bytes, Shared<Chunk> ring) {
   constexpr int stages = Shape::stages, query_chunks = Shape::rows * Shape::chunks;
   constexpr int stage_chunks = query_chunks + Shape::columns * Shape::chunks;
-#pragma unroll
-  for (int i = 0; i < Shape::row_tiles; ++i) {
-#pragma unroll
-    for (int j = 0; j < Shape::column_tiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums.at[i][j][e] = 0.0f;
-    }
-  }
+  sums.clear();
   const CopiedRows<Shape, Shape::rows, OfQueries> of_queries(queries.source);
   const CopiedRows<Shape, Shape::columns, OfContexts> of_contexts(contexts.source);
   const int count = (row_bytes + Shape::stage_bytes - 1) / Shape::stage_bytes;
