@@ -110,6 +110,15 @@ def define_indices(
     return cast("Callable[..., Tensor]", operation)
 
 
+def define_launch(name: str, arguments: str) -> Callable[..., None]:
+    """Registers ``crossret::<name>``, by which kernels in Python launch those in csrc: over memory that they give it,
+    and past autograd.
+    """
+    _LIBRARY.define(f"{name}({arguments}) -> ()")
+    _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    return cast("Callable[..., None]", getattr(torch.ops.crossret, name).default)
+
+
 def define_loss(name: str, options: str, module: str | None = None) -> Callable[..., Sequence[Tensor]]:
     """Registers ``crossret::<name>`` and ``crossret::<name>_backward``: a loss over scores (n_rows, n_columns).
 

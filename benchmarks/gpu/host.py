@@ -100,11 +100,11 @@ def scan(batches: int, gradients: bool) -> Step:
     return step
 
 
-def maxsim(batches: int) -> Step:
+def maxsim(batches: int, backend: str = "triton") -> Step:
     """A query of 32 tokens by 1,000 documents of up to 300."""
     documents, query = (torch.zeros(n, rows, DIM, dtype=torch.bfloat16) for n, rows in ((1000, 300), (1, 32)))
     of_documents = lengths(1000, 100, 300, batches)
-    return lambda: maxsim_scores(documents, query, next(of_documents), backend="triton")
+    return lambda: maxsim_scores(documents, query, next(of_documents), backend=backend)
 
 
 def loss(negatives: str, backend: str = "triton") -> Step:
@@ -125,6 +125,7 @@ CASES: dict[str, tuple[Callable[[], Step], float]] = {  # with the target in µs
     "maxsim_scores, 1 x 1,000, lengths seen": (lambda: maxsim(1), 40),
     "triplet_loss, hardest, forward + backward": (lambda: loss("hardest"), 60),
     "triplet_loss, softmax, forward + backward": (lambda: loss("softmax"), 60),
+    "cuda: maxsim_scores, 1 x 1,000, lengths seen": (lambda: maxsim(1, "cuda"), 40),
     "cuda: triplet_loss, hardest, forward + backward": (lambda: loss("hardest", "cuda"), 50),
     "cuda: triplet_loss, softmax, forward + backward": (lambda: loss("softmax", "cuda"), 50),
 }

@@ -6,10 +6,11 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from crossret_kernels.backends import NOT_IN_CUDA, select_backend
+from crossret_kernels.backends import select_backend
 from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
+from crossret_kernels.maxsim.cuda import launches  # noqa: F401 (registers operations that the CUDA library implements)
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.ragged import on_host
@@ -19,15 +20,15 @@ from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_sc
 _OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
 _CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
-_MODULE = "crossret_kernels.maxsim.triton"
+_MODULES = {"triton": "crossret_kernels.maxsim.triton", "cuda": "crossret_kernels.maxsim.cuda"}
 _LISTED = define_listed("maxsim_scores_listed", _CPU_OPTIONS)
 _SCORES = {
     "cpu": define_scores("maxsim_scores", _CPU_OPTIONS),
-    "triton": define_scores("maxsim_scores_triton", _OPTIONS, _MODULE),
+    **{name: define_scores(f"maxsim_scores_{name}", _OPTIONS, module) for name, module in _MODULES.items()},
 }
 _INDICES = {
     "cpu": define_indices("maxsim_argmax", NATIVE_OPTIONS),
-    "triton": define_indices("maxsim_argmax_triton", _INDEX_OPTIONS, _MODULE),
+    **{name: define_indices(f"maxsim_argmax_{name}", _INDEX_OPTIONS, module) for name, module in _MODULES.items()},
 }
 
 
@@ -110,7 +111,8 @@ def maxsim_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
             against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
-            16 bytes each, as of `pairs` that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
+            16 bytes each, as of `pairs` that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB
+            of it.
         return_argmax: whether to return which context each query takes too. It costs a second pass over the pairs.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
             else the fastest that serves the call.
@@ -134,7 +136,8 @@ def maxsim_scores(
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
-    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do its argmax and "triton" always.
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do its argmax, and "triton" and "cuda"
+    always.
     float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
     ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
@@ -145,16 +148,16 @@ def maxsim_scores(
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, NOT_IN_CUDA)
+    chosen = select_backend(backend, device, dtype)
     selected = as_pairs(pairs, candidates, direction, images, captions)
     listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
         scores = in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
-    elif chosen == "triton":
+    elif chosen in _MODULES:
         images, captions = on_host(images, captions)
-        of_triton = (empty_score, direction, pooling, normalize)
-        scores = in_slices(_SCORES["triton"], images, captions, selected, of_triton)
+        of_module = (empty_score, direction, pooling, normalize)
+        scores = in_slices(_SCORES[chosen], images, captions, selected, of_module)
     else:
         score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
         scores = score(images, captions, listed_pairs, options)

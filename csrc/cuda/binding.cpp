@@ -5,6 +5,7 @@
 
 #include "cross_attention/operations.h"
 #include "cuda/torch_stream.h"
+#include "maxsim/launches.h"
 #include "ranking_loss/operation.h"
 #include "topk/operation.h"
 
@@ -31,6 +32,9 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
   library.impl("pack_rows_cuda", &pack_rows);
   library.impl("attention_gradients_cuda", &attention_gradients);
   library.impl("finish_gradients_cuda", &finish_gradients);
+  library.impl("maxsim_norms_cuda", TORCH_BOX(&maxsim_norms));
+  library.impl("maxsim_search_cuda", TORCH_BOX(&maxsim_search));
+  library.impl("maxsim_gradients_cuda", TORCH_BOX(&maxsim_gradients));
 }
 
 #ifndef CROSSRET_SIMT

@@ -32,7 +32,7 @@ constexpr int kChunkBytes = 16, kStepBytes = 32;
 // A block of row_warps × column_warps warps, each with row_tiles × 16 rows of queries and column_tiles × 8 of contexts;
 // so many blocks are to fit a multiprocessor.
 template <int row_warps_, int column_warps_, int row_tiles_, int column_tiles_, int stage_bytes_, int stages_,
-          int blocks_>
+          int blocks_ = 1>
 struct TileShape {
   static constexpr int blocks = blocks_;
   static constexpr int row_warps = row_warps_, column_warps = column_warps_;

@@ -42,12 +42,15 @@ directions = pytest.mark.parametrize("direction", DIRECTIONS)
 few = examples(8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
-def check(function: Callable[..., Tensor], batch: Features, name: str, **options: Any) -> None:
+backends = pytest.mark.parametrize("served", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
+
+
+def check(function: Callable[..., Tensor], batch: Features, name: str, served: str = BACKEND, **options: Any) -> None:
     with precision(name) as dtype:
         expected = Expectation.of(
             function, batch, dtype, device=DEVICE, eager=dtype, unit=PRECISIONS[name][1], **options
         )
-        expected.check(BACKEND)
+        expected.check(served)
 
 
 @precisions
@@ -62,15 +65,16 @@ def test_scan(name: str, direction: str, batch: Features, options: dict[str, Any
     check(scan_scores, batch, name, **options)
 
 
+@backends
 @precisions
 @directions
 @few
 @given(batch=features(IN_HALF_RANGE), options=maxsim_options())
-def test_maxsim(name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+def test_maxsim(served: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
     options |= {"direction": direction}
     # Of nearly equal maxima another one may win, and get the gradient.
     assume(batch.kind not in ("duplicates", "opposites", "correlated"))
-    check(maxsim_scores, batch, name, **options)
+    check(maxsim_scores, batch, name, served, **options)
 
 
 def test_a_gpu_is_served_by_triton() -> None:
@@ -143,17 +147,18 @@ def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tenso
     torch.testing.assert_close(chosen, whole[where], rtol=1e-5, atol=1e-5)
 
 
+@backends
 @directions
-def test_argmax(direction: str) -> None:
+def test_argmax(served: str, direction: str) -> None:
     """Small whole numbers are exact in every precision and often equal: the first of them is the argmax."""
     generator = torch.Generator().manual_seed(0)
     regions = torch.randint(-1, 2, (30, 300, 16), generator=generator).to(DEVICE, torch.bfloat16)
     words = torch.randint(-1, 2, (20, 40, 16), generator=generator).to(DEVICE, torch.bfloat16)
     similarities = torch.einsum("ird,cwd->icrw", regions.double(), words.double()).cpu().numpy()
     expected = torch.from_numpy(similarities.argmax(-2 if direction == "t2i" else -1))
-    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=BACKEND)
+    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=served)
     assert torch.equal(argmax.cpu(), expected)
-    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=BACKEND))
+    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=served))
 
 
 @pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
@@ -168,7 +173,7 @@ def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, i
             torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("served", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
+@backends
 @pytest.mark.parametrize("negatives", ["hardest", "sum", "softmax"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])

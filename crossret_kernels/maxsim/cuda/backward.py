@@ -1,0 +1,59 @@
+"""Sum-Max's gradients in CUDA C++ (csrc/maxsim/gradients.cuh): what is launched, and over which sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.maxsim import gradients as host
+from crossret_kernels.maxsim.cuda import launches
+from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_sizes
+from crossret_kernels.maxsim.cuda.forward import find
+from crossret_kernels.maxsim.gradients import Part
+
+COLUMNS = 128  # of features, of a block
+UNIT = 32  # queries of contexts' gradients, or items of queries' ones, that are looked at together
+LEAST_UNITS = 8  # of a run
+BLOCKS = 8  # wanted of each of the device's processors
+RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
+
+
+def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::maxsim_scores_cuda_backward`."""
+    grad_scores, *others = arguments
+    call = CudaCall.of(tuple(others), *others[9:13])
+    return host.gradients(call, grad_scores, (others[13], others[14]), find, add)
+
+
+def add(part: Part, of_contexts: bool, out: Tensor) -> None:
+    """Gradients of one side, to all that is in this part."""
+    call, plan = part.call, part.plan
+    own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
+    side, other = part.sides if of_contexts else part.sides[::-1]
+    first, last = 0, int(own.borders[-1])
+    n_units = -(-(others.count if of_contexts else part.count) // UNIT)
+    if part.pairs is not None:
+        n_units = part.pairs.size(0) // len(own.firsts) * (-(-others.longest // UNIT) if of_contexts else 1)
+    elif of_contexts:
+        first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
+    if first == last:
+        return
+    n_columns = -(-plan.dim // COLUMNS)
+    most_runs = RUNS_BYTES // (4 * (plan.dim + 1) * own.n_rows)
+    wanted = BLOCKS * processors(call.device) // ((last - first) * n_columns)
+    n_runs = max(1, min(wanted, n_units // LEAST_UNITS, most_runs))
+    listed = part.listed(call.context_column if of_contexts else 1 - call.context_column)
+    later = part.later and (part.pairs is not None or not of_contexts)
+    strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides
+    scales = (side.scales, other.scales) if call.normalize else (None, None)
+    sizes = [
+        *side_sizes(own), *side_sizes(others), of_contexts, call.pooling == "avg", later, first, last - first,
+        own.block, *strides, part.pitch, part.first, part.count, plan.queries.longest, n_runs, call.context_column,
+    ]  # fmt: skip
+    launches.gradients(
+        side.features, other.features, *scales, side.lengths, other.firsts, other.lengths, own.blocks, part.grads,
+        part.found.indices, part.found.maxima, list(plan.valid), [] if part.pairs is None else list(listed), out,
+        torch.tensor(sizes),
+    )  # fmt: skip

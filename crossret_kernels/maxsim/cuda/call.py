@@ -1,0 +1,100 @@
+"""One call of Sum-Max in CUDA C++: the tiles that its kernels search by, and the norms of rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Tiling
+from crossret_kernels.maxsim.cuda import launches
+from crossret_kernels.maxsim.tables import Layout, fill_of, tiles_of
+
+# As csrc/maxsim/cuda.cu has them: queries, columns, and bytes of rows that come at a time, so often ahead.
+TILE_ROWS, TILE_COLUMNS = {False: 128, True: 256}, {False: 64, True: 128}  # by whether tiles are wide
+WARP_ROWS = {False: 32, True: 64}
+KEPT_COLUMNS = 32
+STAGE_BYTES, STAGES = 64, 4
+WIDE_BYTES = 2**17  # of shared memory, more than wide tiles take
+WIDE_CELLS = 2**24  # of the product of a call, for which there are enough wide tiles
+WELL_FILLED = 0.95
+
+
+class Kind(NamedTuple):
+    """How kernels search.
+
+    Attributes:
+        places: whether they are searched for.
+        wide: whether by the larger tiles.
+        tf32: whether float32 features are multiplied so.
+        resident_rows: queries of a tile that stay on the chip; 0 where they come with every step.
+    """
+
+    places: bool
+    wide: bool
+    tf32: bool
+    resident_rows: int
+
+
+class CudaCall(Call):
+    __slots__ = ()
+
+    @property
+    def keeps_maxima(self) -> bool:
+        return self.normalize or self.pooling == "max"
+
+    def tiling(
+        self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
+    ) -> Tiling:
+        values, listed = self.contexts.features, self.pairs is not None
+        wide = values.element_size() == 2 and not (index or listed) and _suits_wide_tiles(queries, contexts, values)
+        size = TILE_ROWS[wide]
+        tiles = (
+            () if listed else tiles_of(Layout(queries.layout.firsts, np.minimum(queries.layout.lengths, size)), size)
+        )
+        resident = 0
+        if listed or queries.host.longest <= size:
+            # Those of one tile, or of the largest of several: all warps' rows that have any.
+            rows = int(queries.layout.lengths.sum()) if tiles and len(tiles[0]) == 1 else size
+            rows = -(-rows // WARP_ROWS[wide]) * WARP_ROWS[wide]
+            n_stages = -(-values.size(-1) * values.element_size() // STAGE_BYTES)
+            resident = rows if n_stages * rows <= STAGES * size else 0
+        kind = Kind(index, wide, precision == "tf32" and values.dtype == torch.float32, resident)
+        depth = TILE_COLUMNS[wide] // KEPT_COLUMNS
+        return Tiling(kind, KEPT_COLUMNS, depth, tiles, len(tiles[0]) if tiles else 1, 1)
+
+    def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
+        scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
+        launches.norms(values, scales, torch.tensor(side_sizes(rows)))
+        return scales
+
+
+def side_sizes(rows: Rows) -> list[int]:
+    """What kernels know of a side's rows."""
+    return [*rows.strides, rows.n_rows, rows.firsts.size(0)]
+
+
+def _suits_wide_tiles(queries: Shape, contexts: Shape, values: Tensor) -> bool:
+    if int(queries.layout.lengths.sum()) * int(contexts.layout.lengths.sum()) < WIDE_CELLS:
+        return False
+    if _shared_bytes(values.device) < WIDE_BYTES:
+        return False
+    usual, wide = (fill_of(np.minimum(queries.layout.lengths, size), size) for size in TILE_ROWS.values())
+    return usual < WELL_FILLED or wide >= WELL_FILLED * usual
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    """That a block may have."""
+    if device.type != "cuda":
+        return WIDE_BYTES
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+
+
+@cache
+def processors(device: torch.device) -> int:
+    """Of the device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

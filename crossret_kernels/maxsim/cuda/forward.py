@@ -1,0 +1,125 @@
+"""Sum-Max's search for the best contexts in CUDA C++ (csrc/maxsim/search.cuh): what is launched, over which sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.arithmetic import POOLINGS
+from crossret_kernels.maxsim import searches
+from crossret_kernels.maxsim.calls import WORKSPACE_BYTES, Call, Plan, Side
+from crossret_kernels.maxsim.cuda import launches
+from crossret_kernels.maxsim.cuda.call import (
+    STAGE_BYTES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    CudaCall,
+    processors,
+    side_sizes,
+)
+from crossret_kernels.maxsim.searches import Found
+
+BLOCKS = 16  # wanted of each of the device's processors
+LEAST_STAGES = 16  # of a block
+SHARED_BY = 4  # listed pairs of an item of contexts on average, from which on they share tiles
+SLOT_BYTES = 16  # that listed pairs take for each query, at most
+
+
+def scores(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_scores_cuda`."""
+    return searches.scores(CudaCall.of(arguments, *arguments[9:13]), find)
+
+
+def indices(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_argmax_cuda`."""
+    empty_score, direction, normalize, width = arguments[9:13]
+    return searches.indices(CudaCall.of(arguments, empty_score, direction, "none", normalize), width, find)
+
+
+def find(
+    call: Call, plan: Plan, sides: tuple[Side, Side], found: Found, score_strides: tuple[int, int],
+    index_stride: int = 0, first: int = 0, pairs: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
+    place = (score_strides, index_stride, first)
+    sizes = plan.launches.get(place)
+    if sizes is None:
+        sizes = plan.launches[place] = sizes_of(call, plan, score_strides, index_stride, first)
+    contexts, queries = sides
+    scales = (queries.scales, contexts.scales) if call.normalize else (None, None)
+    tables = (queries.firsts, queries.lengths, plan.groups)
+    if call.pairs is None:
+        assert plan.tiles is not None
+        launches.search(
+            queries.features, contexts.features, *scales, *tables, *plan.tiles, *_stored(call, plan, found), [], sizes
+        )
+        return
+    pairs = call.pairs if pairs is None else pairs
+    most = max(1, WORKSPACE_BYTES // (SLOT_BYTES * plan.queries.longest))
+    for start in range(0, pairs.size(0), most):
+        part, own = pairs, found
+        if pairs.size(0) > most:
+            part = pairs[start : start + most]
+            own = found._replace(
+                scores=found.scores[start : start + most],
+                indices=found.indices[start : start + most],
+                maxima=found.maxima[start : start + most],
+            )
+        launches.search(
+            queries.features, contexts.features, *scales, *tables, None, None, None, *_stored(call, plan, own),
+            _ordered(call, plan, part), sizes,
+        )  # fmt: skip
+
+
+def _stored(call: Call, plan: Plan, found: Found) -> tuple[Tensor | None, ...]:
+    """(Where queries' items start, scores, maxima, indices): what is wanted of them."""
+    if not plan.kind.places:
+        return None, found.scores, None, None
+    gradients = found.indices.dtype is torch.int32
+    return (
+        found.firsts if gradients else None,
+        None,
+        found.maxima if gradients and call.keeps_maxima else None,
+        found.indices,
+    )
+
+
+def _ordered(call: Call, plan: Plan, pairs: Tensor) -> list[Tensor]:
+    """The pairs; where enough of them share items of contexts with their order by these, see `PairsCall` in csrc."""
+    n_contexts = call.contexts.n_items
+    if pairs.size(0) < SHARED_BY * n_contexts:
+        return [pairs]
+    items, order = pairs[:, call.context_column].sort(stable=True)
+    ends = plan.queries.lengths[pairs[:, 1 - call.context_column][order]].cumsum(0)
+    lasts = torch.searchsorted(items, torch.arange(n_contexts, device=items.device), right=True) - 1
+    rows = torch.where(lasts < 0, 0, ends[lasts])
+    size = TILE_ROWS[plan.kind.wide]
+    tiles = torch.cat([rows[:1], rows.diff()]).add_(size - 1).div_(size, rounding_mode="floor").cumsum(0)
+    return [pairs, order, ends, rows, tiles]
+
+
+def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_stride: int, first: int) -> Tensor:
+    """As `maxsim_search` in csrc takes them."""
+    kind, listed = plan.kind, call.pairs is not None
+    count = min(plan.window, call.contexts.n_items - first)
+    n_groups = -(-count >> plan.bits)
+    stages = -(-plan.dim * call.contexts.features.element_size() // STAGE_BYTES)
+    of_group = -(-(plan.contexts.longest << plan.bits) // TILE_COLUMNS[kind.wide]) * stages
+    n_runs, run_groups = runs(n_groups, plan.n_tiles, of_group, processors(call.device))
+    longest = plan.queries.longest
+    return torch.tensor([
+        *side_sizes(plan.queries), *side_sizes(plan.contexts), kind.wide, kind.places, kind.tf32,
+        POOLINGS.index("sum" if call.pooling == "none" else call.pooling), kind.resident_rows, plan.bits, first, count,
+        first // plan.window * plan.groups.size(1), n_groups, run_groups, plan.n_tiles, n_runs, *score_strides,
+        index_stride, 0 if listed else score_strides[1], -(-longest // TILE_ROWS[kind.wide]),
+        index_stride if listed and kind.places else longest, call.context_column,
+    ])  # fmt: skip
+
+
+def runs(n_groups: int, n_tiles: int, group_stages: int, n_processors: int) -> tuple[int, int]:
+    """(How many runs, the groups of each) to share groups of contexts out into, for each of the tiles."""
+    wanted = max(1, min(n_groups, -(-BLOCKS * n_processors // n_tiles)))
+    run_groups = max(-(-n_groups // wanted), min(n_groups, -(-LEAST_STAGES // group_stages)))
+    return -(-n_groups // run_groups), run_groups

@@ -1,0 +1,218 @@
+#include <array>
+#include <limits>
+
+#include "cuda/torch_stream.h"
+#include "maxsim/gpu.h"
+#include "maxsim/launches.h"
+#include "tensor.h"
+
+namespace crossret {
+
+namespace {
+
+using gpu::maxsim::SideCall;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Taken in the order in which Python names them.
+class Sizes {
+ public:
+  explicit Sizes(const Tensor& numbers) {
+    STD_TORCH_CHECK(numbers.is_cpu() && numbers.is_contiguous() && numbers.scalar_type() == ScalarType::Long,
+                    "sizes must be int64 on the CPU");
+    next_ = numbers.const_data_ptr<int64_t>();
+    end_ = next_ + numbers.numel();
+  }
+
+  int64_t take() {
+    STD_TORCH_CHECK(next_ != end_, "too few sizes");
+    return *next_++;
+  }
+  void finish() const { STD_TORCH_CHECK(next_ == end_, "too many sizes"); }
+
+ private:
+  const int64_t *next_, *end_;
+};
+
+// A table's numbers: contiguous.
+template <class T>
+const T* table(const Tensor& tensor, ScalarType dtype, int64_t count, const char* name) {
+  STD_TORCH_CHECK(gpu::on_device(tensor), name, " must be on ", gpu::kDevices);
+  STD_TORCH_CHECK(tensor.scalar_type() == dtype && tensor.is_contiguous() && tensor.numel() >= count, name,
+                  " must be a table of ", count, " numbers of its kind");
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+const int* ints(const Tensor& tensor, int64_t count, const char* name) {
+  return table<int>(tensor, ScalarType::Int, count, name);
+}
+const int64_t* longs(const Tensor& tensor, int64_t count, const char* name) {
+  return table<int64_t>(tensor, ScalarType::Long, count, name);
+}
+const float* floats(const Tensor& tensor, int64_t count, const char* name) {
+  return table<float>(tensor, ScalarType::Float, count, name);
+}
+
+// From the first element to behind the last one.
+int64_t extent(const Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) == 0) return 0;
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return last + 1;
+}
+
+SideCall side_of(const Tensor& features, Sizes& sizes) {
+  STD_TORCH_CHECK(gpu::on_device(features), "features must be on ", gpu::kDevices);
+  SideCall side{};
+  side.features = features.const_data_ptr();
+  side.elements = extent(features);
+  side.per_item = sizes.take(), side.item_stride = sizes.take(), side.row_stride = sizes.take();
+  side.n_rows = sizes.take(), side.n_items = sizes.take();
+  side.dim = static_cast<int>(features.size(features.dim() - 1));
+  side.dtype = feature_dtype(features, "features");
+  return side;
+}
+
+const float* scales_of(const OptionalTensor& scales, const SideCall& side) {
+  return scales ? floats(*scales, side.n_rows, "scales") : nullptr;
+}
+
+Tensor scratch(int64_t bytes, const Tensor& like) {
+  return empty<1>({bytes / 4 + 1}, aoti_torch_dtype_float32(), Place::of(like));
+}
+
+}  // namespace
+
+void maxsim_norms(Tensor features, Tensor scales, Tensor numbers) {
+  Sizes sizes(numbers);
+  const SideCall side = side_of(features, sizes);
+  sizes.finish();
+  floats(scales, side.n_rows, "scales");
+  if (side.n_rows == 0) return;
+  const gpu::CurrentStream stream(features);
+  gpu::maxsim::invert_norms(side, stream, static_cast<float*>(scales.mutable_data_ptr()));
+}
+
+void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales, OptionalTensor context_scales,
+                   Tensor query_firsts, Tensor query_lengths, Tensor groups, OptionalTensor rows, OptionalTensor owners,
+                   OptionalTensor items, OptionalTensor starts, OptionalTensor scores, OptionalTensor maxima,
+                   OptionalTensor indices, std::vector<Tensor> listed, Tensor numbers) {
+  Sizes sizes(numbers);
+  gpu::maxsim::SearchCall call{};
+  call.queries = side_of(queries, sizes), call.contexts = side_of(contexts, sizes);
+  STD_TORCH_CHECK(call.queries.dtype == call.contexts.dtype && call.queries.dim == call.contexts.dim,
+                  "both sides must be of one dtype and D");
+  call.queries.scales = scales_of(query_scales, call.queries);
+  call.contexts.scales = scales_of(context_scales, call.contexts);
+  call.queries.firsts = ints(query_firsts, call.queries.n_items, "firsts");
+  call.queries.lengths = ints(query_lengths, call.queries.n_items, "lengths");
+  call.normalize = query_scales.has_value();
+  STD_TORCH_CHECK(call.normalize == context_scales.has_value(), "both sides have scales, or none");
+  call.tiles = sizes.take() != 0 ? gpu::maxsim::Tiles::wide : gpu::maxsim::Tiles::usual;
+  call.index = sizes.take() != 0, call.tf32 = sizes.take() != 0;
+  call.pooling = static_cast<Pooling>(sizes.take());
+  call.resident_rows = sizes.take(), call.bits = sizes.take();
+  call.first_item = sizes.take(), call.count = sizes.take();
+  call.first_group = sizes.take(), call.n_groups = sizes.take(), call.run_groups = sizes.take();
+  call.n_tiles = sizes.take(), call.n_runs = sizes.take();
+  call.score_context = sizes.take(), call.score_query = sizes.take();
+  call.index_context = sizes.take(), call.query_stride = sizes.take();
+  call.tiles_of_pair = sizes.take(), call.pitch = sizes.take();
+  call.listed.context_column = static_cast<int>(sizes.take());
+  sizes.finish();
+  call.n_groups_in_all = groups.numel() / 3 >> call.bits;
+  call.groups = ints(groups, 3, "groups");
+  const int64_t slots = call.n_tiles * gpu::maxsim::kTileRows[static_cast<int>(call.tiles)];
+  if (listed.empty()) {
+    STD_TORCH_CHECK(rows && owners && items, "tiles of queries are missing");
+    call.rows = ints(*rows, slots, "rows"), call.owners = ints(*owners, slots, "owners");
+    call.items = ints(*items, slots, "items");
+    STD_TORCH_CHECK(call.first_group + call.n_groups <= call.n_groups_in_all, "groups are missing");
+  } else {
+    call.listed.count = listed[0].size(0), call.listed.n_contexts = call.contexts.n_items;
+    call.listed.pairs = longs(listed[0], 2 * call.listed.count, "pairs");
+    STD_TORCH_CHECK(call.n_groups_in_all == call.contexts.n_items, "a group for each item is missing");
+    STD_TORCH_CHECK(call.listed.count <= std::numeric_limits<int>::max(), "too many pairs");
+    if (listed.size() > 1) {
+      STD_TORCH_CHECK(listed.size() == 5, "of ordered pairs there are five tables");
+      call.listed.order = longs(listed[1], call.listed.count, "order");
+      call.listed.row_ends = longs(listed[2], call.listed.count, "ends of rows");
+      call.listed.item_rows = longs(listed[3], call.contexts.n_items, "rows of items");
+      call.listed.item_tiles = longs(listed[4], call.contexts.n_items, "tiles of items");
+    }
+  }
+  if (starts) call.starts = ints(*starts, call.queries.n_items, "starts");
+  if (scores) {
+    call.n_scores = extent(*scores);
+    call.scores = static_cast<float*>(scores->mutable_data_ptr());
+  }
+  if (maxima) {
+    call.n_found = extent(*maxima);
+    call.maxima = static_cast<float*>(maxima->mutable_data_ptr());
+  }
+  if (indices) {
+    call.n_found = extent(*indices);
+    const bool wide = indices->scalar_type() == ScalarType::Long;
+    STD_TORCH_CHECK(wide || indices->scalar_type() == ScalarType::Int, "indices must be int32 or int64");
+    if (wide) call.wide_indices = static_cast<int64_t*>(indices->mutable_data_ptr());
+    if (!wide) call.indices = static_cast<int*>(indices->mutable_data_ptr());
+  }
+  const gpu::CurrentStream stream(queries);
+  const int64_t bytes = gpu::maxsim::search_scratch(call);
+  if (bytes == 0) return gpu::maxsim::search_best_contexts(call, stream, nullptr);
+  const Tensor own = scratch(bytes, queries);
+  gpu::maxsim::search_best_contexts(call, stream, own.mutable_data_ptr());
+}
+
+void maxsim_gradients(Tensor own, Tensor others, OptionalTensor own_scales, OptionalTensor other_scales,
+                      Tensor own_lengths, Tensor other_firsts, Tensor other_lengths, Tensor blocks, Tensor grads,
+                      Tensor indices, Tensor maxima, std::vector<Tensor> valid, std::vector<Tensor> listed, Tensor out,
+                      Tensor numbers) {
+  Sizes sizes(numbers);
+  gpu::maxsim::GradientCall call{};
+  call.own = side_of(own, sizes), call.others = side_of(others, sizes);
+  call.own.scales = scales_of(own_scales, call.own), call.others.scales = scales_of(other_scales, call.others);
+  call.own.lengths = ints(own_lengths, call.own.n_items, "lengths");
+  call.others.firsts = ints(other_firsts, call.others.n_items, "firsts");
+  call.others.lengths = ints(other_lengths, call.others.n_items, "lengths");
+  call.normalize = own_scales.has_value();
+  call.of_contexts = sizes.take() != 0, call.average = sizes.take() != 0, call.add = sizes.take() != 0;
+  call.first_block = sizes.take(), call.n_blocks = sizes.take(), call.block_rows = sizes.take();
+  call.grad_context = sizes.take(), call.grad_query = sizes.take(), call.index_context = sizes.take();
+  call.first_item = sizes.take(), call.n_items = sizes.take();
+  call.longest = sizes.take(), call.n_runs = sizes.take();
+  call.listed.context_column = static_cast<int>(sizes.take());
+  sizes.finish();
+  STD_TORCH_CHECK(call.block_rows <= gpu::maxsim::kMostBlockRows, "a block has too many rows");
+  call.n_blocks_in_all = blocks.numel() / 4;
+  call.blocks = ints(blocks, 4 * (call.first_block + call.n_blocks), "blocks");
+  STD_TORCH_CHECK(grads.scalar_type() == ScalarType::Float, "gradients of scores must be float32");
+  call.grads = static_cast<const float*>(grads.const_data_ptr());
+  call.n_grads = extent(grads);
+  call.n_found = extent(indices);
+  call.indices = ints(indices, 0, "indices");
+  if (call.normalize) call.maxima = floats(maxima, call.n_found, "maxima");
+  STD_TORCH_CHECK(valid.size() == 3, "queries without padding have three tables");
+  call.n_queries = valid[0].numel(), call.n_query_items = valid[2].numel();
+  call.valid_rows = ints(valid[0], 0, "rows of queries"), call.valid_items = ints(valid[1], 0, "items of queries");
+  call.valid_starts = ints(valid[2], 0, "starts of queries");
+  if (!listed.empty()) {
+    STD_TORCH_CHECK(listed.size() == 3, "listed pairs have their order and its begins");
+    call.listed.count = listed[0].size(0);
+    call.listed.pairs = longs(listed[0], 2 * call.listed.count, "pairs");
+    call.listed.order = longs(listed[1], call.listed.count, "order");
+    call.begins = longs(listed[2], call.own.n_items + 1, "begins");
+  }
+  STD_TORCH_CHECK(
+      out.is_contiguous() && out.scalar_type() == own.scalar_type() && out.numel() == call.own.n_rows * call.own.dim,
+      "gradients are laid out as rows are counted");
+  call.out = out.mutable_data_ptr();
+  const gpu::CurrentStream stream(own);
+  const int64_t count = gpu::maxsim::gradient_scratch(call);
+  if (count == 0) return gpu::maxsim::add_gradients(call, stream, nullptr);
+  const Tensor runs = scratch(4 * count, own);
+  gpu::maxsim::add_gradients(call, stream, static_cast<float*>(runs.mutable_data_ptr()));
+}
+
+}  // namespace crossret

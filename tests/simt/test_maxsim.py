@@ -1,0 +1,218 @@
+"""Sum-Max's CUDA kernels on the CPU, by `maxsim_scores`, against the float64 oracle: forward, argmax and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossret_kernels import kept_plans, maxsim_scores
+from crossret_kernels.maxsim import calls, tables
+from crossret_kernels.maxsim.cuda import backward, call, forward
+from tests.kernels.maxsim_checks import (
+    check_argmax_of,
+    check_features_too_short_to_be_inverted,
+    check_first_of_equal_maxima,
+    check_gradients_of_cosines,
+    check_gradients_of_equal_maxima,
+    check_gradients_of_finite_items,
+    check_long_items,
+    check_masks_and_items_without_rows,
+    check_padding_is_never_read,
+    check_what_is_not_finite,
+    directions,
+    ignore_no_numbers,
+    listed_or_all,
+    poolings_and_norms,
+    randn,
+)
+from tests.kernels.strategies import Features, examples, features, maxsim_options
+from tests.kernels.test_maxsim_scores import UNTIED
+from tests.kernels.tolerance import Expectation
+from tests.simt.launches import SCHEDULES, Device, Schedule
+
+pytestmark = pytest.mark.usefixtures("simulated", "cut")
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+schedules = st.sampled_from(SCHEDULES)
+
+
+@pytest.fixture(params=["as it comes", "in many parts"], scope="module")
+def cut(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In many parts, so that a few items take several of everything: and by the largest tiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in many parts":
+            for module, name, value in (
+                (kept_plans, "_kept", kept_plans._Kept()),  # none of other parts
+                (call, "WIDE_CELLS", 0),
+                (call, "WELL_FILLED", 0.0),
+                (forward, "BLOCKS", 3),
+                (forward, "LEAST_STAGES", 1),
+                (forward, "SHARED_BY", 0),
+                (forward, "WORKSPACE_BYTES", 1500),
+                (calls, "WORKSPACE_BYTES", 700),
+                (calls, "PAIRS_AT_ONCE", 3),
+                (tables, "BLOCK_ROWS", (16,)),
+                (tables, "PROCESSORS", 1),
+                (backward, "LEAST_UNITS", 1),
+                (backward, "BLOCKS", 40),
+            ):
+                patch.setattr(module, name, value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def defaults(device: Device) -> None:
+    device.choose()
+
+
+@pytest.mark.parametrize("tf32", [False, True], ids=["ieee", "tf32"])
+@examples(20)  # four times
+@given(batch=features(UNTIED), options=maxsim_options(), schedule=schedules)
+def test_float32(device: Device, tf32: bool, batch: Features, options: dict[str, Any], schedule: Schedule) -> None:
+    device.choose(schedule)
+    if tf32:  # of what TF32 holds, products are exact
+        batch = batch.to(torch.bfloat16).to(torch.float64)
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        Expectation.of(maxsim_scores, batch, torch.float32, **options).check("cuda")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@examples(20)
+@given(batch=features(("none", "small")), options=maxsim_options(), schedule=schedules)
+def test_half_precision_features(
+    device: Device, dtype: torch.dtype, batch: Features, options: dict[str, Any], schedule: Schedule
+) -> None:
+    device.choose(schedule)
+    Expectation.of(maxsim_scores, batch, dtype, **options).check("cuda")
+
+
+@pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
+def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
+    check_long_items("cuda", call.TILE_ROWS[True] + 9, direction, dtype)
+
+
+@listed_or_all
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_ring_comes_round(listed: bool, dtype: torch.dtype) -> None:
+    """More bytes of rows than all stages hold, and more tiles of queries than one."""
+    dim = (call.STAGES + 3) * call.STAGE_BYTES // dtype.itemsize - 5
+    batch = Features(
+        randn(3, 70, dim, seed=1).double(), randn(20, 30, dim, seed=2).double(), torch.tensor([70, 3, 66]),
+        torch.arange(11, 31), torch.tensor([[2, 3], [0, 19], [1, 0], [0, 7], [2, 19]]) if listed else None,
+    )  # fmt: skip
+    for normalize in (False, True):
+        Expectation.of(maxsim_scores, batch, dtype, normalize=normalize).check("cuda")
+
+
+@directions
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n_contexts", [17, 45])
+def test_many_short_items_of_contexts_pass_side_by_side(dtype: torch.dtype, direction: str, n_contexts: int) -> None:
+    contexts, queries = (randn(n, rows, 16, seed=n).to(dtype) for n, rows in ((n_contexts, 6), (9, 40)))
+    lengths = torch.arange(n_contexts) % 6 + 1, torch.tensor([40, 1, 7, 33, 5, 40, 12, 2, 3])
+    sides = (contexts, queries, *lengths) if direction == "t2i" else (queries, contexts, *lengths[::-1])
+    batch = Features(*sides, None)
+    for normalize in (False, True):
+        options: dict[str, Any] = {"direction": direction, "normalize": normalize, "pooling": "sum"}
+        scores = maxsim_scores(*batch.arguments(), backend="cuda", **options)
+        expected = maxsim_scores(*batch.to(torch.float64).arguments(), backend="reference", **options)
+        torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-4)
+        check_argmax_of("cuda", dtype, batch, options)
+
+
+@listed_or_all
+@pytest.mark.parametrize(
+    ("dtype", "normalize", "pooling"),
+    [(torch.bfloat16, False, "sum"), (torch.float16, True, "max"), (torch.float32, False, "avg")],
+    ids=str,
+)
+def test_schedules_do_not_show(device: Device, listed: bool, dtype: torch.dtype, normalize: bool, pooling: str) -> None:
+    regions, words = randn(5, 37, 150, seed=3).to(dtype), randn(9, 21, 150, seed=4).to(dtype)
+    lengths = torch.tensor([37, 1, 12, 30, 8]), torch.tensor([5, 21, 1, 9, 9, 14, 20, 2, 3])
+    pairs = torch.randint(0, 5, (40, 2), generator=torch.Generator().manual_seed(1)) if listed else None
+    options: dict[str, Any] = {"normalize": normalize, "pooling": pooling, "pairs": pairs, "return_argmax": True}
+    made: list[tuple[Tensor, ...]] = []
+    for schedule in SCHEDULES:
+        device.choose(schedule)
+        sides = [side.clone().requires_grad_() for side in (regions, words)]
+        scores, argmax = maxsim_scores(*sides, *lengths, backend="cuda", **options)
+        weights = randn(*scores.shape, seed=5)
+        made.append((scores.detach(), argmax, *torch.autograd.grad((scores * weights).sum(), sides)))
+    for results in made[1:]:
+        assert all(torch.equal(result, first) for result, first in zip(results, made[0], strict=True))
+
+
+@listed_or_all
+def test_gradients_of_cosines(listed: bool) -> None:
+    check_gradients_of_cosines("cuda", listed)
+
+
+@directions
+def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
+    check_features_too_short_to_be_inverted("cuda", direction)
+
+
+# --- argmax
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@examples(20)
+@given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options(), schedule=schedules)
+def test_argmax(
+    device: Device, dtype: torch.dtype, batch: Features, options: dict[str, Any], schedule: Schedule
+) -> None:
+    device.choose(schedule)
+    check_argmax_of("cuda", dtype, batch, options)
+
+
+@directions
+def test_of_equal_maxima_the_first_is_the_argmax(direction: str) -> None:
+    check_first_of_equal_maxima("cuda", direction)
+
+
+@examples(20)
+@given(seed=st.integers(0, 2**32), options=maxsim_options(), listed=st.booleans())
+def test_of_equal_maxima_the_first_gets_the_gradient(seed: int, options: dict[str, Any], listed: bool) -> None:
+    check_gradients_of_equal_maxima("cuda", seed, options, listed)
+
+
+# --- what is not finite
+
+
+@ignore_no_numbers
+@poolings_and_norms
+def test_what_is_not_finite_stays_in_its_item(direction: str, pooling: str, normalize: bool, listed: bool) -> None:
+    check_what_is_not_finite("cuda", direction, pooling, normalize, listed)
+
+
+@directions
+@ignore_no_numbers
+def test_gradients_of_finite_items_stay_finite(direction: str) -> None:
+    check_gradients_of_finite_items("cuda", direction)
+
+
+@ignore_no_numbers
+@examples(10)
+@given(batch=features(("none",)), options=maxsim_options())
+def test_padding_is_never_read(batch: Features, options: dict[str, Any]) -> None:
+    check_padding_is_never_read("cuda", batch, options)
+
+
+# --- masks
+
+
+@directions
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+@listed_or_all
+@pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
+def test_masks_and_items_without_rows(direction: str, pooling: str, listed: bool, layout: str) -> None:
+    check_masks_and_items_without_rows("cuda", direction, pooling, listed, layout)
