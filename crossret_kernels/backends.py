@@ -67,8 +67,6 @@ TRITON_MISSING = None if importlib.util.find_spec("triton") else "Triton is not 
 CUDA_ARCHITECTURES: str = "" if CUDA_MISSING else torch.ops.crossret.cuda_architectures()
 # The CUDA kernels run on the CPU, slowly: tests set it, with a library of their own.
 SIMULATED = False
-# `refusals` for `select_backend` of a call whose kernels are not in CUDA yet.
-NOT_IN_CUDA: Mapping[str, Refusal] = {"cuda": lambda: "these kernels are not written in CUDA in this version"}
 
 
 def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -> str | None:

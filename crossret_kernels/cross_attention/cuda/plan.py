@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.gpu_sides import Geometry, HostSide
 from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.triton_sides import Geometry, HostSide
 
 TILE_QUERIES, TILE_CONTEXTS = 128, 144  # rows of the largest tile (csrc/cross_attention/cuda.cu)
 GRADIENT_QUERIES = 64  # of one with gradients
