@@ -26,6 +26,9 @@ using Tall = TileShape<4, 2, 2, 9, kProductBytes, 4, 2>;
 using TallIeee = TileShape<4, 2, 2, 5, kProductBytes, 3, 1>;
 using Flat = TileShape<2, 4, 1, 4, kProductBytes, 4, 2>;
 using Flattest = TileShape<1, 8, 1, 2, kProductBytes, 4, 1>;
+// Of float32 it would spill.
+template <class Arithmetic>
+using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>::Element, float>, Flattest, Flat>;
 // The same of gradients, which keep three tiles.
 using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
 
@@ -178,7 +181,7 @@ void score_attention(const AttentionCall& call, const PairList& listed, float* o
   by_arithmetic(call, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     using Largest = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
-    by_shape<Largest, Flat, Flattest>(call, false, stream, [&](auto shape) {
+    by_shape<Largest, Flatter<Arithmetic>, Flattest>(call, false, stream, [&](auto shape) {
       using Shape = decltype(shape);
       problem.memory = memory_of<Shape>(call, false);
       launch("attend", attend<Shape, Arithmetic>, {blocks, 1, Shape::threads, problem.memory.total}, stream, problem,
@@ -208,7 +211,7 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
       out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * made.numbers);
       out.gram_numbers = input<int>(stream, "numbers of Gram matrices", made.gram_numbers, call.contexts.n_items);
       out.numbers = made.numbers, out.n_query_rows = call.queries.n_rows, out.shares = made.shares;
-      by_shape<Half, Flat, Flattest>(call, true, stream, [&](auto shape) {
+      by_shape<Half, Flatter<Arithmetic>, Flattest>(call, true, stream, [&](auto shape) {
         using Shape = decltype(shape);
         problem.memory = memory_of<Shape>(call, true);
         launch("differentiate", differentiate<Shape, Arithmetic, T>,

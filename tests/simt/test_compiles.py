@@ -36,6 +36,12 @@ BOUNDS = {
     "context_gradients": (96, 6144),
     "sum_of_runs": (80, 0),
     "inverse_norms": (40, 0),
+    "pack_rows": (64, 0),
+    "gram_matrices": (128, 0),
+    "attend": (255, 0),
+    "differentiate": (255, 0),
+    "add_gram_products": (64, 0),
+    "store_gradients": (64, 0),
     "words": (40, 1024),
     "narrowed": (40, 0),
     "widened_bits": (40, 0),
@@ -45,8 +51,9 @@ BOUNDS = {
     "calculated": (40, 0),
     "voted": (40, 0),
 }
-# Bytes of registers that are spilled and of local memory, of every other kernel none: places found by IEEE products.
-SPILLS = {"best_contexts": 24}
+# Bytes of registers that are spilled and of local memory, of every other kernel none: places found by IEEE products;
+# what attention knows of its job beside 72 sums of products, which sm_100 holds.
+SPILLS = {"best_contexts": 24, "attend": 512, "differentiate": 128, "add_gram_products": 8}
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
