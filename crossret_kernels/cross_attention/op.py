@@ -159,15 +159,15 @@ def scan_scores(
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
-    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so does "triton" always.
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do "triton" and "cuda" always.
     float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
     ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
     2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
     reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
 
-    A NaN feature makes its own item's scores NaN and no others; to "triton" a row longer than 3.1e7 is no number
-    either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a
+    A NaN feature makes its own item's scores NaN and no others; to "triton" and "cuda" a row longer than 3.1e7 is no
+    number either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
     options = checked(
