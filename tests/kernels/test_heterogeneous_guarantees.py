@@ -351,7 +351,7 @@ OPTIONS_AND_MESSAGES: tuple[tuple[dict[str, Any], type[Exception], str], ...] = 
     ({"region_lengths": [5, 0, 1]}, ValueError, "region_lengths[1] is 0: every image needs at least one row"),
     ({"backend": "numpy"}, ValueError, "backend must be one of cpu, triton, cuda, torch, reference, not 'numpy'"),
     ({"backend": "cpu"}, UnsupportedByBackend, "backend 'cpu' cannot serve this call: heterogeneous attention is made"),
-    ({"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call: these kernels are not built"),
+    ({"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call: heterogeneous attention"),
     ({"backend": "triton"}, UnsupportedByBackend, "backend 'triton' cannot serve this call: "),
 )
 
