@@ -105,3 +105,16 @@ class Calls:
             torch.autograd.grad(scores.sum(), sides), torch.autograd.grad(expected.sum(), sides), strict=True
         ):
             assert torch.equal(ours, true)
+
+    def test_under_autocast(self, kernels: Kernels) -> None:
+        """Features are cast; their gradients are not."""
+        batch = batch_of(3, 4, dim=8).to(torch.float32)
+        results = []
+        for cast, enabled in ((torch.float32, True), (torch.float16, False)):
+            sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
+            with torch.autocast("cpu", torch.float16, enabled=enabled):
+                scores = kernels.score(*(side.to(cast) for side in sides), *batch.lengths)
+            results.append((scores, *torch.autograd.grad(scores.square().sum(), sides)))
+        for ours, expected in zip(*results, strict=True):
+            assert ours.dtype is torch.float32
+            assert torch.equal(ours, expected)
