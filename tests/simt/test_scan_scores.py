@@ -21,8 +21,8 @@ from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
 from tests.kernels.scan_checks.kernels import DIRECTIONS, Kernels, batch_of
 from tests.kernels.scan_checks.not_finite import NotFinite
-from tests.kernels.strategies import FEW_ITEMS, IN_HALF_RANGE, Features, examples, features, scan_options
-from tests.kernels.tolerance import score_weights, well_posed
+from tests.kernels.strategies import FEW_ITEMS, IN_HALF_RANGE, NORM_MODES, Features, examples, features, scan_options
+from tests.kernels.tolerance import evaluate, score_weights, well_posed
 from tests.simt.launches import SCHEDULES, Device
 
 USUAL = {"CELLS": plan.CELLS, "ROW_BYTES": plan.ROW_BYTES, "GRAM_BYTES": plan.GRAM_BYTES}
@@ -32,8 +32,19 @@ PRECISIONS = {
     "bfloat16": (torch.bfloat16, False),
     "float16": (torch.float16, False),
 }
-GRAM_UNIT = 2.0**-16  # of two bfloat16s, as which Gram matrices and weights are multiplied but beside IEEE float32
+# What scores and gradients lose at most of the largest, in usual batches. Gradients of similarities are bfloat16
+# where features are.
+DIGITS = {
+    "ieee": (2e-6, 4e-6, 4e-6),
+    "tf32": (1e-5, 2e-5, 2e-5),
+    "bfloat16": (1e-5, 2.0**-7, 2.0**-7),
+    "float16": (2e-6, 2.0**-10, 2.0**-10),
+}
+GRAM_UNIT = 2.0**-16  # of two bfloat16s, as which Gram matrices and weights are multiplied beside TF32 and bfloat16
 precisions = pytest.mark.parametrize("precision", PRECISIONS)
+
+# Every norm, with a pooling and a direction.
+NORMS = [(norm, ("lse", "avg", "max", "sum")[i % 4], ("t2i", "i2t")[i // 4]) for i, norm in enumerate(NORM_MODES)]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +64,7 @@ def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> 
     dtype, allowed = PRECISIONS[precision]
     if allowed:
         batch = batch.to(torch.bfloat16).to(torch.float64)
-    unit = {} if precision == "ieee" else {"unit": GRAM_UNIT}
+    unit = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
     with tfloat32(allowed):
         kernels.check(batch, dtype, **unit, **options)
 
@@ -150,7 +161,21 @@ def pooling_of(norm: str) -> str:
 class TestNotFinite(NotFinite): ...
 
 
-class TestGradients(Gradients): ...
+class TestGradients(Gradients):
+    @precisions
+    @pytest.mark.parametrize(("norm", "pooling", "direction"), NORMS)
+    def test_digits(self, kernels: Kernels, precision: str, norm: str, pooling: str, direction: str) -> None:
+        """Of usual features, of which more are right than hold for any."""
+        dtype, allowed = PRECISIONS[precision]
+        options = {"direction": direction, "raw_feature_norm": norm, "pooling": pooling, "normalize": True}
+        for longest in ((12, 9), (40, 80)):
+            batch = batch_of(3, 4, 30, longest).to(torch.bfloat16).to(torch.float64)
+            results = []
+            with tfloat32(allowed), kernels.sizes(**USUAL):
+                for backend, cast in (("reference", torch.float64), (kernels.backend, dtype)):
+                    results.append(evaluate(scan_scores, batch, cast, lambda_softmax=5.0, backend=backend, **options))
+            for true, ours, digits in zip(*results, DIGITS[precision], strict=True):
+                assert (ours - true).abs().max() <= digits * true.abs().max()
 
 
 class TestCalls(Calls): ...
