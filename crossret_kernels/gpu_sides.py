@@ -5,7 +5,7 @@ features are multiplied in.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,14 @@ from crossret_kernels.backends import UnsupportedByBackend
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
 
 Ints = NDArray[np.int32]
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have; where kernels run on the CPU, those of an H200."""
+    if device.type != "cuda":
+        return 227 * 2**10
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 class Geometry(NamedTuple):

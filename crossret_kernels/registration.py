@@ -110,13 +110,16 @@ def define_indices(
     return cast("Callable[..., Tensor]", operation)
 
 
-def define_launch(name: str, arguments: str) -> Callable[..., None]:
-    """Registers ``crossret::<name>``, by which kernels in Python launch those in csrc: over memory that they give it,
-    and past autograd.
+def define_launch(name: str, arguments: str, made: str = "()") -> Callable[..., Any]:
+    """Registers ``crossret::<name>``, by which host code in Python launches kernels in csrc: past autograd.
+
+    It fills or changes tensors that it is given, or returns what `made` says, in schema notation.
     """
-    _LIBRARY.define(f"{name}({arguments}) -> ()")
+    _LIBRARY.define(f"{name}({arguments}) -> {made}", tags=(torch.Tag.pt2_compliant_tag,))
     _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
-    return cast("Callable[..., None]", getattr(torch.ops.crossret, name).default)
+    if made == "()":
+        torch.library.register_fake(f"crossret::{name}", lambda *_: None, lib=_LIBRARY)
+    return partial(_C._dispatch_call_boxed, getattr(torch.ops.crossret, name).default._handle)
 
 
 def define_loss(name: str, options: str, module: str | None = None) -> Callable[..., Sequence[Tensor]]:
@@ -154,19 +157,6 @@ def define_loss(name: str, options: str, module: str | None = None) -> Callable[
     return _eagerly(operation, scores, directly, record, record)  # of which torch.func says that it takes no such
 
 
-def define_update(name: str, arguments: str) -> Callable[..., None]:
-    """Registers ``crossret::<name>``, which only changes tensors that it is given; its kernel lives in csrc."""
-    _define(name, f"({arguments}) -> ()", lambda *_: None)
-    return cast("Callable[..., None]", getattr(torch.ops.crossret, name).default)
-
-
-def define_step(name: str, schema: str) -> Callable[..., Any]:
-    """Registers ``crossret::<name>``, a step of an operation on a GPU; its kernels live in csrc. It has no gradient."""
-    _LIBRARY.define(f"{name}{schema}")
-    _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
-    return partial(_C._dispatch_call_boxed, getattr(torch.ops.crossret, name).default._handle)
-
-
 def _define(name: str, schema: str, fake: Callable[..., Any], plain: bool = False) -> None:
     """Defines ``crossret::<name>``; calls of a plain one pass autograd by."""
     _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
@@ -180,7 +170,7 @@ def _schema(operands: Sequence[Operand]) -> str:
 
 
 def _implement(name: str, module: str, function: str) -> Callable[..., Any]:
-    """Kernels in Python, which it returns: on CUDA devices and, where Triton interprets them, on the CPU."""
+    """Kernels in Python, which it returns: on CUDA devices, and on the CPU where tests run kernels there."""
 
     @cache
     def implementation() -> Callable[..., Any]:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import named_backend, unsupported_reason
-from crossret_kernels.registration import define_update
+from crossret_kernels.registration import define_launch
 
 MOST = 8192  # a row's best in the shared memory of a block, on every GPU
 
-_merge = define_update(
+_merge = define_launch(
     "merge_topk_cuda", "Tensor(a!) values, Tensor(b!) indices, Tensor scores, SymInt held, SymInt start"
 )
 

@@ -10,7 +10,6 @@ from crossret_kernels.backends import select_backend
 from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
-from crossret_kernels.maxsim.cuda import launches  # noqa: F401 (registers operations that the CUDA library implements)
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.ragged import on_host

@@ -26,6 +26,7 @@ class Found(NamedTuple):
         indices: the best context of every query, of any integer dtype; those of an item of queries stand from `firsts`
             of it on in the row of an item of contexts, or of a listed pair.
         maxima: their similarities in the same places, float32.
+        firsts: of items of queries.
     """
 
     scores: Tensor

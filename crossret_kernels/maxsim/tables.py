@@ -1,4 +1,4 @@
-"""Tables that tell Sum-Max's Triton kernels whose row stands where, made in NumPy of a side's lengths.
+"""Tables that tell Sum-Max's kernels for GPUs whose row stands where, made in NumPy of a side's lengths.
 
 Rows are counted through all items' rows as features hold them, padding included.
 """

@@ -7,6 +7,7 @@
 #include "cross_attention/backward.cuh"
 #include "cross_attention/feature_gradients.cuh"
 #include "cross_attention/forward.cuh"
+#include "cuda/dtypes.cuh"
 #include "cuda/launch.cuh"
 
 namespace crossret {
@@ -35,19 +36,6 @@ using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
 int element_bytes(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 
 int blocks_for(int count, int size) { return std::max((count + size - 1) / size, 1); }
-
-// run(element) of a dtype.
-template <class Run>
-void by_dtype(Dtype dtype, const Run& run) {
-  switch (dtype) {
-    case Dtype::float32:
-      return run(float{});
-    case Dtype::bfloat16:
-      return run(BFloat16{});
-    case Dtype::float16:
-      return run(Float16{});
-  }
-}
 
 // run(arithmetic) of products of packed rows.
 template <class Run>

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/dtypes.cuh"
 #include "cuda/launch.cuh"
 #include "ranking_loss/gpu.h"
 
@@ -30,21 +31,13 @@ void by_negatives(const LossCall& call, const Run& run) {
 // run(element, whether there are ids) of the call's scores.
 template <class Run>
 void by_scores(const LossCall& call, const Run& run) {
-  const auto with = [&](auto element) {
+  by_dtype(call.dtype, [&](auto element) {
     if (call.image_ids != nullptr || call.caption_ids != nullptr) {
       run(element, std::true_type{});
     } else {
       run(element, std::false_type{});
     }
-  };
-  switch (call.dtype) {
-    case Dtype::float32:
-      return with(float{});
-    case Dtype::bfloat16:
-      return with(BFloat16{});
-    case Dtype::float16:
-      return with(Float16{});
-  }
+  });
 }
 
 LossPlan plan_of(const LossCall& call, const Stream& stream) {

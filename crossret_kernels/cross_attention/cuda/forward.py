@@ -26,7 +26,7 @@ def scores(*arguments: Any) -> Tensor:
         shared = *sides, *call.shared(of_contexts, of_queries, out)
         if call.pairs is None:
             first, second = call.in_order((of_contexts.first, of_queries.first))
-            attend(out[first:, second:], *shared, [])
+            attend(out[first:, second:] if first or second else out, *shared, [])
             continue
         for places, own in pairs_of(call, of_contexts, of_queries):
             made = out if places is None else out.new_empty(len(own))

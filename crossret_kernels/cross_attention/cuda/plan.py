@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.gpu_sides import Geometry, HostSide
+from crossret_kernels.gpu_sides import Geometry, HostSide, precisions, shared_memory
 from crossret_kernels.kept_plans import kept_plan, on_device
 
 TILE_QUERIES, TILE_CONTEXTS = 128, 144  # rows of the largest tile (csrc/cross_attention/cuda.cu)
@@ -115,12 +115,15 @@ class Plan:
         )
 
 
+def most_attended_rows(device: torch.device, gradients: bool) -> int:
+    """Of an item of contexts whose similarities with 16 queries fit a block's shared memory."""
+    room, of_row = (GRADIENT_ROOM, GRADIENT_ROW_ROOM) if gradients else (ROOM, ROW_ROOM)
+    return (shared_memory(device) - room) // of_row
+
+
 def _check_fits(longest: int, device: torch.device, gradients: bool) -> None:
-    """Refuses items of contexts whose similarities with 16 queries do not fit a block's shared memory."""
-    shared = 227 * 2**10
-    if device.type == "cuda":
-        shared = int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin"))  # noqa: B009
-    most = (shared - GRADIENT_ROOM) // GRADIENT_ROW_ROOM if gradients else (shared - ROOM) // ROW_ROOM
+    """Refuses longer items of contexts."""
+    most = most_attended_rows(device, gradients)
     if longest > most:
         raise UnsupportedByBackend(
             f"backend 'cuda' cannot serve this call: on {device} it takes attended items of up to {most} rows"
@@ -173,6 +176,7 @@ class Call:
         shape: of the scores.
         empty_score: what a pair without rows scores.
         tfloat32: whether products of float32 may be made so.
+        wide: whether rows are packed as float32.
         options: of steps: normalize, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse.
     """
 
@@ -186,7 +190,7 @@ class Call:
         features = contexts.features
         self.device = features.device
         full = features.dtype is torch.float32
-        self.tfloat32 = full and torch.backends.cuda.matmul.fp32_precision == "tf32"
+        self.tfloat32 = full and precisions(features.dtype)[0] == "tf32"
         # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
         self.wide = gradients and features.dtype is torch.float16
         fine = not self.tfloat32 if full else features.dtype is torch.float16 and not gradients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossret_kernels.registration import define_step
+from crossret_kernels.registration import define_launch
 
 # A side's part: features, or their gradients, starts and, of a mask, places; `plan.Part.numbers`.
 _CONTEXTS, _QUERIES = (f"Tensor[] {side}, int[] of_{side}" for side in ("contexts", "queries"))
@@ -13,18 +13,19 @@ _SHARED = (
 )
 
 # Scores of all pairs of two parts, or of listed ones: [(context, query) of each, their places by contexts].
-attend = define_step("attend_cuda", f"(Tensor(a!) scores, {_CONTEXTS}, {_QUERIES}, {_SHARED}, Tensor[] pairs) -> ()")
+attend = define_launch("attend_cuda", f"Tensor(a!) scores, {_CONTEXTS}, {_QUERIES}, {_SHARED}, Tensor[] pairs")
 # [rows, norms, powers, items] of a part; `wide` ones are float32.
-pack_rows = define_step("pack_rows_cuda", "(Tensor[] side, int[] of_side, bool normalize, bool wide) -> Tensor[]")
+pack_rows = define_launch("pack_rows_cuda", "Tensor[] side, int[] of_side, bool normalize, bool wide", "Tensor[]")
 # [∂L/∂S (rows of queries, rows of contexts and padding), of each row of queries itself, of Gram matrices].
-attention_gradients = define_step(
+attention_gradients = define_launch(
     "attention_gradients_cuda",
-    f"(Tensor grad_scores, Tensor[] contexts, int longest_context, Tensor[] queries, int longest_query, {_SHARED}, "
-    "Tensor gram_numbers, int numbers) -> Tensor[]",
+    f"Tensor grad_scores, Tensor[] contexts, int longest_context, Tensor[] queries, int longest_query, {_SHARED}, "
+    "Tensor gram_numbers, int numbers",
+    "Tensor[]",
 )
 # Gradients of features from the sums of their packed rows, which Gram matrices' are added to.
-finish_gradients = define_step(
+finish_gradients = define_launch(
     "finish_gradients_cuda",
-    "(Tensor(a!) sums, Tensor(b!)[] out, int[] of_out, Tensor[] packed, bool normalize, Tensor? own, Tensor? of_grams, "
-    "Tensor? gram_numbers) -> ()",
+    "Tensor(a!) sums, Tensor(b!)[] out, int[] of_out, Tensor[] packed, bool normalize, Tensor? own, Tensor? of_grams, "
+    "Tensor? gram_numbers",
 )

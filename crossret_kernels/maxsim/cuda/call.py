@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossret_kernels.gpu_sides import shared_memory
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Tiling
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.tables import Layout, fill_of, tiles_of
@@ -40,10 +41,13 @@ class Kind(NamedTuple):
 
 
 class CudaCall(Call):
+    """One call, searched by kernels in csrc."""
+
     __slots__ = ()
 
     @property
     def keeps_maxima(self) -> bool:
+        """For pooling "max" too: the best query is found of all, by their maxima, once they are stored."""
         return self.normalize or self.pooling == "max"
 
     def tiling(
@@ -80,18 +84,10 @@ def side_sizes(rows: Rows) -> list[int]:
 def _suits_wide_tiles(queries: Shape, contexts: Shape, values: Tensor) -> bool:
     if int(queries.layout.lengths.sum()) * int(contexts.layout.lengths.sum()) < WIDE_CELLS:
         return False
-    if _shared_bytes(values.device) < WIDE_BYTES:
+    if shared_memory(values.device) < WIDE_BYTES:
         return False
     usual, wide = (fill_of(np.minimum(queries.layout.lengths, size), size) for size in TILE_ROWS.values())
     return usual < WELL_FILLED or wide >= WELL_FILLED * usual
-
-
-@cache
-def _shared_bytes(device: torch.device) -> int:
-    """That a block may have."""
-    if device.type != "cuda":
-        return WIDE_BYTES
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 @cache
