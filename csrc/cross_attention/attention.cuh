@@ -228,11 +228,10 @@ class AttentionTile {
       source = ints(at_.query_firsts)[item] + place - ints(at_.query_begins)[item];
     }
     const float norm = source >= 0 ? load(problem_.queries.norms, source) : 0.0f;
-    const bool broken = norm != norm;
     ints(at_.row_items)[row] = item;
     ints(at_.row_sources)[row] = source;
     floats(at_.row_lengths)[row] = options_.normalize && norm > 0.0f ? 1.0f : norm;  // NaN where one is not finite
-    floats(at_.row_scales)[row] = broken ? 0.0f : options_.normalize ? inverse(norm) : 1.0f;
+    floats(at_.row_scales)[row] = options_.normalize ? inverse(norm) : 1.0f;
   }
 
   // Of every item of queries and context, what similarities are normalised by, of the piece from row `begin` on.
@@ -349,7 +348,6 @@ class AttentionTile {
       products[half] = sum_of_row(products[half]), totals[half] = sum_of_row(totals[half]);
       squares[half] = sum_of_row(squares[half]), orthogonal[half] = sum_of_row(orthogonal[half]);
     }
-    const float of_similarities[2] = {products[0], products[1]}, of_grams[2] = {squares[0], squares[1]};
     if (may_cancel) mend(job, first_row, first_column, count, orthogonal, products, squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -360,18 +358,31 @@ class AttentionTile {
       const float cosine = length > 0.0f ? bounded(products[half] / denominator, kMostCosine) : 0.0f;
       const int at = rows[half] * kRelevancePitch + item;
       if (t == 0) floats(at_.relevances)[at] = row_length == row_length ? cosine : NAN;
-      if (!gradients || t != 0) continue;
-      // With g = ∂L/∂r, ∂L/∂(q·a) is g of_products, twice ∂L/∂‖a‖² is −g of_squares, and what the softmax takes out of
-      // ∂L/∂p is g means. It is zero but for rounding, which λ and long features would blow up; ∂L/∂(Σp), which the
-      // floor brings, is the same for all contexts of a query, so that the softmax drops it.
+      if (!gradients) continue;
+      // With g = ∂L/∂r, ∂L/∂(q·a) is g of_products and twice ∂L/∂‖a‖² is −g of_squares. ∂L/∂(Σp), which the floor
+      // brings, is the same for all contexts of a query, so that the softmax drops it.
       const bool moves = length > 0.0f && length >= totals[half] * kEps && squares[half] > 0.0f;
       const float of_products = length > 0.0f ? fminf(1.0f / denominator, kMostFactor) : 0.0f;
       const float of_squares = moves ? bounded(cosine / fmaxf(squares[half], kTiny), kMostFactor) : 0.0f;
+      // What the softmax takes out of ∂L/∂p is g mean. It is zero but for rounding, which λ and long features would
+      // blow up: made of the very numbers that it is taken out of.
+      float sum = 0.0f;
+      for (int c = t; c < count; c += 4) {
+        const float weighted = floats(at_.weighted)[rows[half] * at_.pitch + first_column + c];
+        const float p = weights[half][c];
+        sum = fmaf(p, of_weight(of_products, cells[half][c], of_squares, weighted), sum);
+      }
+      const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
+      if (t != 0) continue;
       floats(at_.of_products)[at] = of_products;
       floats(at_.of_squares)[at] = of_squares;
-      floats(at_.means)[at] =
-          (of_products * of_similarities[half] - of_squares * of_grams[half]) * inverse(totals[half]);
+      floats(at_.means)[at] = mean;
     }
+  }
+
+  // ∂L/∂p of a cell over ∂L/∂r of its row.
+  CROSSRET_DEVICE static float of_weight(float of_products, float s, float of_squares, float weighted) {
+    return fmaf(of_products, s, -(of_squares * weighted));
   }
 
   CROSSRET_DEVICE float context_length(const Job& job, int column) const {

@@ -41,14 +41,12 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     this->describe_contexts(job);
     bool first = true;
     for (int number = block_y(); number < problem_.n_query_jobs; number += made_.shares) {
-      sync_block();
-      this->describe_queries(job, number);
+      this->describe_queries(job, number);  // the last job's were read ahead of its last barrier
       sync_block();
       this->count_rows(job);
       differentiate(job, first);
       first = false;
     }
-    if (first) clear_grams(job);
   }
 
  private:
@@ -127,6 +125,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   }
 
   // ∂L/∂r of the piece's rows, NaN of a pair whose gradient is no number, or which has one and is not finite.
+  // Those of items without contexts reach nothing.
   CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
     const int rows = rows_of(job, begin);
     for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
@@ -137,7 +136,6 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
         const int query = ints(at_.row_items)[row], pair = pair_of(query, context);
         const float relevance = floats(at_.relevances)[at], greatest = floats(at_.pooled)[pair];
         const float given = grad_score(job, query, context);
-        const bool empty = ints(at_.context_begins)[context + 1] == ints(at_.context_begins)[context];
         const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0 || greatest != greatest;
         const bool fine = fabsf(given) < kMostScoreGradient && !broken;
         float share = 1.0f;
@@ -149,7 +147,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
         } else if (options_.pooling == Pooling::avg) {
           share = 1.0f / static_cast<float>(ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query]);
         }
-        gradient = given == 0.0f || empty ? 0.0f : fine ? given * share : NAN;
+        gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
       }
       floats(at_.gradients)[at] = gradient;
     }
@@ -161,21 +159,23 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // What makes of a row and an item of contexts' similarities and weights their gradients.
   struct RowFactors {
-    float of_products, spoilt, of_squares, mean;  // spoilt: of_products, NaN of what is no number
+    float gradient, of_products, of_squares, mean, spoilt;  // of q·a, NaN of what is no number
   };
   CROSSRET_DEVICE RowFactors row_factors(int row, int context) const {
     const int at = row * kRelevancePitch + context;
-    const float gradient = floats(at_.gradients)[at], number = gradient == gradient ? gradient : 0.0f;
-    const float product = bounded(number * floats(at_.of_products)[at], kMostFactor);
-    return {product, gradient == gradient ? product : NAN,
-            bounded(0.0f - number * floats(at_.of_squares)[at], kMostFactor), number * floats(at_.means)[at]};
+    const float gradient = floats(at_.gradients)[at], number = number_or_zero(gradient);
+    const float of_products = floats(at_.of_products)[at];
+    const float product = bounded(number * of_products, kMostFactor);
+    return {number, of_products, floats(at_.of_squares)[at], floats(at_.means)[at],
+            gradient == gradient ? product : NAN};
   }
+  CROSSRET_DEVICE static float number_or_zero(float x) { return x == x ? x : 0.0f; }
 
   // ∂L/∂(λn) of a cell times λ.
   CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
-    const float p = floats(at_.weights)[cell];
-    const float of_weight = row.of_products * s + row.of_squares * floats(at_.weighted)[cell];
-    return bounded(options_.lambda_softmax * (p * (of_weight - row.mean)), kMostGradient);
+    const float of_weight = Tile::of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
+    const float of_exponent = floats(at_.weights)[cell] * (of_weight - row.mean);
+    return bounded(options_.lambda_softmax * (row.gradient * of_exponent), kMostGradient);
   }
 
   // What a cell's normalised similarity goes by in its norm's gradient: itself, of the softmax its share.
@@ -249,7 +249,13 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     });
   }
 
-  // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w of_squares of each row.
+  // Twice ∂L/∂‖a‖² of a row.
+  CROSSRET_DEVICE float of_square(int row, int context) const {
+    const int at = row * kRelevancePitch + context;
+    return bounded(0.0f - number_or_zero(floats(at_.gradients)[at]) * floats(at_.of_squares)[at], kMostFactor);
+  }
+
+  // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w `of_square` of each row.
   CROSSRET_DEVICE void add_to_grams(const Job& job, int begin, bool first) const {
     using Fine = gpu::Fine<Arithmetic>;
     const int lane = thread_index() % kWarp, g = lane / 4, t = lane % 4, rows = rows_of(job, begin);
@@ -271,9 +277,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
         for (int row = 0; row < rows; row += Fine::rows) {
           float of_squares[Fine::of_lane];
 #pragma unroll
-          for (int k = 0; k < Fine::of_lane; ++k) {
-            const int own = row + t + 4 * k;
-            of_squares[k] = own < rows ? row_factors(own, context).of_squares : 0.0f;
+          for (int k = 0; k < Fine::of_lane; ++k) {  // behind the piece zero, as the gradients of relevances are
+            of_squares[k] = of_square(row + t + 4 * k, context);
           }
           const Chunk b = Fine::fragment([&](int k) { return weight(row + t + 4 * k, right + g); });
           uint32_t heads[4], rests[4];
@@ -298,7 +303,6 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // Of a share that has no rows of queries.
   CROSSRET_DEVICE void clear_grams(const Job& job) const {
-    sync_block();
     for (int context = 0; context < job.n_contexts; ++context) {
       const int64_t count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
       const Global<float> to =

@@ -22,6 +22,7 @@ from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
 EPS = torch.finfo(torch.float32).eps
+LEAST_WEIGHT = 1e-16  # whose square float32 holds in full precision
 CPU = torch.device("cpu")
 # Those that this processor runs; the emulated one, which is slow, has tests of its own in test_amx.py.
 ISAS = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa != "amx_emulated"]
@@ -147,7 +148,10 @@ def check_float64(function: Callable[..., Tensor], batch: Features, options: dic
 
 
 def least_attended(batch: Features, options: dict[str, Any]) -> float:
-    """The least ‖Σ α c‖ / Σ α ‖c‖ of all queries: where contexts cancel, the cosine's sign is rounding everywhere."""
+    """The least ‖Σ α c‖ / Σ α ‖c‖ of all queries: where contexts cancel, the cosine's sign is rounding everywhere.
+
+    It is 0 where zeros have all the weight but for so little that float32 does not hold what has a direction, squared.
+    """
     sides = [pad(ragged.packed(), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
     (v, v_mask), (e, e_mask) = sides
     if options.get("normalize"):
@@ -161,7 +165,7 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
     )
     attended = (alpha.mT @ contexts).norm(dim=-1)
     longest = (alpha * contexts.norm(dim=-1)[..., :, None]).sum(-2)
-    ratios = (attended / longest)[query_mask.expand(attended.shape) & (longest > 0)]
+    ratios = (attended / longest).where(longest > LEAST_WEIGHT, 0)[query_mask.expand(attended.shape) & (longest > 0)]
     return float(ratios.min()) if ratios.numel() else 1.0
 
 

@@ -19,7 +19,7 @@ class Sums:
         own: whether of contexts (0) or queries (1).
         part, packed: its rows.
         total: (rows, D) the sums; None while there are none.
-        of_rows: (jobs, rows) of queries, what each gets of itself.
+        of_rows: (shares, rows) of queries, what each gets of itself.
         of_grams: (shares, numbers) of contexts, by way of their Gram matrices.
     """
 
@@ -97,10 +97,15 @@ def _add_parts(contexts: Sums, queries: Sums, grad_scores: Tensor, for_contexts:
     matrix = of_similarities[:, : contexts.packed[0].size(0)]
     if for_contexts:
         contexts.add(matrix.mT, queries.packed[0])
-        contexts.of_grams = of_grams if contexts.of_grams is None else torch.cat([contexts.of_grams, of_grams])
+        contexts.of_grams = _with(contexts.of_grams, of_grams)
     if for_queries:
         queries.add(matrix, contexts.packed[0])
-        queries.of_rows = of_rows if queries.of_rows is None else torch.cat([queries.of_rows, of_rows])
+        queries.of_rows = _with(queries.of_rows, of_rows)
+
+
+def _with(before: Tensor | None, more: Tensor) -> Tensor:
+    """Shares of the parts so far and of another one: summed up, as memory may not grow with the number of parts."""
+    return more if before is None else before.sum(0, keepdim=True).add_(more.sum(0, keepdim=True))
 
 
 def _of_all_pairs(call: Call, of_contexts: Part, of_queries: Part, grad_scores: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root
 MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five
 # Planes of what is kept of every item of contexts and row of queries (`forward.attend`).
-OF_PRODUCTS, OF_SQUARES, MEAN, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 6))
+OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
 
 
 @triton.jit

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
     LOG2_E,
-    MEAN,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
@@ -327,8 +326,9 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
 def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     """∂L/∂S of a tile of queries and some items of contexts, which may take the place of S.
 
-    Of LONG items a first pass leaves in `pulls` what the norms' gradients sum up over each tile's queries, (rows of
-    contexts, tiles), of listed pairs (rows, pieces).
+    The softmax takes the mean out of ∂L/∂p. It is zero but for rounding, which λ and long features would blow up: made
+    of the very numbers that it is taken out of. Of LONG items a first pass leaves in `pulls` what the norms' gradients
+    sum up over each tile's queries, (rows of contexts, tiles), of listed pairs (rows, pieces).
     """
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
@@ -353,8 +353,17 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
         of_squares = bounded(-clean(g) * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
-        mean = clean(g) * kept_rows(run, item, row, n_rows, MEAN, KIND)
         shift = kept_shift(run, item, row, n_rows, KIND)
+        mean = tl.zeros((N,), tl.float32)
+        if KIND.WIDE and filled:
+            totals = tl.zeros((N,), tl.float32)
+            for start in range(0, context[1], C):
+                s = similarities(run, tile, context, start, KIND)
+                p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
+                weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
+                mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
+                totals += tl.sum(p, 1)
+            mean /= tl.maximum(totals, TINY)
         slots = shown(run.sizes.context_slots) if KIND.LISTED else context[1]
         stored = shown(run.sizes.query_slots) - column if KIND.LISTED else n_rows
         for start in range(0, slots if KIND.WIDE else 1, C):
@@ -367,6 +376,8 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
                 of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
+                if not KIND.WIDE:
+                    mean = tl.sum(p * of_weights, 1) / tl.maximum(tl.sum(p, 1), TINY)
                 of_logits = bounded(run.numbers.lambda_softmax * (p * (of_weights - mean[:, None])), MOST_GRADIENT)
                 x = clip(s, run, KIND)
                 gradients = of_logits

@@ -20,7 +20,7 @@ CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their g
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
 GRAM_BYTES = 24 * 2**20
 LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
-PLANES = 6  # of values of every row of queries to an item of contexts, beside its similarities
+PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
 # Of a call too small to fill a GPU, whose similarities stay on the chip: some 240 tiles, two for each core of an H200.
 # Counted, not yet measured.
 FUSED_CELLS = 2**20

@@ -10,7 +10,6 @@ from torch import Tensor
 from crossret_kernels.cross_attention.triton.attention import (
     EPS,
     LOG2_E,
-    MEAN,
     MOST_LOGIT,
     OF_PRODUCTS,
     OF_SQUARES,
@@ -227,7 +226,6 @@ def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
             lengths, _scales = row_lengths(run.contexts, rows, c < context[1], KIND)
             p = p * lengths[None, :]
             orthogonal += tl.sum(p * p, 1)
-    of_similarities, of_grams = products, squares
     cancelled = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
     if KIND.MEND:
         attended_products, attended_squares = attended_vectors(run, tile, context, shift, KIND)
@@ -249,11 +247,8 @@ def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
         of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
         moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
         of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
-        # The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
-        mean = (of_products * of_similarities - of_squares * of_grams) * inverse(totals)
         tl.store(places + OF_PRODUCTS * shown(run.sizes.kept_plane), of_products, mask=here)
         tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)
-        tl.store(places + MEAN * shown(run.sizes.kept_plane), mean, mask=here)
         if KIND.SHIFTED:
             tl.store(places + SHIFT * shown(run.sizes.kept_plane), shift, mask=here)
 
@@ -263,7 +258,7 @@ def attend(run, KIND: tl.constexpr):
     """Relevances r of a tile of queries to some items of contexts, (items, rows) in the first plane of `run.kept`.
 
     With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS, twice
-    ∂L/∂‖a‖² is −g OF_SQUARES, what the softmax takes out of ∂L/∂p is g MEAN; SHIFT is the greatest logit.
+    ∂L/∂‖a‖² is −g OF_SQUARES, SHIFT is the greatest logit.
 
     A second pass, MEND, does again what has been flagged. In one the rare way would cost the usual one its registers:
     when that was counted for sm_90 it took 161 instructions a cell of S and spills in place of 116 and none.

@@ -122,6 +122,14 @@ class Agreement:
         expected = scan_scores(*sides, backend="reference", **options)
         torch.testing.assert_close(scores[1:], expected[1:], rtol=0, atol=1e-5)
 
+    @DIRECTIONS
+    @pytest.mark.parametrize("n", [6, 150])
+    def test_one_context_has_all_the_weight(self, kernels: Kernels, direction: str, n: int) -> None:
+        """Of long features: gradients of logits, which λ multiplies, are nothing but for rounding."""
+        batch = batch_of(1, 2, 48, (n, 5) if direction == "t2i" else (5, n))
+        batch = replace(batch, regions=batch.regions * 8, words=batch.words * 8)
+        kernels.check(batch, direction=direction, raw_feature_norm="no_norm", lambda_softmax=20.0, normalize=False)
+
     def test_attended_vectors_that_nearly_cancel(self, kernels: Kernels) -> None:
         """The kernels must see it and take the long way."""
         for norm, scaled in (("no_norm", False), ("clipped", True)):
