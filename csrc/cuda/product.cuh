@@ -42,6 +42,10 @@ struct TileShape {
   static constexpr int stages = stages_, stage_bytes = stage_bytes_, chunks = stage_bytes / kChunkBytes;
   static constexpr int ring_chunks = stages * (rows + columns) * chunks, ring_bytes = ring_chunks * kChunkBytes;
   static_assert(chunks == 4 || chunks == 8, "the order of chunks in a row is made for these");
+
+  // The rows of which a thread copies a chunk.
+  static constexpr int copied_apart = threads / chunks;
+  CROSSRET_DEVICE static int copied_row(int i) { return thread_index() / chunks + i * copied_apart; }
 };
 
 // Where a chunk of a row stands in a stage: eight rows' chunks of one place lie in different banks.
@@ -58,6 +62,9 @@ struct Accumulators {
   // The first row and column of a warp's part.
   CROSSRET_DEVICE static int first_row(int warp) { return warp % Shape::row_warps * (16 * Shape::row_tiles); }
   CROSSRET_DEVICE static int first_column(int warp) { return warp / Shape::row_warps * (8 * Shape::column_tiles); }
+  // And of a thread's.
+  CROSSRET_DEVICE static int own_row() { return first_row(thread_index() / kWarp) + thread_index() % kWarp / 4; }
+  CROSSRET_DEVICE static int own_column() { return first_column(thread_index() / kWarp) + 2 * (thread_index() % 4); }
 
   CROSSRET_DEVICE void clear() {
 #pragma unroll
@@ -73,8 +80,7 @@ struct Accumulators {
   // Calls take(row, column, two neighbours) for every pair of cells, of columns in eights that begin below `columns`.
   template <class Take>
   CROSSRET_DEVICE void each_pair(int columns, const Take& take) const {
-    const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
-    const int row = first_row(warp) + lane / 4, column = first_column(warp) + 2 * (lane % 4);
+    const int row = own_row(), column = own_column(), warp = thread_index() / kWarp;
 #pragma unroll
     for (int i = 0; i < Shape::row_tiles; ++i) {
 #pragma unroll
@@ -90,13 +96,13 @@ struct Accumulators {
 // The rows that a thread copies, the same ones in every stage.
 template <class Shape, int rows, class Source>
 struct CopiedRows {
-  static constexpr int apart = Shape::threads / Shape::chunks, count = (rows + apart - 1) / apart;
+  static constexpr int apart = Shape::copied_apart, count = (rows + apart - 1) / apart;
   decltype(std::declval<Source>()(0)) begin[count];  // of the row among chunks; −1 of rows that are zeros
 
   CROSSRET_DEVICE explicit CopiedRows(const Source& source) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int row = thread_index() / Shape::chunks + i * apart;
+      const int row = Shape::copied_row(i);
       begin[i] = row < rows ? source(row) : -1;
     }
   }
@@ -107,7 +113,7 @@ struct CopiedRows {
     const int some = bytes < 0 ? 0 : bytes < kChunkBytes ? bytes : kChunkBytes;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int row = thread_index() / Shape::chunks + i * apart;
+      const int row = Shape::copied_row(i);
       if (rows % apart != 0 && row >= rows) continue;
       const bool there = begin[i] >= 0 && some > 0;
       copy_async(to + chunk_place<Shape>(row, chunk), from + (there ? begin[i] + at + chunk : 0), there ? some : 0);
@@ -152,9 +158,7 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
 template <class Shape>
 CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
                                    int step, Ieee) {
-  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
-  const int row = Accumulators<Shape>::first_row(warp) + lane / 4;
-  const int column = Accumulators<Shape>::first_column(warp) + 2 * (lane % 4);
+  const int row = Accumulators<Shape>::own_row(), column = Accumulators<Shape>::own_column();
 #pragma unroll 1
   for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
     Chunk a[Shape::row_tiles][2];

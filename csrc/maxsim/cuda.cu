@@ -3,6 +3,7 @@
 
 #include "maxsim/cuda_sides.cuh"
 #include "maxsim/pairs.cuh"
+#include "maxsim/search.cuh"
 
 namespace crossret {
 namespace gpu {

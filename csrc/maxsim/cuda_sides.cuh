@@ -1,5 +1,6 @@
 // What launches of Sum-Max's kernels share: sides as kernels take them, and features by their dtype.
 #pragma once
+#include "cuda/dtypes.cuh"
 #include "cuda/launch.cuh"
 #include "maxsim/gpu.h"
 #include "maxsim/rows.cuh"
@@ -24,19 +25,6 @@ Rows<T> rows_of(const SideCall& side, const Stream& stream) {
   rows.whole = apart % 16 == 0;
   rows.dim = side.dim;
   return rows;
-}
-
-// run(element) of the features.
-template <class Run>
-void by_dtype(Dtype dtype, const Run& run) {
-  switch (dtype) {
-    case Dtype::float32:
-      return run(float{});
-    case Dtype::bfloat16:
-      return run(BFloat16{});
-    case Dtype::float16:
-      return run(Float16{});
-  }
 }
 
 }  // namespace maxsim

@@ -33,7 +33,7 @@ struct PairsCall {
 enum class Tiles : int { usual, wide };
 constexpr int kTileRows[] = {128, 256}, kKeptColumns = 32;
 
-// A search for the best contexts of tiles of queries among groups of contexts, see `Search` in search.cuh.
+// A search for the best contexts of tiles of queries among groups of contexts, see `Search` in problem.cuh.
 struct SearchCall {
   SideCall queries, contexts;
   Tiles tiles;

@@ -273,7 +273,6 @@ context_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
                along[i]);
       }
     }
-    sync_block();  // ahead of the next list, and of its counts
   }
 #pragma unroll
   for (int i = 0; i < warp_rows; ++i) {

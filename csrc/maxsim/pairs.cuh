@@ -1,7 +1,7 @@
 // Listed pairs of Sum-Max in CUDA: tiles of the queries of pairs that share an item of contexts, and what becomes of
 // what their queries have found. Pairs' scores are sums in the order of queries, whatever tiles they were found in.
 #pragma once
-#include "maxsim/search.cuh"
+#include "maxsim/found.cuh"
 
 namespace crossret {
 namespace gpu {
@@ -82,7 +82,7 @@ pool_pairs(CROSSRET_PARAMETER ListedPairs listed, Global<const int> lengths, Glo
   const int pair = block_x() * kPairWarps + thread_index() / kWarp;
   if (pair >= listed.n_pairs) return;
   const int length = load(lengths, listed.query(pair));
-  float score = pooling == Pooling::max ? float_of(static_cast<int>(0xFF800000)) : 0.0f;
+  float score = nothing_pooled(pooling);
   for (int place = thread_index() % kWarp; place < length; place += kWarp) {
     score = pool(pooling, score, load(maxima, pair * pitch + place));
   }
