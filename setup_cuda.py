@@ -18,6 +18,8 @@ USUAL_FOLDER = "/usr/local/cuda/bin"
 LEAST = (8, 0)
 # As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
 USUAL = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+# Below it nvcc makes the same PTX of the kernels for all, line by line but for the name; from it on another one.
+PTX_DIFFERS = 100
 
 
 def flag(name: str) -> bool:
@@ -78,12 +80,14 @@ class Cuda(NamedTuple):
         return f"of CUDA {self.release}, beside {beside}, for {' '.join(self.architectures)}"
 
     def generate(self) -> list[str]:
-        """The flags of nvcc that name the architectures."""
+        """The flags of nvcc that name the architectures; those that share PTX share most of what compiling takes."""
+        numbers = [name.partition("+")[0].replace(".", "") for name in self.architectures]
+        alike = [number for number in numbers if number.isdigit() and int(number) < PTX_DIFFERS]
         flags = []
-        for name in self.architectures:
-            number, _, ptx = name.partition("+")
-            number = number.replace(".", "")
-            flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        for name, number in zip(self.architectures, numbers, strict=True):
+            ptx = name.endswith("+PTX")
+            virtual = min(alike, key=int) if number in alike and not ptx else number
+            flags.append(f"-gencode=arch=compute_{virtual},code=sm_{number}")
             if ptx:
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
         return flags
