@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, maxsim_topk
 from tests.kernels.holes import Holes
-from tests.kernels.strategies import Features
-from tests.kernels.test_maxsim_scores import check_argmax, exact_similarities
+from tests.kernels.strategies import Features, listed_pairs
 from tests.kernels.tolerance import Expectation, evaluate
 
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
@@ -43,10 +43,14 @@ def randn(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def check_long_items(backend: str, longest: int, direction: str, dtype: torch.dtype) -> None:
+def check_long_items(
+    backend: str, longest: int, direction: str, dtype: torch.dtype, listed: bool = False, **options: Any
+) -> None:
     regions, words = randn(2, longest, 20, seed=1).double(), randn(3, longest + 3, 20, seed=2).double()
-    batch = Features(regions, words, torch.tensor([longest, 11]), torch.tensor([1, longest + 3, longest]), None)
-    Expectation.of(maxsim_scores, batch, dtype, direction=direction, normalize=False).check(backend)
+    pairs = torch.tensor([[0, 1], [1, 0], [0, 2], [1, 1]]) if listed else None
+    batch = Features(regions, words, torch.tensor([longest, 11]), torch.tensor([1, longest + 3, longest]), pairs)
+    options = {"direction": direction, "normalize": False} | options
+    Expectation.of(maxsim_scores, batch, dtype, **options).check(backend)
 
 
 def check_gradients_of_cosines(backend: str, listed: bool) -> None:
@@ -58,14 +62,49 @@ def check_gradients_of_cosines(backend: str, listed: bool) -> None:
 
 
 def check_features_too_short_to_be_inverted(backend: str, direction: str) -> None:
-    """Their similarity is zero."""
-    regions, words = (torch.full((2, 3, 4), value, requires_grad=True) for value in (1e-39, 1.0))
-    scores = maxsim_scores(regions, words, direction=direction, normalize=True, backend=backend)
+    """Their similarity is zero, whatever its sign."""
+    regions, words = (torch.full((2, 3, 4), value) for value in (1e-39, 1.0))
+    regions[:, 0] *= -1
+    options: dict[str, Any] = {"direction": direction, "normalize": True, "return_argmax": True, "backend": backend}
+    scores, argmax = maxsim_scores(regions.requires_grad_(), words.requires_grad_(), **options)
     assert torch.equal(scores, torch.zeros(2, 2))
+    assert not argmax.any()
     assert all(torch.equal(grad, torch.zeros(2, 3, 4)) for grad in torch.autograd.grad(scores.sum(), (regions, words)))
 
 
 # --- argmax
+
+
+def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Similarities (…, Q, C) in float64, minus infinity where there is no such context, and which queries are."""
+    regions, words = (
+        torch.nan_to_num(side / side.norm(dim=-1, keepdim=True)) if options["normalize"] else side
+        for side in (batch.regions, batch.words)
+    )
+    masks = [
+        torch.arange(side.size(1)) < lengths[:, None]
+        for side, lengths in zip((regions, words), batch.lengths, strict=True)
+    ]
+    images, captions = torch.meshgrid(torch.arange(len(regions)), torch.arange(len(words)), indexing="ij")
+    if batch.pairs is not None:
+        images, captions = batch.pairs.T
+    similarities = regions[images] @ words[captions].mT
+    region_mask, word_mask = masks[0][images], masks[1][captions]
+    if options["direction"] == "t2i":
+        similarities, region_mask, word_mask = similarities.mT, word_mask, region_mask
+    return similarities.masked_fill(~word_mask[..., None, :], -torch.inf), region_mask
+
+
+def check_argmax(argmax: Tensor, batch: Features, options: dict[str, Any]) -> None:
+    """Each query's context has its largest similarity, but for what rounding may exchange; −1 where none is."""
+    similarities, queries = exact_similarities(batch, options)
+    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
+    assert argmax.dtype == torch.int64
+    assert argmax.shape == queries.shape
+    assert (argmax[~queries] == -1).all()
+    assert (argmax[queries] >= 0).all()
+    taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
+    assert (similarities.amax(-1) - taken)[queries].max() <= 1e-5 * scale
 
 
 def check_argmax_of(backend: str, dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
@@ -115,7 +154,7 @@ def check_gradients_of_equal_maxima(backend: str, seed: int, options: dict[str, 
 
 def check_what_is_not_finite(backend: str, direction: str, pooling: str, normalize: bool, listed: bool) -> None:
     contexts, queries = randn(4, 30, 19, seed=1), randn(5, 21, 19, seed=2)
-    contexts[1, 17, 3] = contexts[1, 25, 0] = torch.nan
+    contexts[1, 17, 3], contexts[1, 25, 0] = -torch.nan, torch.nan
     contexts[2, 4, 7] = torch.inf
     queries[2, 5, 1] = torch.nan
     queries[3, 6, 1] = -torch.inf
@@ -265,3 +304,21 @@ def check_operations(backend: str, direction: str, pairs: bool) -> None:
     plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
     options = (direction, "avg", True, True, pairs)
     torch.library.opcheck(gradients, (grads, *plain, *options))
+
+
+# --- a pair's score is its own
+
+
+def check_that_company_keeps_bits(batch: Features, options: dict[str, Any], data: st.DataObject) -> None:
+    """By backend "cpu": of some items, and of listed pairs."""
+    images = torch.tensor(data.draw(st.permutations(range(len(batch.regions)))))[: data.draw(st.integers(1, 5))]
+    captions = torch.tensor(data.draw(st.permutations(range(len(batch.words)))))[: data.draw(st.integers(1, 4))]
+    pairs = listed_pairs(batch)
+    whole = maxsim_scores(*batch.arguments(), backend="cpu", **options)
+    part = maxsim_scores(
+        batch.regions[images], batch.words[captions], batch.region_lengths[images], batch.word_lengths[captions],
+        backend="cpu", **options,
+    )  # fmt: skip
+    listed = maxsim_scores(*batch.arguments(), pairs=pairs, backend="cpu", **options)
+    assert torch.equal(part, whole[images][:, captions])
+    assert torch.equal(listed, whole[pairs[:, 0], pairs[:, 1]])

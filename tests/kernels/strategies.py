@@ -78,6 +78,12 @@ DEGENERACIES = (
 IN_HALF_RANGE = tuple(kind for kind in DEGENERACIES if kind != "below the cosine's floor")
 
 
+def listed_pairs(batch: Features) -> Tensor:
+    """Every pair, the last first, and some of them twice."""
+    every = torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).flip(0)
+    return torch.cat([every, every[::3]])
+
+
 @st.composite
 def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES, most: tuple[int, int] = (5, 7)) -> Features:
     """Batches around the vector widths and tile heights of every kernel, in every degenerate form.

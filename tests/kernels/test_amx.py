@@ -16,8 +16,16 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
 from tests.kernels.holes import Holes
-from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, maxsim_options, scan_options
-from tests.kernels.test_maxsim_scores import check_argmax, exact_similarities
+from tests.kernels.maxsim_checks import check_argmax, check_that_company_keeps_bits, exact_similarities
+from tests.kernels.strategies import (
+    IN_HALF_RANGE,
+    Features,
+    examples,
+    features,
+    listed_pairs,
+    maxsim_options,
+    scan_options,
+)
 from tests.kernels.tolerance import EPS, Expectation, cpu_isa, evaluate, score_weights, well_posed
 
 NATIVE = torch.ops.crossret.cpu_isas().split()
@@ -151,12 +159,6 @@ def test_more_rows_than_a_group_and_columns_than_a_block(
 # --- pairs, masks, empty items, argmax
 
 
-def listed_pairs(batch: Features) -> Tensor:
-    """Every pair, the last first, and some of them twice."""
-    every = torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).flip(0)
-    return torch.cat([every, every[::3]])
-
-
 @isas
 @dtypes
 @directions
@@ -282,19 +284,8 @@ def test_nan_and_infinity_reach_their_own_items_only(direction: str, dtype: torc
 def test_sum_max_keeps_its_bits_in_any_company(
     isa: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], data: st.DataObject
 ) -> None:
-    batch = batch.to(dtype)
-    images = torch.tensor(data.draw(st.permutations(range(len(batch.regions)))))[: data.draw(st.integers(1, 5))]
-    captions = torch.tensor(data.draw(st.permutations(range(len(batch.words)))))[: data.draw(st.integers(1, 4))]
-    pairs = listed_pairs(batch)
     with cpu_isa(isa), precision("high"):
-        whole = maxsim_scores(*batch.arguments(), backend="cpu", **options)
-        part = maxsim_scores(
-            batch.regions[images], batch.words[captions], batch.region_lengths[images], batch.word_lengths[captions],
-            backend="cpu", **options,
-        )  # fmt: skip
-        listed = maxsim_scores(*batch.arguments(), pairs=pairs, backend="cpu", **options)
-    assert torch.equal(part, whole[images][:, captions])
-    assert torch.equal(listed, whole[pairs[:, 0], pairs[:, 1]])
+        check_that_company_keeps_bits(batch.to(dtype), options, data)
 
 
 # --- float32 as three products of halves: x = h + l + e of bfloat16 h and l, |l| ≤ 2⁻⁸ |x| and |e| ≤ 2⁻¹⁷ |x|, so that

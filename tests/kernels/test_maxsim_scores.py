@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores
+from tests.kernels.maxsim_checks import (
+    check_argmax,
+    check_first_of_equal_maxima,
+    check_that_company_keeps_bits,
+)
 from tests.kernels.strategies import DEGENERACIES, Features, examples, features, maxsim_options
 from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, evaluate
 
@@ -70,19 +75,8 @@ def test_of_equal_maxima_the_first_gets_the_gradient(isa: str, direction: str, p
 def test_neighbours_keep_the_bits(
     isa: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], data: st.DataObject
 ) -> None:
-    batch = batch.to(dtype)
-    images = torch.tensor(data.draw(st.permutations(range(len(batch.regions)))))[: data.draw(st.integers(1, 5))]
-    captions = torch.tensor(data.draw(st.permutations(range(len(batch.words)))))[: data.draw(st.integers(1, 4))]
-    pairs = torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).flip(0)
     with cpu_isa(isa):
-        whole = maxsim_scores(*batch.arguments(), backend="cpu", **options)
-        part = maxsim_scores(
-            batch.regions[images], batch.words[captions], batch.region_lengths[images], batch.word_lengths[captions],
-            backend="cpu", **options,
-        )  # fmt: skip
-        listed = maxsim_scores(*batch.arguments(), pairs=pairs, backend="cpu", **options)
-    assert torch.equal(part, whole[images][:, captions])
-    assert torch.equal(listed, whole[pairs[:, 0], pairs[:, 1]])
+        check_that_company_keeps_bits(batch.to(dtype), options, data)
 
 
 # What the kernel treats in its own way: rows that share cache sets, queries longer than a block, contexts longer than
@@ -176,38 +170,6 @@ def test_the_sign_of_a_zero_does_not_depend_on_the_contexts_order(isa: str) -> N
 # --- argmax
 
 
-def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Similarities (…, Q, C) in float64, minus infinity where there is no such context, and which queries are."""
-    regions, words = (
-        torch.nan_to_num(side / side.norm(dim=-1, keepdim=True)) if options["normalize"] else side
-        for side in (batch.regions, batch.words)
-    )
-    masks = [
-        torch.arange(side.size(1)) < lengths[:, None]
-        for side, lengths in zip((regions, words), batch.lengths, strict=True)
-    ]
-    images, captions = torch.meshgrid(torch.arange(len(regions)), torch.arange(len(words)), indexing="ij")
-    if batch.pairs is not None:
-        images, captions = batch.pairs.T
-    similarities = regions[images] @ words[captions].mT
-    region_mask, word_mask = masks[0][images], masks[1][captions]
-    if options["direction"] == "t2i":
-        similarities, region_mask, word_mask = similarities.mT, word_mask, region_mask
-    return similarities.masked_fill(~word_mask[..., None, :], -torch.inf), region_mask
-
-
-def check_argmax(argmax: Tensor, batch: Features, options: dict[str, Any]) -> None:
-    """Each query's context has its largest similarity, but for what rounding may exchange; −1 where none is."""
-    similarities, queries = exact_similarities(batch, options)
-    scale = 1.0 if options["normalize"] else float(batch.regions.norm(dim=-1).max() * batch.words.norm(dim=-1).max())
-    assert argmax.dtype == torch.int64
-    assert argmax.shape == queries.shape
-    assert (argmax[~queries] == -1).all()
-    assert (argmax[queries] >= 0).all()
-    taken = similarities.gather(-1, argmax.clamp(min=0)[..., None])[..., 0]
-    assert (similarities.amax(-1) - taken)[queries].max() <= 1e-5 * scale
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @examples(30)
 @given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
@@ -232,15 +194,8 @@ def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) ->
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
 def test_of_equal_maxima_the_first_is_the_argmax(backend: str, direction: str) -> None:
-    generator = torch.Generator().manual_seed(1)
-    regions = torch.randint(-1, 2, (5, 31, 4), generator=generator).float()
-    words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
-    similarities = torch.einsum("ird,cwd->icrw", regions, words)
-    expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
     with cpu_isa(backend if backend in ISAS else None):
-        name = "cpu" if backend in ISAS else backend
-        _, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=name)
-    assert torch.equal(argmax, expected)
+        check_first_of_equal_maxima("cpu" if backend in ISAS else backend, direction)
 
 
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])

@@ -95,9 +95,43 @@ def test_half_precision_features(
     Expectation.of(maxsim_scores, batch, dtype, **options).check("cuda")
 
 
-@pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
-def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
-    check_long_items("cuda", call.TILE_ROWS[True] + 9, direction, dtype)
+@listed_or_all
+@pytest.mark.parametrize(
+    ("direction", "dtype", "pooling"), [("t2i", torch.float32, "sum"), ("i2t", torch.float16, "max")], ids=str
+)
+def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype, pooling: str, listed: bool) -> None:
+    options = {"pooling": pooling, "normalize": pooling == "sum"}
+    check_long_items("cuda", call.TILE_ROWS[True] + 9, direction, dtype, listed, **options)
+
+
+@listed_or_all
+def test_negative_similarities_of_many_items(listed: bool) -> None:
+    """The best query's too; and of more items of contexts than a warp looks at together."""
+    pairs = torch.cartesian_prod(torch.arange(40), torch.arange(2)) if listed else None
+    sides = [randn(40, 2, 8, seed=1).abs().double(), -randn(2, 35, 8, seed=2).abs().double()]
+    batch = Features(*sides, torch.full((40,), 2), torch.full((2,), 35), pairs)
+    Expectation.of(maxsim_scores, batch, torch.float32, pooling="max", normalize=True).check("cuda")
+
+
+def test_gradients_of_rows_beside_others() -> None:
+    """They begin at multiples of 16 bytes and end between those."""
+    sides = [randn(n, 5, 16, seed=n)[..., :13] for n in (2, 3)]
+    made = []
+    for own in (sides, [side.contiguous() for side in sides]):
+        leaves = [side.detach().requires_grad_() for side in own]
+        made.append(torch.autograd.grad(maxsim_scores(*leaves, normalize=True, backend="cuda").sum(), leaves))
+    for once, again in zip(*made, strict=True):
+        torch.testing.assert_close(once, again)
+
+
+def test_many_tiles_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles than blocks that run together share."""
+    monkeypatch.setattr(forward, "BLOCKS", 51)
+    monkeypatch.setattr(forward, "LEAST_STAGES", 1)
+    contexts, queries = randn(45, 6, 4, seed=1), randn(17, 65, 4, seed=2)
+    scores = maxsim_scores(contexts, queries, pooling="sum", normalize=False, backend="cuda")
+    expected = maxsim_scores(contexts, queries, pooling="sum", normalize=False, backend="reference")
+    torch.testing.assert_close(scores, expected)
 
 
 @listed_or_all
@@ -159,6 +193,13 @@ def test_gradients_of_cosines(listed: bool) -> None:
 @directions
 def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
     check_features_too_short_to_be_inverted("cuda", direction)
+
+
+@pytest.mark.parametrize("scale", [2.0**-80, 2.0**80])
+def test_cosines_of_features_whose_squares_are_out_of_range(scale: float) -> None:
+    sides = randn(2, 3, 8, seed=1), randn(3, 4, 8, seed=2)
+    expected = maxsim_scores(*sides, normalize=True, backend="cuda")
+    assert torch.equal(maxsim_scores(scale * sides[0], sides[1], normalize=True, backend="cuda"), expected)
 
 
 # --- argmax

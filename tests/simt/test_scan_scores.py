@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -13,15 +14,24 @@ from hypothesis import assume, given
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import plan
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
 from tests.kernels.scan_checks.kernels import DIRECTIONS, Kernels, batch_of
+from tests.kernels.scan_checks.longest import check_longest_contexts
 from tests.kernels.scan_checks.not_finite import NotFinite
-from tests.kernels.strategies import FEW_ITEMS, IN_HALF_RANGE, NORM_MODES, Features, examples, features, scan_options
+from tests.kernels.strategies import (
+    FEW_ITEMS,
+    IN_HALF_RANGE,
+    NORM_MODES,
+    Features,
+    examples,
+    features,
+    nearly_cancelling,
+    scan_options,
+)
 from tests.kernels.tolerance import evaluate, score_weights, well_posed
 from tests.simt.launches import SCHEDULES, Device
 
@@ -40,7 +50,9 @@ DIGITS = {
     "bfloat16": (1e-5, 2.0**-7, 2.0**-7),
     "float16": (2e-6, 2.0**-10, 2.0**-10),
 }
-GRAM_UNIT = 2.0**-16  # of two bfloat16s, as which Gram matrices and weights are multiplied beside TF32 and bfloat16
+# Of two bfloat16s, as which Gram matrices and weights are multiplied beside TF32 and bfloat16, 2⁻¹⁷; as much as eight
+# times that of ‖a‖² where contexts cancel in part (kCancelled of csrc/cross_attention/gram.cuh).
+GRAM_UNIT = 2.0**-14
 precisions = pytest.mark.parametrize("precision", PRECISIONS)
 
 # Every norm, with a pooling and a direction.
@@ -144,13 +156,29 @@ class TestAgreement(Agreement):
     @precisions
     @pytest.mark.parametrize("normalize", [False, True])
     def test_many_listed_pairs(self, kernels: Kernels, precision: str, normalize: bool) -> None:
-        """More than a block takes, many of one context, some twice."""
+        """More than a block takes, many of one context, some twice; of short queries more than a job has."""
         generator = torch.Generator().manual_seed(4)
         pairs = torch.stack([torch.randint(0, n, (300,), generator=generator) for n in (3, 17)], 1)
         pairs[:150, 0] = 1
-        batch = batch_of(4, 17, 10, (20, 30), pairs=pairs)
+        batch = batch_of(4, 17, 10, (20, 30 if normalize else 5), pairs=pairs)
         with kernels.sizes(**USUAL):
             check(kernels, batch, precision, normalize=normalize, pooling="sum")
+
+    def test_exponentials_of_what_is_far_below_zero(self, kernels: Kernels) -> None:
+        """A softmax over queries whose every exponential float32 takes for zero, the greatest not taken out."""
+        batch = batch_of(2, 3, 2, (37, 35))
+        batch = replace(batch, regions=batch.regions.abs() * 4 + 8, words=-batch.words.abs() * 4 - 8)
+        kernels.check(batch, raw_feature_norm="softmax")
+
+    def test_a_logit_that_overflows_has_all_the_weight(self, kernels: Kernels) -> None:
+        regions, words = torch.tensor([[[1e6, 0.0], [0.5, 0.5]]]), torch.ones(1, 1, 2)
+        scores = kernels.score(regions, words, raw_feature_norm="no_norm", lambda_softmax=1e35, pooling="avg")
+        torch.testing.assert_close(scores, torch.full((1, 1), 0.5**0.5))
+
+    def test_long_attended_vectors_that_nearly_cancel(self, kernels: Kernels) -> None:
+        batch = nearly_cancelling()
+        batch = replace(batch, regions=batch.regions * 1e6, words=batch.words * 1e-6)
+        kernels.check(batch, raw_feature_norm="no_norm", lambda_softmax=1e-2)
 
 
 def pooling_of(norm: str) -> str:
@@ -158,7 +186,38 @@ def pooling_of(norm: str) -> str:
     return {"softmax": "lse", "clipped_l2norm": "avg", "l1norm": "max", "no_norm": "sum"}[norm]
 
 
-class TestNotFinite(NotFinite): ...
+class TestNotFinite(NotFinite):
+    def test_what_is_not_finite_far_behind_in_long_contexts(self, kernels: Kernels) -> None:
+        """Scores of queries without rows are what is asked even so."""
+        batch = batch_of(2, 2, 4, (150, 3)).to(torch.float32)
+        batch.region_lengths[:], batch.word_lengths[1] = 150, 0
+        clean = kernels.score(*batch.arguments(), empty_score=0.5)
+        batch.regions[1, 149, 0] = torch.nan
+        scores = kernels.score(*batch.arguments(), empty_score=0.5)
+        assert scores[1, 0].isnan()
+        assert scores[1, 1] == 0.5
+        assert torch.equal(scores[0], clean[0])
+
+    def test_the_greatest_numbers(self, kernels: Kernels) -> None:
+        """They have directions, and are too long to be multiplied as they are."""
+        regions, words = torch.tensor([[[2e38, 0.0]], [[1e38, 1e38]]]), torch.tensor([[[1.0, 2.0]]])
+        scores = kernels.score(regions, words, normalize=True, pooling="avg")
+        torch.testing.assert_close(scores, torch.tensor([[0.2], [0.9]]).sqrt())
+        assert kernels.score(regions, words).isnan().all()
+
+    @pytest.mark.parametrize(("side", "given"), [(0, 1.0), (1, 1.0), (None, 1e20)], ids=str)
+    def test_gradients_of_pairs_that_are_not_finite(self, kernels: Kernels, side: int | None, given: float) -> None:
+        """By an item of either side, or by what they are given, which is too large."""
+        batch = batch_of(2, 3).to(torch.float32)
+        sides = batch.regions, batch.words
+        if side is not None:
+            sides[side][1 - side, 0, 0] = torch.nan
+        scores = kernels.score(*(own.requires_grad_() for own in sides), *batch.lengths, pooling="sum")
+        of_regions, of_words = torch.autograd.grad(scores, sides, torch.tensor([[0, 1, 0], [given, given, 0]]))
+        assert of_regions[0].isfinite().all()
+        assert of_regions[1, : batch.region_lengths[1]].isnan().all()
+        assert of_words[0, : batch.word_lengths[0]].isnan().all()
+        assert of_words[2].isfinite().all()
 
 
 class TestGradients(Gradients):
@@ -176,6 +235,38 @@ class TestGradients(Gradients):
                     results.append(evaluate(scan_scores, batch, cast, lambda_softmax=5.0, backend=backend, **options))
             for true, ours, digits in zip(*results, DIGITS[precision], strict=True):
                 assert (ours - true).abs().max() <= digits * true.abs().max()
+
+    @pytest.mark.parametrize("norm", ["clipped_l2norm", "clipped", "l1norm"])
+    def test_similarities_of_zero(self, kernels: Kernels, norm: str) -> None:
+        """Their slope is that of negative ones."""
+        sides = [torch.tensor([side], dtype=torch.float64) for side in ([[1, 0], [1, 1]], [[0, 1], [1, 2]])]
+        batch = Features(*sides, torch.tensor([2]), torch.tensor([2]), None)
+        kernels.check(batch, raw_feature_norm=norm, pooling="sum")
+
+    def test_packed_features(self, kernels: Kernels) -> None:
+        """Their gradients lie as they do."""
+        batch = batch_of(3, 4).to(torch.float32)
+        sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+        made = []
+        for layout in ("padded", "packed"):
+            scores = kernels.score(*batch.arguments(layout), normalize=True)
+            made.append(torch.autograd.grad((scores * score_weights(scores.shape).to(scores)).sum(), sides))
+        for once, again in zip(*made, strict=True):
+            assert torch.equal(once, again)
+
+    def test_lambda_does_not_blow_up_what_cancels(self, kernels: Kernels) -> None:
+        """Contexts are mirrored beside the queries, so that weights are equal and stay so, whatever lambda is."""
+        generator = torch.Generator().manual_seed(6)
+        words, along, beside = (torch.zeros(1, n, 24) for n in (9, 1, 1))
+        words[..., :12] = torch.randn(9, 12, generator=generator)
+        along[..., :12], beside[..., 12:] = torch.randn(2, 12, generator=generator)
+        sides = [torch.cat([along + 100 * beside, along - 100 * beside], 1).requires_grad_(), words.requires_grad_()]
+        made = []
+        for lambda_softmax in (1.0, 1e6):
+            options = {"raw_feature_norm": "no_norm", "pooling": "sum", "lambda_softmax": lambda_softmax}
+            made.append(torch.autograd.grad(kernels.score(*sides, **options), sides))
+        for once, again in zip(*made, strict=True):
+            torch.testing.assert_close(once, again, rtol=1e-3, atol=1e-3 * float(once.abs().max()))
 
 
 class TestCalls(Calls): ...
@@ -213,24 +304,5 @@ def test_schedules_do_not_show(kernels: Kernels, simulated: Device, precision: s
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_the_longest_contexts(kernels: Kernels, gradients: bool, dtype: torch.dtype, norm: str) -> None:
-    """They are served whatever the norm, by blocks that fit; longer ones are refused."""
-    most = longest_contexts(gradients)
-    regions = torch.randn(1, most + 1, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
-    words = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
-    results = []
-    for backend, cast in ((kernels.backend, dtype), ("reference", torch.float64)):
-        sides = [side.to(cast).clone().requires_grad_(gradients) for side in (regions[:, :most], words)]
-        with kernels.sizes(**USUAL):
-            scores = scan_scores(*sides, raw_feature_norm=norm, lambda_softmax=2.0, backend=backend)
-            results.append((scores, *(torch.autograd.grad(scores.sum(), sides) if gradients else ())))
-    for ours, true in zip(*results, strict=True):
-        unit = torch.finfo(ours.dtype).eps + 1e-5  # of bfloat16 gradients of similarities are too
-        assert (ours.double() - true).abs().max() <= unit * true.abs().max()
-    with pytest.raises(UnsupportedByBackend, match=f"attended items of up to {most} rows.*the longest has {most + 1}"):
-        scores = kernels.score(regions.requires_grad_(gradients), words)
-        scores.sum().backward()
-
-
-def longest_contexts(gradients: bool) -> int:
-    room, of_row = (plan.GRADIENT_ROOM, plan.GRADIENT_ROW_ROOM) if gradients else (plan.ROOM, plan.ROW_ROOM)
-    return (227 * 2**10 - room) // of_row
+    with kernels.sizes(**USUAL):
+        check_longest_contexts(torch.device("cpu"), gradients, dtype, norm)
