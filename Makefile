@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,16 +99,30 @@ bench-record: setup  ## the same, kept under benchmarks/results and in the READM
 	$(BENCHMARK)
 	$(REPORT) --record
 
-# Figures are measured whatever the suite shows, which says at the end whether all is well.
-gpu:  ## on a machine with a GPU: run its tests and benchmarks, kept under benchmarks/results and in the README
-	$(MAKE) gpu-test; tests=$$?; $(MAKE) gpu-bench && exit $$tests
+# Figures are measured whatever suite and sanitizer show, which say at the end whether all is well.
+gpu:  ## on a machine with a GPU: run its tests, compute-sanitizer and benchmarks, kept under benchmarks/results and in the README
+	$(MAKE) gpu-test; tests=$$?; $(MAKE) gpu-sanitize; sanitized=$$?; $(MAKE) gpu-bench && exit $$((tests | sanitized))
 
 # SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from.
 GPU_PYTHON = $(if $(SYSTEM),$(PYTHON),$(BIN)/python)
 GPU_SETUP = $(if $(SYSTEM),,setup)
 
+# What it found is kept with the figures of the same sources.
 gpu-test: $(GPU_SETUP)  ## only the tests; warnings of another PyTorch are no failures
-	$(GPU_PYTHON) -m pytest -m gpu -W default --numprocesses auto --maxprocesses 16 --dist worksteal --durations 10 tests/gpu
+	mkdir -p .benchmarks
+	$(GPU_PYTHON) -m pytest -m gpu -W default --numprocesses auto --maxprocesses 16 --dist worksteal --durations 10 \
+		--junit-xml .benchmarks/gpu-test.xml -o junit_suite_name="$$($(GPU_PYTHON) -m benchmarks.gpu.sources)" tests/gpu
+
+# Every tensor has an allocation of its own, with bounds, in which nothing is written yet. Races are in shared memory, so
+# that only our kernels are looked at. What the driver answers torch is no concern of ours; our own calls are checked.
+SANITIZER = $(shell PATH="$$CUDA_HOME/bin:$$PATH:/usr/local/cuda/bin" command -v compute-sanitizer)
+SANITIZER_TOOLS = memcheck initcheck 'racecheck --kernel-name kns=crossret'
+
+gpu-sanitize: $(GPU_SETUP)  ## only every operation of backend "cuda" under compute-sanitizer: memcheck, initcheck, racecheck
+	@[ -n '$(SANITIZER)' ] || { echo 'make gpu-sanitize needs compute-sanitizer, of the CUDA toolkit: in CUDA_HOME/bin, on PATH or in /usr/local/cuda/bin' >&2; exit 1; }
+	failed=0; for tool in $(SANITIZER_TOOLS); do \
+		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --report-api-errors no --error-exitcode 1 $(GPU_PYTHON) -m tests.gpu.every_operation || failed=1; \
+	done; exit $$failed
 
 gpu-bench: $(GPU_SETUP)  ## only the benchmarks
 	$(GPU_PYTHON) -m benchmarks.gpu.run; measured=$$?; $(GPU_PYTHON) -m benchmarks.gpu.report --record && exit $$measured

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss, triton_launch
+from crossret_kernels.cross_attention.cuda import backward as cuda_backward
 from crossret_kernels.cross_attention.triton import backward, chunks
 from tests.simt.launches import Device
 from tests.simt.library import build
@@ -53,6 +54,9 @@ def nothing_launched() -> Iterator[None]:
     def nothing(*_: Any) -> None:
         return None
 
+    def product(left: Tensor, right: Tensor) -> Tensor:
+        return torch.empty(left.size(0), right.size(1))
+
     def compiled(*_: Any) -> Callable[..., None]:
         return nothing
 
@@ -67,6 +71,7 @@ def nothing_launched() -> Iterator[None]:
         patch.object(backends, "unsupported_reason", reason),
         patch.object(chunks, "multiply", nothing),
         patch.object(backward, "multiply", nothing),
+        patch.object(cuda_backward, "_product", product),
     ):
         yield
 
@@ -86,14 +91,14 @@ def lengths(count: int, shortest: int, longest: int, batches: int) -> Iterator[T
     return itertools.cycle(drawn)
 
 
-def scan(batches: int, gradients: bool) -> Step:
+def scan(batches: int, gradients: bool, backend: str = "triton") -> Step:
     """128 images of 36 regions by 128 captions of 6 to 20 words."""
     regions, words = (torch.zeros(128, n, DIM, dtype=torch.bfloat16, requires_grad=gradients) for n in (36, 20))
     of_words = lengths(128, 6, 20, batches)
     grad = torch.zeros(128, 128)
 
     def step() -> None:
-        scores = scan_scores(regions, words, None, next(of_words), backend="triton")
+        scores = scan_scores(regions, words, None, next(of_words), backend=backend)
         if gradients:
             torch.autograd.grad(scores, (regions, words), grad)
 
@@ -125,6 +130,9 @@ CASES: dict[str, tuple[Callable[[], Step], float]] = {  # with the target in µs
     "maxsim_scores, 1 x 1,000, lengths seen": (lambda: maxsim(1), 40),
     "triplet_loss, hardest, forward + backward": (lambda: loss("hardest"), 60),
     "triplet_loss, softmax, forward + backward": (lambda: loss("softmax"), 60),
+    "cuda: scan_scores, lengths seen": (lambda: scan(1, False, "cuda"), 50),
+    "cuda: scan_scores, lengths new": (lambda: scan(BATCHES, False, "cuda"), 80),
+    "cuda: scan_scores, forward + backward, lengths new": (lambda: scan(BATCHES, True, "cuda"), 200),
     "cuda: maxsim_scores, 1 x 1,000, lengths seen": (lambda: maxsim(1, "cuda"), 40),
     "cuda: triplet_loss, hardest, forward + backward": (lambda: loss("hardest", "cuda"), 50),
     "cuda: triplet_loss, softmax, forward + backward": (lambda: loss("softmax", "cuda"), 50),
@@ -149,10 +157,10 @@ def main() -> None:
     if any(name.startswith("cuda") for name in cases):
         load_idle_kernels()
     with nothing_launched():
-        print(f"{'host time, µs':48} {'least':>8} {'median':>8} {'target':>8}")
+        print(f"{'host time, µs':52} {'least':>8} {'median':>8} {'target':>8}")
         for name, (make, target) in cases.items():
             least, median = microseconds(make())
-            print(f"{name:48} {least:8.1f} {median:8.1f} {target:8.0f}")
+            print(f"{name:52} {least:8.1f} {median:8.1f} {target:8.0f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured side by side on a GPU: triton, the per-caption loop, torch.compile of the einsum, peers."""
+"""What is measured side by side on a GPU: our kernels, the per-caption loop, torch.compile of the einsum, peers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scan(name: str, options: dict[str, Any]) -> Score:
     if name == LOOP:
         return partial(scan_loop, **options)
     score = _compiled(scan_scores) if name == COMPILED else scan_scores
-    backend = name if name in (FUSED, CHUNKED) else "reference"
+    backend = name if name in (*FUSED, CHUNKED) else "reference"
 
     def call(inputs: Inputs) -> Tensor:
         return score(inputs.regions, inputs.words, None, inputs.word_lengths, backend=backend, **options)
@@ -66,7 +66,7 @@ def maxsim(name: str) -> Score:
     if name in PEERS:
         return PEER_CALLS[name](import_peer(name))
     score = _compiled(maxsim_scores) if name == COMPILED else maxsim_scores
-    backend = FUSED if name == FUSED else "reference"
+    backend = name if name in (*FUSED, CHUNKED) else "reference"
 
     def call(inputs: Inputs) -> Tensor:
         lengths = inputs.region_lengths, inputs.word_lengths

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu.results import GpuResults, read_gpu_results
-from benchmarks.gpu.sources import ROOT, sources_hash
+from benchmarks.gpu.sources import ROOT, source_hashes
 from benchmarks.gpu.tables import gpu_table
 from benchmarks.report import RESULTS, command_line, print_report, replace_between_markers
 from crossret.files.atomic import atomic_write
@@ -28,7 +28,7 @@ def recorded(root: Path) -> list[GpuResults]:
 
 def section(root: Path) -> str:
     """A table for every GPU, or that there is none."""
-    sources = sources_hash(root)
+    sources = source_hashes(root)
     return "\n\n".join(gpu_table(results, sources) for results in recorded(root)) or PENDING
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from crossret.files.atomic import atomic_write
 from crossret.files.json import parse_json_object
 
-FUSED = "triton"
+FUSED = ("triton", "cuda")  # what is measured; all else stands beside them
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Measurement:
     precision: str
     implementation: str
     pairs: int
-    flop: int  # of the similarity product of these pairs
-    products: int  # in `floor_seconds`
+    work: int  # of these pairs, by which they are compared: flop of the similarity product, or bytes
     seconds: float  # median of a call
     rounds: int
-    floor_seconds: float  # torch.matmul of the packed operands, once for each of `products`
+    floor: str  # what `floor_seconds` are of
+    floor_seconds: float  # in the same run
     error: float  # the largest beside float64, of a sample
     peak_mebibytes: float  # beyond inputs and results
     target: float | None = None  # of the ratio to the floor
     replayed_seconds: float | None = None  # of a replay of its CUDA graph, of calls that may wait for the host
-    slower: float | None = None  # how many times as slow as triton it is wanted to be
+    slower: dict[str, float] | None = None  # how many times as slow as these it is wanted to be
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -50,7 +50,9 @@ class GpuResults:
         date: of the run.
         device: its name, capability and memory.
         versions: of Python, torch, CUDA and Triton.
-        sources: hash of the kernels' sources (`sources.sources_hash`).
+        sources: hashes of the kernels' sources by backend (`sources.source_hashes`).
+        suite: how many tests of the GPU suite passed, failed and were skipped on these sources; None where it has not
+            run.
         missing: why an implementation was left out, or gave no figures of a case, by its name.
         measurements: in the order of the run.
     """
@@ -58,7 +60,8 @@ class GpuResults:
     date: str
     device: dict[str, Any]
     versions: dict[str, str]
-    sources: str
+    sources: dict[str, str]
+    suite: dict[str, int] | None
     missing: dict[str, str]
     measurements: list[Measurement]
 
@@ -67,9 +70,9 @@ class GpuResults:
         """Of the file: the device."""
         return re.sub(r"[^a-z0-9]+", "-", self.device["name"].lower()).strip("-")
 
-    def stale(self, sources: str) -> bool:
-        """Whether the kernels have changed since."""
-        return self.sources != sources
+    def stale(self, sources: dict[str, str]) -> list[str]:
+        """Backends whose kernels have changed since."""
+        return [backend for backend, own in sources.items() if self.sources.get(backend) != own]
 
     def groups(self) -> list[list[Measurement]]:
         """Measurements that differ by implementation alone."""

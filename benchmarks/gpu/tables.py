@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from benchmarks.gpu.results import FUSED, GpuResults, Measurement
 
-STALE = "**stale**: the kernels have changed since"
-HEADINGS = ("ms", "replayed", "÷ floor", "target", "triton ×", "error", "peak MiB")
+STALE = "**stale**: since then the kernels have changed of"
+HEADINGS = ("ms", "replayed", "floor", "÷ floor", *(f"{name} ×" for name in FUSED), "error", "peak MiB")
 LEGEND = (
-    "The floor is torch.matmul of the packed operands in the same run; of a training step four of them. triton ×: how "
-    "many times as fast triton is, pair for pair. Errors are beside float64, of a sample: the largest of scores; of a "
-    "training step ‖difference‖ / ‖gradients‖. Replayed: the ms of a CUDA graph of the call, without the host's part."
+    "Floors are of the same run: products are torch.matmul of the packed operands, reads and writes those of inputs "
+    "and of as large a result, all pairs the same implementation's for as much to multiply. ≤ and ≥ are targets. "
+    "triton × and cuda ×: how many times as fast they are, pair for pair, host time included. Errors are beside "
+    "float64, of a sample: the largest of scores; of gradients ‖difference‖ / ‖gradients‖. Replayed: the ms of a CUDA "
+    "graph of the call, without the host's part."
 )
 
 
-def gpu_table(results: GpuResults, sources: str) -> str:
-    """The run as a Markdown table under a line that says of what it is; `sources` is the kernels' hash of today."""
-    lines = [f"{describe(results)}{f' — {STALE}' if results.stale(sources) else ''}", ""]
+def gpu_table(results: GpuResults, sources: dict[str, str]) -> str:
+    """The run as a Markdown table under a line that says of what it is; `sources` are the kernels' hashes of today."""
+    stale = ", ".join(results.stale(sources))
+    lines = [f"{describe(results)} — {STALE} {stale}" if stale else describe(results), ""]
     lines += ["| case | " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * len(HEADINGS)]
     for group in results.groups():
         for measurement in group:
@@ -27,7 +30,8 @@ def gpu_table(results: GpuResults, sources: str) -> str:
 
 def describe(results: GpuResults) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    return f"{results.device['name']}, {versions}, {results.date}"
+    suite = "not run" if results.suite is None else ", ".join(f"{n} {what}" for what, n in results.suite.items())
+    return f"{results.device['name']}, {versions}, {results.date}, tests: {suite}"
 
 
 def missed_targets(results: GpuResults) -> list[str]:
@@ -35,30 +39,41 @@ def missed_targets(results: GpuResults) -> list[str]:
     lines = []
     for group in results.groups():
         for m in group:
-            case, times = ", ".join(m.group), times_as_slow(m, group)
+            case = ", ".join(m.group)
             if m.target is not None and m.floor_ratio > m.target:
-                lines.append(f"{case}: {m.floor_ratio:.2f} × the floor, wanted {m.target:.2f}")
-            if m.slower is not None and times is not None and times < m.slower:
-                lines.append(f"{case}: {times:.3g} × as fast as {m.implementation}, wanted {m.slower:.3g}")
+                lines.append(f"{case}: {m.implementation} {m.floor_ratio:.2f} × the floor, wanted {m.target:.2f}")
+            for name, wanted in (m.slower or {}).items():
+                times = times_as_slow(m, name, group)
+                if times is not None and times < wanted:
+                    lines.append(f"{case}: {name} {times:.3g} × as fast as {m.implementation}, wanted {wanted:.3g}")
     return lines
 
 
-def times_as_slow(measurement: Measurement, group: list[Measurement]) -> float | None:
-    """How many times as fast triton is, pair for pair; None of triton itself and where it is not there."""
-    ours = next((other for other in group if other.implementation == FUSED), None)
-    if ours is None or measurement is ours:
+def times_as_slow(measurement: Measurement, name: str, group: list[Measurement]) -> float | None:
+    """How many times as fast the named one is, pair for pair; None of itself and where it is not there."""
+    other = next((other for other in group if other.implementation == name), None)
+    if other is None or measurement is other:
         return None
-    return (measurement.seconds / measurement.flop) / (ours.seconds / ours.flop)
+    return (measurement.seconds / measurement.work) / (other.seconds / other.work)
 
 
 def _cells(measurement: Measurement, group: list[Measurement]) -> list[str]:
-    times = times_as_slow(measurement, group)
     return [
         f"{measurement.seconds * 1e3:.3g}",
         "" if measurement.replayed_seconds is None else f"{measurement.replayed_seconds * 1e3:.3g}",
-        f"{measurement.floor_ratio:.2f}",
-        "" if measurement.target is None else f"{measurement.target:.2f}",
-        "" if times is None else f"{times:.1f}",
+        measurement.floor,
+        _beside(f"{measurement.floor_ratio:.2f}", "≤", measurement.target),
+        *(_times(measurement, name, group) for name in FUSED),
         f"{measurement.error:.1e}",
         f"{measurement.peak_mebibytes:.0f}",
     ]
+
+
+def _times(measurement: Measurement, name: str, group: list[Measurement]) -> str:
+    times = times_as_slow(measurement, name, group)
+    return "" if times is None else _beside(f"{times:.2f}", "≥", (measurement.slower or {}).get(name))
+
+
+def _beside(figure: str, sign: str, target: float | None) -> str:
+    """A figure with what is wanted of it."""
+    return figure if target is None else f"{figure} ({sign} {target:g})"

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.backends import CUDA_MISSING, INTERPRETED
+from crossret_kernels.cross_attention.cuda.plan import most_attended_rows
 
 DEVICE = torch.device("cuda")
-BACKEND = "triton"
 FUNCTIONS: tuple[Callable[..., Tensor], ...] = (scan_scores, maxsim_scores)
 TF32_UNIT = 4 * 2.0**-10
 # By the precision of products: the features' dtype, and a few units in the last place of what is multiplied.
@@ -28,9 +28,17 @@ gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available() or INTERPRETED, reason="needs a GPU that Triton compiles for"),
 ]
-
-
 needs_cuda_library = pytest.mark.skipif(CUDA_MISSING is not None, reason=str(CUDA_MISSING))
+backends = pytest.mark.parametrize("backend", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
+
+
+def skip_if_too_long(
+    backend: str, function: Callable[..., Tensor], rows: tuple[int, int], direction: str = "t2i", gradients: bool = True
+) -> None:
+    """Of images and of captions, for "cuda" to attend to them on this GPU: whether it refuses is a test of its own."""
+    most = most_attended_rows(DEVICE, gradients)
+    if backend == "cuda" and function is scan_scores and rows[direction == "i2t"] > most:
+        pytest.skip(f"on this GPU attended items have up to {most} rows")
 
 
 @contextmanager

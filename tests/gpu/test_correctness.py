@@ -1,4 +1,4 @@
-"""Scores and gradients of backend "triton" on a GPU, by the rule of tests.kernels.tolerance and eager on that GPU."""
+"""Scores and gradients of GPU backends on a GPU, by the rule of tests.kernels.tolerance and eager on that GPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from hypothesis import Phase, assume, given
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import FASTEST_FIRST, select_backend
 from tests.gpu.device import (
-    BACKEND,
     DEVICE,
     FUNCTIONS,
     PRECISIONS,
+    backends,
     gpu,
     lengths,
     needs_cuda_library,
     offsets,
     precision,
     randn,
+    skip_if_too_long,
 )
+from tests.kernels.scan_checks.longest import check_longest_contexts
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
@@ -38,31 +40,29 @@ from tests.kernels.tolerance import Expectation, score_weights, well_posed
 pytestmark = gpu
 precisions = pytest.mark.parametrize("name", PRECISIONS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
-# Nearly every example compiles kernels of its own, for 10 to 40 seconds. A shrunk one would cost many of those.
+# Nearly every example compiles Triton kernels of its own, for 10 to 40 seconds. A shrunk one would cost many of those.
 few = examples(8, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
-backends = pytest.mark.parametrize("served", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
-
-
-def check(function: Callable[..., Tensor], batch: Features, name: str, served: str = BACKEND, **options: Any) -> None:
+def check(function: Callable[..., Tensor], batch: Features, name: str, backend: str, **options: Any) -> None:
     with precision(name) as dtype:
         expected = Expectation.of(
             function, batch, dtype, device=DEVICE, eager=dtype, unit=PRECISIONS[name][1], **options
         )
-        expected.check(served)
+        expected.check(backend)
 
 
+@backends
 @precisions
 @directions
 @few
 @given(batch=features(IN_HALF_RANGE), options=scan_options())
-def test_scan(name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+def test_scan(backend: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
     options |= {"direction": direction}
     batch = batch.to(PRECISIONS[name][0]).to(torch.float64)
     assume(well_posed(batch, options))
     assume(name == "float32" or abs(options["lambda_softmax"]) <= 20)  # beyond, operands' rounding is the softmax's
-    check(scan_scores, batch, name, **options)
+    check(scan_scores, batch, name, backend, **options)
 
 
 @backends
@@ -70,16 +70,16 @@ def test_scan(name: str, direction: str, batch: Features, options: dict[str, Any
 @directions
 @few
 @given(batch=features(IN_HALF_RANGE), options=maxsim_options())
-def test_maxsim(served: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+def test_maxsim(backend: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
     options |= {"direction": direction}
     # Of nearly equal maxima another one may win, and get the gradient.
     assume(batch.kind not in ("duplicates", "opposites", "correlated"))
-    check(maxsim_scores, batch, name, served, **options)
+    check(maxsim_scores, batch, name, backend, **options)
 
 
-def test_a_gpu_is_served_by_triton() -> None:
+def test_a_gpu_is_served_by_the_fastest() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert select_backend(None, DEVICE, dtype) == BACKEND
+        assert select_backend(None, DEVICE, dtype) == FASTEST_FIRST["cuda"][0]
     assert select_backend(None, DEVICE, torch.float64) == "torch"
 
 
@@ -91,21 +91,23 @@ def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) ->
     return [scores.detach().double(), *(g.double() for g in torch.autograd.grad((scores * weights).sum(), sides))]
 
 
+@backends
 @precisions
 @directions
 @pytest.mark.parametrize("rows", [(36, 20), (197, 77)], ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_of_many_tiles(
-    function: Callable[..., Tensor], rows: tuple[int, int], direction: str, name: str
+    function: Callable[..., Tensor], rows: tuple[int, int], direction: str, name: str, backend: str
 ) -> None:
     """By the same rule, with the truth made on the GPU too."""
+    skip_if_too_long(backend, function, rows, direction)
     n = 90 * 36 // rows[0], 150 * 20 // rows[1]
     with precision(name) as dtype:
         sides = (randn(count, own, 1024, seed=own, dtype=dtype) for count, own in zip(n, rows, strict=True))
         regions, words = sides
         of_items = [lengths(count, own // 4, own) for count, own in zip(n, rows, strict=True)]
         options = {"direction": direction, "normalize": True}
-        ours = results(function, regions, words, *of_items, backend=BACKEND, **options)
+        ours = results(function, regions, words, *of_items, backend=backend, **options)
         eager = results(function, regions, words, *of_items, backend="reference", **options)
         truth = results(function, regions.double(), words.double(), *of_items, backend="torch", **options)
     for found, theirs, true, factor in zip(ours, eager, truth, (2, 3, 3), strict=True):
@@ -113,28 +115,32 @@ def test_a_batch_of_many_tiles(
         assert float((found - true).abs().max()) <= bound
 
 
+@backends
 @pytest.mark.parametrize("host", [True, False], ids=["lengths on the host", "lengths on the device"])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_layouts_agree(function: Callable[..., Tensor], host: bool) -> None:
+def test_layouts_agree(function: Callable[..., Tensor], host: bool, backend: str) -> None:
     regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
     of_items = lengths(40, 1, 36), lengths(70, 1, 20)
     place = torch.device("cpu") if host else DEVICE
-    expected = function(regions, words, *of_items, backend=BACKEND)
+    expected = function(regions, words, *of_items, backend=backend)
     lists = [
         [item[:length] for item, length in zip(side, own.tolist(), strict=True)]
         for side, own in zip((regions, words), of_items, strict=True)
     ]
     packed = [(torch.cat(side), offsets(own).to(place)) for side, own in zip(lists, of_items, strict=True)]
-    padded = function(regions, words, *(own.to(place) for own in of_items), backend=BACKEND)
-    for other in (padded, function(*packed, backend=BACKEND), function(*lists, backend=BACKEND)):
+    padded = function(regions, words, *(own.to(place) for own in of_items), backend=backend)
+    for other in (padded, function(*packed, backend=backend), function(*lists, backend=backend)):
         torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
 
 
+@backends
 @directions
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tensor], direction: str) -> None:
+def test_pairs_and_candidates_agree_with_all_pairs(
+    function: Callable[..., Tensor], direction: str, backend: str
+) -> None:
     regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
-    options: dict[str, Any] = {"direction": direction, "backend": BACKEND, "normalize": True}
+    options: dict[str, Any] = {"direction": direction, "backend": backend, "normalize": True}
     whole = function(regions, words, **options)
     pairs = torch.stack([torch.randint(0, n, (3000,), device=DEVICE) for n in (40, 70)], 1)
     listed = function(regions, words, pairs=pairs, **options)
@@ -149,28 +155,38 @@ def test_pairs_and_candidates_agree_with_all_pairs(function: Callable[..., Tenso
 
 @backends
 @directions
-def test_argmax(served: str, direction: str) -> None:
+def test_argmax(backend: str, direction: str) -> None:
     """Small whole numbers are exact in every precision and often equal: the first of them is the argmax."""
     generator = torch.Generator().manual_seed(0)
     regions = torch.randint(-1, 2, (30, 300, 16), generator=generator).to(DEVICE, torch.bfloat16)
     words = torch.randint(-1, 2, (20, 40, 16), generator=generator).to(DEVICE, torch.bfloat16)
     similarities = torch.einsum("ird,cwd->icrw", regions.double(), words.double()).cpu().numpy()
     expected = torch.from_numpy(similarities.argmax(-2 if direction == "t2i" else -1))
-    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=served)
+    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=backend)
     assert torch.equal(argmax.cpu(), expected)
-    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=served))
+    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=backend))
 
 
+@backends
 @pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int]) -> None:
+def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int], backend: str) -> None:
+    skip_if_too_long(backend, function, rows)
     regions, words = randn(5, rows[0], 100), randn(6, rows[1], 100, seed=1)
     pairs = torch.tensor([[0, 5], [4, 1], [0, 0], [0, 5]])
     for options in ({}, {"pairs": pairs}):
         expected = results(function, regions.double(), words.double(), normalize=True, **options)
-        found = results(function, regions, words, normalize=True, backend=BACKEND, **options)
+        found = results(function, regions, words, normalize=True, backend=backend, **options)
         for ours, true in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-5)
+
+
+@needs_cuda_library
+@pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_the_longest_attended_items(gradients: bool, dtype: torch.dtype, norm: str) -> None:
+    check_longest_contexts(DEVICE, gradients, dtype, norm)
 
 
 @backends
@@ -178,17 +194,17 @@ def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, i
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])
 def test_triplet_loss(
-    served: str, negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int
+    backend: str, negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int
 ) -> None:
     """On a grid of eighths, of which hinges are exact in every dtype and many tie."""
     scores = (randn(n_rows, n_columns) * 4).round() / 8
     results = []
-    for kind, backend in ((torch.float64, "torch"), (dtype, served)):
+    for kind, chosen in ((torch.float64, "torch"), (dtype, backend)):
         leaf = scores.to(DEVICE, kind).requires_grad_()
         losses = triplet_loss(
-            leaf, margin=0.25, negatives=negatives, positive_offset=offset, reduction="none", backend=backend
+            leaf, margin=0.25, negatives=negatives, positive_offset=offset, reduction="none", backend=chosen
         )
-        results.append((losses.double(), torch.autograd.grad(losses.sum(), leaf)[0].double()))
+        results.append((losses.detach().double(), torch.autograd.grad(losses.sum(), leaf)[0].double()))
     unit = 2 * torch.finfo(dtype).eps
     for made, expected in zip(results[1], results[0], strict=True):
         largest = float(expected.abs().max())

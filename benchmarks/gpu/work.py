@@ -1,0 +1,92 @@
+"""What a case of the GPU benchmarks comes to on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What an implementation's time is divided by.
+
+    Attributes:
+        name: what it does.
+        calls: one for each set of inputs, all alike.
+        times: how many of them make it.
+    """
+
+    name: str
+    calls: Sequence[Call]
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Calls:
+    """An implementation's, one for each set of inputs, after its results were checked.
+
+    Attributes:
+        error: how far they are from float64.
+        pairs, work: of one call (`results.Measurement`).
+        floor: of one call.
+    """
+
+    calls: Sequence[Call]
+    error: float
+    pairs: int
+    work: int
+    floor: Floor
+
+
+class Work(Protocol):
+    """A case's inputs on a device."""
+
+    def calls(self, name: str) -> Calls:
+        """Those of the named implementation.
+
+        Raises:
+            ImportError: it is not installed. AssertionError: its results are wrong.
+        """
+        ...
+
+
+class GpuCase(Protocol):
+    """What is measured, by several implementations."""
+
+    @property
+    def operation(self) -> str:
+        """What is done."""
+        ...
+
+    @property
+    def shape(self) -> str:
+        """Of the inputs, in words."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """A name of `inputs.DTYPES`."""
+        ...
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """By name."""
+        ...
+
+    @property
+    def targets(self) -> Mapping[str, float]:
+        """Of implementations' ratios to the floor."""
+        ...
+
+    def slower(self, name: str) -> dict[str, float] | None:
+        """How many times as slow as others this implementation is wanted to be."""
+        ...
+
+    def work(self, device: torch.device) -> Work:
+        """What it comes to."""
+        ...

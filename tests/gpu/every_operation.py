@@ -1,0 +1,133 @@
+"""A program that calls every operation of backend "cuda", of every precision, forward and backward: all its kernels.
+
+``python -m tests.gpu.every_operation``, under compute-sanitizer: `make gpu-sanitize`. Shapes are small, for its slower
+tools, ragged, and beyond a tile where kernels differ there. Features come from the host, whose copies every tool sees.
+tests/simt runs it too, and checks that it leaves no operation out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels.topk_cuda import merge_in_cuda
+from tests.gpu.built import operations
+
+PRECISIONS = {
+    "ieee": (torch.float32, "ieee"),
+    "tf32": (torch.float32, "tf32"),
+    "bfloat16": (torch.bfloat16, "ieee"),
+    "float16": (torch.float16, "ieee"),
+}
+BATCHES = (  # rows of images and of captions, and of features: within a tile; beyond one of queries, and of contexts
+    ((5, 1, 12), (7, 3), 20),
+    ((3, 2), (140, 1), 9),
+    ((150, 2), (4, 2), 9),
+)
+PAIRS = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 1]])
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"raw_feature_norm": "softmax", "pooling": "lse"},
+    {"raw_feature_norm": "clipped_l2norm", "pooling": "max", "normalize": True},
+    {"raw_feature_norm": "no_norm", "pooling": "avg", "direction": "i2t"},
+)
+
+
+def features(rows: tuple[int, ...], dim: int, dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
+    """Padded, NaN where no item has a row."""
+    values = torch.randn(len(rows), max(rows), dim, generator=torch.Generator().manual_seed(seed))
+    for item, length in zip(values, rows, strict=True):
+        item[length:] = torch.nan
+    return values.to(dtype).to(device).requires_grad_()
+
+
+def score(device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Scores and gradients: all pairs and listed ones, few of them and many of an item."""
+    for of_images, of_captions, dim in BATCHES:
+        sides = features(of_images, dim, dtype, device, 0), features(of_captions, dim, dtype, device, 1)
+        arguments = *sides, torch.tensor(of_images), torch.tensor(of_captions)
+        for pairs in (None, PAIRS.to(device), PAIRS.repeat(5, 1).to(device)):
+            chosen: dict[str, Any] = {"pairs": pairs, "backend": "cuda"}
+            made = [scan_scores(*arguments, **options, **chosen) for options in SETTINGS]
+            for pooling in ("sum", "max"):
+                for direction in ("t2i", "i2t"):
+                    options = {"pooling": pooling, "direction": direction, "normalize": pooling == "max"}
+                    made.append(maxsim_scores(*arguments, **options, **chosen))
+            for scores in made:
+                yield from (scores, *torch.autograd.grad(scores.sum(), sides))
+            _, argmax = maxsim_scores(*arguments, return_argmax=True, **chosen)
+            assert int(argmax.max()) < max(of_images)
+
+
+def rank(device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Losses and their gradients of a few rows and columns, and of more than a tile."""
+    for shape in ((5, 7), (70, 131)):
+        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(dtype).to(device).requires_grad_()
+        for negatives in ("hardest", "sum", "softmax"):
+            for ids in (None, (torch.arange(shape[1]) // 2).to(device)):
+                for reduction in ("sum", "none"):
+                    loss = triplet_loss(
+                        matrix,
+                        negatives=negatives,
+                        image_ids=ids,
+                        positive_offset=2,
+                        reduction=reduction,
+                        backend="cuda",
+                    )
+                    yield from (loss, *torch.autograd.grad(loss.sum(), matrix))
+
+
+def search(device: torch.device) -> Iterator[Tensor]:
+    """The best of few scores and of many, merged block by block: until there are k, and then better ones."""
+    for n_rows, block, k in ((3, 5, 7), (2, 1500, 40)):
+        best = torch.empty(n_rows, 0, device=device), torch.empty(n_rows, 0, dtype=torch.int64, device=device)
+        for number in range(3):
+            scores = torch.randn(block, n_rows, generator=torch.Generator().manual_seed(number)).to(device).T
+            best = merge_in_cuda(*best, scores, number * block, k)
+        yield best[0]
+
+
+def call_all(device: torch.device) -> None:
+    """Everything, in every precision; results are looked at only for being numbers."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        for dtype, precision in PRECISIONS.values():
+            torch.backends.cuda.matmul.fp32_precision = precision
+            for number, result in enumerate(chain(score(device, dtype), rank(device, dtype), search(device))):
+                assert result.isfinite().all(), f"result {number} in {dtype}, {precision}"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+class Dispatched(TorchDispatchMode):
+    """Sends all calls through torch's dispatcher, where a profile sees them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def left_out(device: torch.device) -> list[str]:
+    """Operations that `call_all` does not call."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen, Dispatched():
+        call_all(device)
+    called = {event.key for event in seen.key_averages()}
+    return sorted({name.partition(".")[0] for name in operations()} - called)
+
+
+def main() -> None:
+    if backends.CUDA_MISSING is not None:
+        sys.exit(backends.CUDA_MISSING)
+    call_all(torch.device("cuda"))
+    torch.cuda.synchronize()
+    print("every operation was called")
+
+
+if __name__ == "__main__":
+    main()
