@@ -52,8 +52,8 @@ BOUNDS = {
     "voted": (40, 0),
 }
 # Bytes of registers that are spilled and of local memory, of every other kernel none: places found by IEEE products;
-# what attention knows of its job beside 72 sums of products, which sm_100 holds.
-SPILLS = {"best_contexts": 24, "attend": 512, "differentiate": 128, "add_gram_products": 8}
+# what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
+SPILLS = {"best_contexts": 24, "attend": 512, "differentiate": 256, "add_gram_products": 8}
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
