@@ -34,9 +34,8 @@ class Device {
     if (shared_bytes < 0 || shared_bytes > DynamicMemory::kMost) throw Mistake("more shared memory than any GPU has");
     dynamic_memory.resize(shared_bytes);
     copies.begin(threads);
-    for (Buffer& buffer : buffers_) {
-      for (Granule& granule : buffer.granules) granule.writer = granule.reader = 0;
-    }
+    many_ = next_;
+    next_ += 1 + static_cast<uint32_t>(grid_x) * grid_y;
     machine.launch(kernel, schedule_, grid_x, grid_y, threads, [&] {
       body();
       copies.end_thread();
@@ -59,26 +58,26 @@ class Device {
       machine.fail(std::string("misaligned ") + access, place() + ", " + std::to_string(bytes) + " bytes");
     }
     if (write && buffer.kind == Kind::input) machine.fail("write to input", place());
-    const uint32_t me = machine.block_number() + 1;
+    const uint32_t many = current_->many_, me = many + 1 + machine.block_number();
     for (int64_t i = at / 2; i < (at + bytes + 1) / 2; ++i) {
       Granule& granule = buffer.granules[i];
       if (!write && !granule.written) machine.fail("uninitialised global read", place());
-      const bool written = granule.writer != 0 && granule.writer != me;
-      if (written || (write && granule.reader != 0 && granule.reader != me)) {
+      const bool written = granule.writer >= many && granule.writer != me;
+      if (written || (write && granule.reader >= many && granule.reader != me)) {
         machine.fail(
             "race", std::string(access) + " of " + place() + " beside another block's " + (written ? "write" : "read"));
       }
       if (write) {
         granule.writer = me, granule.written = true;
       } else {
-        granule.reader = granule.reader == 0 || granule.reader == me ? me : ~0u;
+        granule.reader = granule.reader < many || granule.reader == me ? me : many;
       }
     }
   }
 
  private:
   struct Granule {
-    uint32_t writer, reader;  // blocks' numbers from 1 on in this launch; of several readers ~0
+    uint32_t writer, reader;  // blocks, of this launch from `many_` on
     bool written;
   };
   struct Buffer {
@@ -93,6 +92,9 @@ class Device {
 
   Schedule schedule_;
   std::vector<Buffer> buffers_;
+  // Blocks are numbered from launch to launch, so that none has to forget the one before. Of several readers in this
+  // one `many_`, of its blocks what follows it.
+  uint32_t many_ = 1, next_ = 1;
 };
 
 }  // namespace simt
