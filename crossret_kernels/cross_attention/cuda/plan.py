@@ -157,10 +157,13 @@ def jobs_of(side: Geometry, first: int, last: int, size: int, most: int) -> list
 
     Jobs are of at most `size` rows and `most` items, of one item where that is longer.
     """
-    starts, jobs, item = side.starts[first : last + 1].tolist(), [0], 0
+    starts = side.starts[first : last + 1]
+    items = np.arange(last - first)
+    ends = np.searchsorted(starts, starts[:-1] + size, "right") - 1
+    nexts = np.minimum(np.maximum(ends, items + 1), items + most).tolist()
+    jobs, item = [0], 0
     while item < last - first:
-        end = bisect_right(starts, starts[item] + size) - 1
-        item = min(max(end, item + 1), item + most, last - first)
+        item = nexts[item]
         jobs.append(item)
     return jobs
 
