@@ -17,14 +17,18 @@ from crossret_kernels.backends import UnsupportedByBackend
 
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
 
+SIMULATED_SHARED_MEMORY = 227 * 2**10  # where tests run kernels on the CPU: an H200's, or what they choose
+
 Ints = NDArray[np.int32]
 
 
-@cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a block may have; where kernels run on the CPU, those of an H200."""
-    if device.type != "cuda":
-        return 227 * 2**10
+    """Bytes of shared memory that a block may have."""
+    return _shared_memory_of(device) if device.type == "cuda" else SIMULATED_SHARED_MEMORY
+
+
+@cache
+def _shared_memory_of(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
+_AUTOCAST = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU) | _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
 
 
 class Operand(NamedTuple):
@@ -176,12 +177,17 @@ def _implement(name: str, module: str, function: str) -> Callable[..., Any]:
     def implementation() -> Callable[..., Any]:
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
 
-    def kernel(*arguments: Any) -> Any:
-        run = implementation()
+    def run(*arguments: Any) -> Any:
         features = arguments[0]
         if not features.is_cuda or features.get_device() == torch.cuda.current_device():
-            return run(*arguments)
+            return implementation()(*arguments)
         with torch.cuda.device(features.device):  # Triton launches on the current device, whatever it is given
+            return implementation()(*arguments)
+
+    def kernel(*arguments: Any) -> Any:
+        if not torch.is_autocast_enabled("cuda" if arguments[0].is_cuda else "cpu"):
+            return run(*arguments)
+        with _C._ExcludeDispatchKeyGuard(_AUTOCAST):  # whatever is cast has been, and sums are float32
             return run(*arguments)
 
     for key in ("CUDA", "CPU"):

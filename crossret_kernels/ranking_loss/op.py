@@ -66,8 +66,8 @@ def triplet_loss(
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
         autocast. Where no negative exists the loss is zero, with zero gradient; where hinges are zero so are their
-        gradients, never NaN. NaN among the hinges of a row or column makes its loss NaN, and by "softmax" the gradients
-        of its hinges above zero, and no others'.
+        gradients, never NaN. NaN among the hinges of a row or column makes its loss NaN, and by "softmax", for p above
+        1, the gradients of its hinges above zero, and no others'.
 
     Raises:
         ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no

@@ -249,7 +249,7 @@ class AttentionTile {
         float greatest = before;
         for (int row = from; row < to; ++row) greatest = fmaxf(greatest, x(row));
         for (int row = from; row < to; ++row) sum += approx_exp2((x(row) - greatest) * kLog2E);
-        if (begin > 0) sum += floats(at_.factors)[at] * approx_exp2((before - greatest) * kLog2E);
+        if (before > -INFINITY) sum += floats(at_.factors)[at] * approx_exp2((before - greatest) * kLog2E);
         floats(at_.greatest)[at] = greatest;
         floats(at_.factors)[at] = sum;
         continue;
@@ -414,6 +414,7 @@ class AttentionTile {
       // Of the upper triangle: columns from the first of these rows on.
       for (int group = gradients ? 0 : first * Fine::rows / 8; group < groups; ++group) {
         float sums[4] = {};
+        sync_warp();  // lanes come from loops of different lengths, and multiply together
 #pragma unroll
         for (int i = 0; i < at_once; ++i) {
           if (gradients ? first + i >= steps : Fine::rows * (first + i) > 8 * group) continue;

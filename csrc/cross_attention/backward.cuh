@@ -284,6 +284,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
           uint32_t heads[4], rests[4];
           Fine::weights([&](int half, int k) { return of_squares[k] * weight(row + t + 4 * k, left + g + 8 * half); },
                         heads, rests);
+          sync_warp();  // lanes may have left cells out before, and multiply together
           const uint32_t head[2] = {b.words[0], b.words[1]}, rest[2] = {b.words[2], b.words[3]};
           multiply<typename Fine::Factor>(sums, heads, rest);
           multiply<typename Fine::Factor>(sums, rests, head);

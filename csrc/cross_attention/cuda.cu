@@ -39,10 +39,10 @@ int blocks_for(int count, int size) { return std::max((count + size - 1) / size,
 
 // run(arithmetic) of products of packed rows.
 template <class Run>
-void by_arithmetic(const AttentionCall& call, const Run& run) {
-  switch (call.queries.dtype) {
+void by_arithmetic(Dtype packed, bool tfloat32, const Run& run) {
+  switch (packed) {
     case Dtype::float32:
-      return call.tfloat32 ? run(TFloat32{}) : run(Ieee{});
+      return tfloat32 ? run(TFloat32{}) : run(Ieee{});
     case Dtype::bfloat16:
       return run(BFloat16{});
     case Dtype::float16:
@@ -53,7 +53,7 @@ void by_arithmetic(const AttentionCall& call, const Run& run) {
 template <class T>
 Source<T> source_of(const SidePart& side, bool normalize, const Stream& stream) {
   Source<T> source{};
-  source.item_stride = side.item_stride, source.row_stride = side.row_stride;
+  source.item_stride = side.item_stride, source.row_stride = side.row_stride, source.packed = side.packed;
   source.starts = input<int>(stream, "starts", side.starts, side.all_items + 1);
   source.masked = side.places != nullptr;
   if (source.masked) source.places = input<int>(stream, "places", side.places, side.all_rows);
@@ -84,7 +84,7 @@ AttentionProblem problem_of(const AttentionCall& call, const Stream& stream, voi
   grams.flags = output<int>(stream, "flags", static_cast<char*>(scratch) + gram_bytes(call), call.contexts.n_items);
   grams.upper = upper;
   const int blocks = blocks_for(call.contexts.longest, kGramBlock);
-  by_arithmetic(call, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
     launch("gram_matrices", gram_matrices<decltype(arithmetic)>,
            {call.contexts.n_items, int64_t{blocks} * blocks, GramTile::threads, kGramMemory}, stream, problem.contexts,
            grams, problem.dim, blocks, call.normalize);
@@ -105,22 +105,59 @@ AttentionProblem problem_of(const AttentionCall& call, const Stream& stream, voi
 }
 
 template <class Shape>
-AttentionMemory memory_of(const AttentionCall& call, bool gradients) {
-  return AttentionMemory::of<Shape>(call.jobs.most_columns, call.jobs.most_queries, call.options.norm == Norm::softmax,
-                                    gradients);
+AttentionMemory memory_of(int most_columns, int most_queries, bool softmax, bool gradients) {
+  return AttentionMemory::of<Shape>(most_columns, most_queries, softmax, gradients);
 }
 
-// run(shape) of the largest of these that a block has the memory for.
-template <class Largest, class Larger, class Least, class Run>
-void by_shape(const AttentionCall& call, bool gradients, const Stream& stream, const Run& run) {
-  if (call.jobs.most_columns <= Tall::columns && memory_of<Largest>(call, gradients).total <= stream.most_shared) {
-    return run(Largest{});
-  }
-  if (memory_of<Larger>(call, gradients).total <= stream.most_shared) return run(Larger{});
-  run(Least{});
+// run(shape) of the first of the tiles, from the largest on, that `fits` says a block has the memory for. Beside items
+// of contexts longer than any the largest is none of them.
+template <class Arithmetic, bool gradients, class Fits, class Run>
+void by_shape(bool has_long, const Fits& fits, const Run& run) {
+  using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
+  using Largest = std::conditional_t<gradients, Half, Whole>;
+  using Larger = Flatter<Arithmetic>;
+  if (!has_long && fits(Largest{})) return run(Largest{});
+  if (fits(Larger{})) return run(Larger{});
+  run(Flattest{});
+}
+
+// run(shape, its memory) of a call.
+template <class Arithmetic, bool gradients, class Run>
+void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
+  const auto memory = [&](auto shape) {
+    return memory_of<decltype(shape)>(call.jobs.most_columns, call.jobs.most_queries,
+                                      call.options.norm == Norm::softmax, gradients);
+  };
+  const auto fits = [&](auto shape) { return memory(shape).total <= stream.most_shared; };
+  by_shape<Arithmetic, gradients>(call.jobs.most_columns > Tall::columns, fits,
+                                  [&](auto shape) { run(shape, memory(shape)); });
+}
+
+// The rows of a side's jobs where items of contexts have up to `longest`.
+template <class Arithmetic, bool gradients>
+JobRows job_rows_of(int longest, int most_queries, bool softmax, int most_shared) {
+  JobRows found{};
+  const auto columns = [&](auto shape) { return std::max(longest, std::min(decltype(shape)::columns, Tall::columns)); };
+  const auto fits = [&](auto shape) {
+    return memory_of<decltype(shape)>(columns(shape), most_queries, softmax, gradients).total <= most_shared;
+  };
+  by_shape<Arithmetic, gradients>(longest > Tall::columns, fits,
+                                  [&](auto shape) { found = {decltype(shape)::rows, columns(shape)}; });
+  return found;
 }
 
 }  // namespace
+
+JobRows job_rows(Dtype packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients,
+                 int most_shared) {
+  JobRows found{};
+  by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
+    using Arithmetic = decltype(arithmetic);
+    found = gradients ? job_rows_of<Arithmetic, true>(longest, most_queries, softmax, most_shared)
+                      : job_rows_of<Arithmetic, false>(longest, most_queries, softmax, most_shared);
+  });
+  return found;
+}
 
 int packed_dim(int dim, Dtype dtype) {
   const int step = kProductBytes / element_bytes(dtype);
@@ -166,12 +203,11 @@ void score_attention(const AttentionCall& call, const PairList& listed, float* o
     blocks = (listed.count + share - 1) / share;
   }
   const Scores scores{updated<float>(stream, "scores", out, n_scores), call.context_stride, call.query_stride};
-  by_arithmetic(call, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
-    using Largest = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
-    by_shape<Largest, Flatter<Arithmetic>, Flattest>(call, false, stream, [&](auto shape) {
+    by_shape<Arithmetic, false>(call, stream, [&](auto shape, const AttentionMemory& memory) {
       using Shape = decltype(shape);
-      problem.memory = memory_of<Shape>(call, false);
+      problem.memory = memory;
       launch("attend", attend<Shape, Arithmetic>, {blocks, 1, Shape::threads, problem.memory.total}, stream, problem,
              pairs, scores);
     });
@@ -185,7 +221,7 @@ int shares_of(const Jobs& jobs, const Stream& stream) {
 void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream,
                              void* scratch) {
   AttentionProblem problem = problem_of(call, stream, scratch, false);
-  by_arithmetic(call, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     if constexpr (!std::is_same_v<Arithmetic, Float16>) {  // which has too little room: packed as float32
       using T = typename Features<Arithmetic>::Element;
@@ -199,9 +235,9 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
       out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * made.numbers);
       out.gram_numbers = input<int>(stream, "numbers of Gram matrices", made.gram_numbers, call.contexts.n_items);
       out.numbers = made.numbers, out.n_query_rows = call.queries.n_rows, out.shares = made.shares;
-      by_shape<Half, Flatter<Arithmetic>, Flattest>(call, true, stream, [&](auto shape) {
+      by_shape<Arithmetic, true>(call, stream, [&](auto shape, const AttentionMemory& memory) {
         using Shape = decltype(shape);
-        problem.memory = memory_of<Shape>(call, true);
+        problem.memory = memory;
         launch("differentiate", differentiate<Shape, Arithmetic, T>,
                {call.jobs.n_contexts, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
       });

@@ -52,7 +52,8 @@ GivenSide take_side(Arguments& arguments) {
   gpu::SidePart& part = side.part;
   part.dtype = feature_dtype(features, "features");
   part.dim = static_cast<int>(features.size(dims - 1));
-  part.row_stride = features.stride(dims - 2), part.item_stride = dims == 3 ? features.stride(0) : 0;
+  part.packed = dims == 2;
+  part.row_stride = features.stride(dims - 2), part.item_stride = part.packed ? 0 : features.stride(0);
   const int64_t rows = features.size(dims - 2), items = dims == 3 ? features.size(0) : 1;
   part.elements = rows > 0 && items > 0 ? part.dim + (rows - 1) * part.row_stride + (items - 1) * part.item_stride : 0;
   part.all_items = starts.numel() - 1;
@@ -170,6 +171,21 @@ Tensor scratch_for(const gpu::AttentionCall& call, const Place& place) {
 }
 
 }  // namespace
+
+// (of queries, of contexts); asked ahead of any tensor of a call.
+void attention_job_rows(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  constexpr Dtype dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16};
+  const Dtype packed = chosen("packed", dtypes, arguments.take<int64_t>());
+  const auto tfloat32 = arguments.take<bool>(), softmax = arguments.take<bool>();
+  const auto longest = static_cast<int>(arguments.take<int64_t>());
+  const auto most_queries = static_cast<int>(arguments.take<int64_t>());
+  const auto gradients = arguments.take<bool>();
+  const auto most_shared = static_cast<int>(arguments.take<int64_t>());
+  arguments.finish();
+  const gpu::JobRows rows = gpu::job_rows(packed, tfloat32, softmax, longest, most_queries, gradients, most_shared);
+  stack[0] = torch::stable::detail::from(std::vector<int64_t>{rows.queries, rows.contexts});
+}
 
 void attend(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);

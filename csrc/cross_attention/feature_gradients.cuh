@@ -87,7 +87,7 @@ store_gradients(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER RowSums g
   }
   const int64_t start = load(destination.starts, item);
   const int64_t at = destination.masked ? load(destination.places, start + place) : place;
-  const int64_t before = destination.item_stride == 0 ? start : 0;
+  const int64_t before = destination.packed ? start : 0;
   const Global<Out> to = out + (item * destination.item_stride + (before + at) * destination.row_stride);
   const float own_share = destination.normalize ? share : 1.0f / fmaxf(length, kTiny);
   for (int d = lane; d < destination.dim; d += kWarp) {

@@ -13,6 +13,7 @@ struct SidePart {
   Dtype dtype;
   int64_t elements;                 // that may be read from where features begin
   int64_t item_stride, row_stride;  // elements; of packed features the first is 0
+  bool packed;                      // items follow one another; else each begins at the first stride
   int dim;
   const int32_t* starts;  // (all items + 1): where items begin, were the side packed
   const int32_t* places;  // (all rows): where in its item a row lies, of a mask; else null
@@ -59,6 +60,14 @@ int packed_dim(int dim, Dtype dtype);
 int64_t packed_item_bytes();
 
 void pack(const SidePart& side, const void* features, bool normalize, const PackedPart& out, const Stream& stream);
+
+// Of how many rows the jobs of a pass had best be, beside items of contexts of up to `longest` rows and so many items
+// of queries in a job: as the largest tile that fits so much shared memory has them.
+struct JobRows {
+  int queries, contexts;
+};
+JobRows job_rows(Dtype packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients,
+                 int most_shared);
 
 // Bytes of Gram matrices and what is told of their items.
 int64_t attention_scratch(const AttentionCall& call);

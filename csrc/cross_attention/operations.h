@@ -6,6 +6,7 @@
 
 namespace crossret {
 
+void attention_job_rows(StableIValue* stack, uint64_t n_arguments, uint64_t);
 void attend(StableIValue* stack, uint64_t n_arguments, uint64_t);
 void pack_rows(StableIValue* stack, uint64_t n_arguments, uint64_t);
 void attention_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t);

@@ -29,7 +29,7 @@ struct Source {
   Global<const int> starts;         // (items + 1): where items begin, were the side packed
   Global<const int> places;         // (rows): where in its item a row lies, of a mask; else null
   int first, dim;                   // item, elements of a row
-  bool masked, normalize;
+  bool packed, masked, normalize;
 };
 
 struct Packing {
@@ -64,7 +64,7 @@ pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing 
   const int row = block_y() * kPackWarps + warp;
   if (row >= count) return;
   const int64_t place = source.masked ? load(source.places, start + row) : row;
-  const int64_t before = source.item_stride == 0 ? start : 0;  // of packed features
+  const int64_t before = source.packed ? start : 0;
   const Global<const Feature> from =
       source.features + (item * source.item_stride + (before + place) * source.row_stride);
   float largest = 0.0f;

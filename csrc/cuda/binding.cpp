@@ -37,10 +37,12 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
   library.impl("maxsim_gradients_cuda", TORCH_BOX(&maxsim_gradients));
 }
 
-#ifndef CROSSRET_SIMT
+// What is asked of no device.
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {
+  library.impl("attention_job_rows", &attention_job_rows);
+#ifndef CROSSRET_SIMT
   library.impl("cuda_architectures", TORCH_BOX(&cuda_architectures));
-}
 #endif
+}
 
 }  // namespace crossret

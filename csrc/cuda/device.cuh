@@ -168,11 +168,6 @@ CROSSRET_DEVICE uint32_t pack_bfloat16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
-CROSSRET_DEVICE uint32_t pack_float16(float low, float high) {
-  uint32_t both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  return both;
-}
 
 // One instruction each, with subnormal numbers taken and given as zero.
 #define CROSSRET_APPROX(name, instruction)                  \
@@ -183,9 +178,6 @@ CROSSRET_DEVICE uint32_t pack_float16(float low, float high) {
   }
 CROSSRET_APPROX(approx_exp2, "ex2.approx")
 CROSSRET_APPROX(approx_log2, "lg2.approx")
-CROSSRET_APPROX(approx_rsqrt, "rsqrt.approx")
-CROSSRET_APPROX(approx_sqrt, "sqrt.approx")
-CROSSRET_APPROX(approx_reciprocal, "rcp.approx")
 #undef CROSSRET_APPROX
 
 CROSSRET_DEVICE int count_ones(uint32_t bits) { return __popc(bits); }

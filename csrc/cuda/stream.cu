@@ -33,9 +33,7 @@ Stream stream_of(int device, void* handle) {
   auto found = known.find(device);
   if (found == known.end()) {
     const Stream asked{nullptr, device, attribute(cudaDevAttrMultiProcessorCount, device),
-                       attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                       attribute(cudaDevAttrComputeCapabilityMajor, device) * 10 +
-                           attribute(cudaDevAttrComputeCapabilityMinor, device)};
+                       attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
     found = known.emplace(device, asked).first;
   }
   Stream stream = found->second;

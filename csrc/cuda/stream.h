@@ -9,7 +9,6 @@ struct Stream {
   int device;           // its index
   int multiprocessors;  // of the device
   int most_shared;      // bytes of shared memory that a block may ask for
-  int capability;       // 90 for 9.0
 };
 
 // A stream of a device, which becomes current. What the device can do is asked once a process.

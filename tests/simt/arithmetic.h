@@ -47,15 +47,11 @@ inline uint32_t tfloat32_of(float x) {
   return std::isinf(x) ? bits : (bits + 0x1000) & ~0x1FFFu;
 }
 inline uint32_t pack_bfloat16(float low, float high) { return bfloat16_of(low) | uint32_t{bfloat16_of(high)} << 16; }
-inline uint32_t pack_float16(float low, float high) { return half_of(low) | uint32_t{half_of(high)} << 16; }
 
 // Zero, with its sign, for subnormal numbers.
 inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 inline float approx_exp2(float x) { return flushed(std::exp2(flushed(x))); }
 inline float approx_log2(float x) { return flushed(std::log2(flushed(x))); }
-inline float approx_rsqrt(float x) { return flushed(1.0f / std::sqrt(flushed(x))); }
-inline float approx_sqrt(float x) { return flushed(std::sqrt(flushed(x))); }
-inline float approx_reciprocal(float x) { return flushed(1.0f / flushed(x)); }
 
 inline int count_ones(uint32_t bits) { return __builtin_popcount(bits); }
 inline int first_one(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)) - 1; }

@@ -8,7 +8,7 @@ namespace gpu {
 // What calls that come through torch run on; tests choose it.
 struct Chosen {
   simt::Schedule schedule{simt::Order::forward, 0};
-  int multiprocessors = 1;
+  int multiprocessors = 1, most_shared = 227 << 10;
   bool idle = false;  // nothing is launched, and results are whatever the memory held
 };
 inline Chosen chosen_by_tests;

@@ -10,6 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels import gpu_sides
+
+# Bytes of shared memory that a block may have: of an H200, of an A100 and of GPUs of compute capability 8.6, 8.9, 12.0.
+MOST_SHARED = 227 * 2**10, 163 * 2**10, 99 * 2**10
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -43,9 +48,13 @@ class Device:
         if getattr(self._library, function)(*arguments, message, ctypes.c_int64(len(message))):
             raise Mistake(message.value.decode())
 
-    def choose(self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1, idle: bool = False) -> None:
+    def choose(
+        self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1, idle: bool = False,
+        most_shared: int = MOST_SHARED[0],
+    ) -> None:  # fmt: skip
         """What the calls of backend "cuda" that follow run on; an idle device runs nothing."""
-        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors, idle)
+        gpu_sides.SIMULATED_SHARED_MEMORY = most_shared
+        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors, most_shared, idle)
 
     def fault_names(self) -> list[str]:
         """Kernels in which a fault can be planted."""

@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 import torch
 from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import scan_scores
@@ -33,7 +34,7 @@ from tests.kernels.strategies import (
     scan_options,
 )
 from tests.kernels.tolerance import evaluate, score_weights, well_posed
-from tests.simt.launches import SCHEDULES, Device
+from tests.simt.launches import MOST_SHARED, SCHEDULES, Device
 
 USUAL = {"CELLS": plan.CELLS, "ROW_BYTES": plan.ROW_BYTES, "GRAM_BYTES": plan.GRAM_BYTES}
 PRECISIONS = {
@@ -235,6 +236,35 @@ class TestGradients(Gradients):
                     results.append(evaluate(scan_scores, batch, cast, lambda_softmax=5.0, backend=backend, **options))
             for true, ours, digits in zip(*results, DIGITS[precision], strict=True):
                 assert (ours - true).abs().max() <= digits * true.abs().max()
+
+    @pytest.mark.parametrize("large_jobs", [False, True])
+    @pytest.mark.parametrize("most_shared", MOST_SHARED)
+    @pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm"])
+    @precisions
+    def test_gpus_with_less_shared_memory(
+        self, kernels: Kernels, simulated: Device, precision: str, norm: str, most_shared: int, large_jobs: bool
+    ) -> None:
+        """Tiles of fewer rows, and jobs of several items that take several of them."""
+        own = replace(kernels, before=lambda _: simulated.choose(most_shared=most_shared))
+        with pytest.MonkeyPatch.context() as patch, kernels.sizes(**USUAL):
+            if large_jobs:  # cut for tiles that are larger than any device's
+                patch.setattr(plan.Kind, "job_rows", lambda *_: (128, 144))
+            for longest in ((36, 12), (20, 150)):
+                if not large_jobs or longest[1] == 12:
+                    check(own, batch_of(3, 10, 24, longest), precision, raw_feature_norm=norm)
+
+    @examples(8)
+    @given(
+        batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options(), precision=st.sampled_from(list(PRECISIONS)),
+        most_shared=st.sampled_from(MOST_SHARED[1:]),
+    )  # fmt: skip
+    def test_any_options_with_less_shared_memory(
+        self, kernels: Kernels, simulated: Device, batch: Features, options: dict[str, Any], precision: str,
+        most_shared: int,
+    ) -> None:  # fmt: skip
+        assume(well_posed(batch.to(torch.bfloat16).to(torch.float64), options))
+        own = replace(kernels, before=lambda _: simulated.choose(most_shared=most_shared))
+        check(own, batch, precision, **options)
 
     @pytest.mark.parametrize("norm", ["clipped_l2norm", "clipped", "l1norm"])
     def test_similarities_of_zero(self, kernels: Kernels, norm: str) -> None:

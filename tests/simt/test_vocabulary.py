@@ -68,14 +68,13 @@ def test_arithmetic(device: Device) -> None:
     x, y = (torch.randn(1000, generator=generator) * 2.0 ** torch.randint(-40, 40, (1000,), generator=generator)
             for _ in range(2))  # fmt: skip
     x, y = torch.cat([x, SPECIAL, NONE]), torch.cat([y, SPECIAL.flip(0), NONE.roll(1)])
-    made = device.word("calculated", SCHEDULES[0], bits_of(x, y), 10)[: len(x)]
+    made = device.word("calculated", SCHEDULES[0], bits_of(x, y), 6)[: len(x)]
 
     def flushed(numbers: Tensor) -> Tensor:
         return torch.where(numbers.abs() < 2.0**-126, torch.zeros(()).copysign(numbers), numbers)
 
     taken = flushed(x)
-    functions = (torch.exp2, torch.log2, torch.rsqrt, torch.sqrt, torch.reciprocal)
-    for at, function in enumerate(functions):
+    for at, function in enumerate((torch.exp2, torch.log2)):
         expected = flushed(function(taken.double()).float())
         torch.testing.assert_close(
             made[:, at].contiguous().view(torch.float32), expected, rtol=1e-6, atol=1e-7, equal_nan=True
@@ -83,12 +82,11 @@ def test_arithmetic(device: Device) -> None:
 
     bits = x.view(torch.int32).long() & 0xFFFFFFFF
     rounded = torch.where(x.isfinite(), (bits + 0x1000) & 0xFFFFE000, torch.where(x.isnan(), 0x7FFFFFFF, bits))
-    assert torch.equal(made[:, 5].long() & 0xFFFFFFFF, rounded)
-    for at, dtype in ((6, torch.bfloat16), (7, torch.float16)):
-        pairs = made[:, at].contiguous().view(dtype).view(-1, 2)
-        torch.testing.assert_close(pairs, torch.stack([x, y], 1).to(dtype), rtol=0, atol=0, equal_nan=True)
-    assert made[:, 8].tolist() == [int(word).bit_count() for word in bits]
-    assert made[:, 9].tolist() == [(int(word) & -int(word)).bit_length() - 1 for word in bits]
+    assert torch.equal(made[:, 2].long() & 0xFFFFFFFF, rounded)
+    pairs = made[:, 3].contiguous().view(torch.bfloat16).view(-1, 2)
+    torch.testing.assert_close(pairs, torch.stack([x, y], 1).to(torch.bfloat16), rtol=0, atol=0, equal_nan=True)
+    assert made[:, 4].tolist() == [int(word).bit_count() for word in bits]
+    assert made[:, 5].tolist() == [(int(word) & -int(word)).bit_length() - 1 for word in bits]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)

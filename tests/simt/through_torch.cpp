@@ -6,8 +6,9 @@
 #include "cuda/torch_stream.h"
 #include "planted.cuh"
 
-extern "C" __attribute__((visibility("default"))) void choose(int order, uint64_t seed, int multiprocessors, int idle) {
-  crossret::gpu::chosen_by_tests = {{static_cast<simt::Order>(order), seed}, multiprocessors, idle != 0};
+extern "C" __attribute__((visibility("default"))) void choose(int order, uint64_t seed, int multiprocessors,
+                                                              int most_shared, int idle) {
+  crossret::gpu::chosen_by_tests = {{static_cast<simt::Order>(order), seed}, multiprocessors, most_shared, idle != 0};
 }
 
 namespace {

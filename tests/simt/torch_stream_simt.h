@@ -16,7 +16,8 @@ constexpr const char* kDevices = "the CPU";
 class CurrentStream {
  public:
   explicit CurrentStream(const torch::stable::Tensor&)
-      : device_(chosen_by_tests.schedule), stream_{&device_, 0, chosen_by_tests.multiprocessors, 227 << 10, 90} {}
+      : device_(chosen_by_tests.schedule),
+        stream_{&device_, 0, chosen_by_tests.multiprocessors, chosen_by_tests.most_shared} {}
 
   operator const Stream&() const { return stream_; }  // NOLINT: is one
 

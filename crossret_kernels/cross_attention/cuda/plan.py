@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.cuda.steps import attention_job_rows
 from crossret_kernels.gpu_sides import Geometry, HostSide, precisions, shared_memory
 from crossret_kernels.kept_plans import kept_plan, on_device
 
-TILE_QUERIES, TILE_CONTEXTS = 128, 144  # rows of the largest tile (csrc/cross_attention/cuda.cu)
-GRADIENT_QUERIES = 64  # of one with gradients
-LONG_QUERIES = 32  # beside items of contexts that are longer than that
+LONG = 144  # rows of items of contexts beyond which they fill a job each (csrc/cross_attention/cuda.cu)
 MOST_ITEMS = 16  # of either side in a job (csrc/cross_attention/attention.cuh)
 MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
 # Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow with
@@ -27,6 +26,40 @@ ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
 GRAM_BYTES = 256 * 2**20
 CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
 FRAGMENT_BYTES = 512
+
+
+MOST_ROWS = 8 * 65535  # of an item: blocks of 8 rows in the second dimension of a grid
+_PACKED = (torch.float32, torch.bfloat16, torch.float16)  # in the order of csrc's Dtype
+
+
+class Kind(NamedTuple):
+    """What a call computes with.
+
+    Attributes:
+        packed: dtype of packed rows.
+        tfloat32: whether products of float32 may be made so.
+        softmax: whether similarities are normalised by it.
+        gradients: whether gradients are wanted.
+    """
+
+    packed: torch.dtype
+    tfloat32: bool
+    softmax: bool
+    gradients: bool
+
+    @property
+    def fragment_rows(self) -> int:
+        """Of Gram matrices (csrc/cross_attention/gram.cuh)."""
+        fine = not self.tfloat32 if self.packed is torch.float32 else self.packed is torch.float16
+        return 8 if fine else 16
+
+    def job_rows(self, longest: int, most_queries: int, most_shared: int) -> tuple[int, int]:
+        """Of queries and of contexts, beside items of contexts of up to `longest`."""
+        packed = _PACKED.index(self.packed)
+        rows: list[int] = attention_job_rows(
+            packed, self.tfloat32, self.softmax, longest, most_queries, self.gradients, most_shared
+        )
+        return rows[0], rows[1]
 
 
 class Part(NamedTuple):
@@ -67,29 +100,25 @@ class Plan:
         tables: all that the device has.
     """
 
-    def __init__(
-        self, contexts: HostSide, queries: HostSide, may_be_empty: bool, fragment_rows: int, gradients: bool
-    ) -> None:
+    def __init__(self, contexts: HostSide, queries: HostSide, may_be_empty: bool, kind: Kind, most_shared: int) -> None:
         sides = contexts.geometry(may_be_empty), queries.geometry(may_be_empty)
         features = contexts.features
         self.shape = len(sides[0].lengths), len(sides[1].lengths)
         self.filled = sides[0].n_rows > 0 and sides[1].n_rows > 0
         longest = sides[0].longest
-        _check_fits(longest, features.device, gradients)
-        long = longest > TILE_CONTEXTS
-        self.most_columns = max(longest, TILE_CONTEXTS)
-        self.most_queries = MOST_QUERIES_OF_LONG if long else MOST_ITEMS
+        _check_fits(longest, sides[1].longest, features.device, kind.gradients)
+        self.most_queries = MOST_QUERIES_OF_LONG if longest > LONG else MOST_ITEMS
+        rows, self.most_columns = kind.job_rows(longest, self.most_queries, most_shared)
 
         most_rows = [max(1, ROW_BYTES // max(features.size(-1) * features.element_size(), 1))] * 2
-        if gradients and sides[0].n_rows * sides[1].n_rows > CELLS:
+        if kind.gradients and sides[0].n_rows * sides[1].n_rows > CELLS:
             most_rows[1] = min(most_rows[1], max(int(CELLS**0.5), CELLS // max(sides[0].n_rows, 1)))
             most_rows[0] = min(most_rows[0], CELLS // max(most_rows[1], sides[1].longest))
         lengths = sides[0].lengths.astype(np.int64)
-        fragments = _starts(-(-lengths // fragment_rows) * -(-lengths // 8))
+        fragments = _starts(-(-lengths // kind.fragment_rows) * -(-lengths // 8))
         numbers = _starts(lengths**2)
         of_grams = (fragments, GRAM_BYTES // FRAGMENT_BYTES), (numbers, GRAM_BYTES // 4)
         bounds = _bounds((sides[0].starts, most_rows[0]), *of_grams), _bounds((sides[1].starts, most_rows[1]))
-        rows = LONG_QUERIES if long else GRADIENT_QUERIES if gradients else TILE_QUERIES
         sizes = (self.most_columns, MOST_ITEMS), (rows, self.most_queries)
 
         tables: list[Any] = [side.starts for side in sides]
@@ -121,9 +150,14 @@ def most_attended_rows(device: torch.device, gradients: bool) -> int:
     return (shared_memory(device) - room) // of_row
 
 
-def _check_fits(longest: int, device: torch.device, gradients: bool) -> None:
-    """Refuses longer items of contexts."""
+def _check_fits(longest: int, longest_query: int, device: torch.device, gradients: bool) -> None:
+    """Refuses longer items."""
     most = most_attended_rows(device, gradients)
+    if longest_query > MOST_ROWS:
+        raise UnsupportedByBackend(
+            f"backend 'cuda' cannot serve this call: it takes attending items of up to {MOST_ROWS} rows, the longest "
+            f"has {longest_query}"
+        )
     if longest > most:
         raise UnsupportedByBackend(
             f"backend 'cuda' cannot serve this call: on {device} it takes attended items of up to {most} rows"
@@ -196,9 +230,10 @@ class Call:
         self.tfloat32 = full and precisions(features.dtype)[0] == "tf32"
         # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
         self.wide = gradients and features.dtype is torch.float16
-        fine = not self.tfloat32 if full else features.dtype is torch.float16 and not gradients
-        fragment_rows = 8 if fine else 16  # of Gram matrices (csrc/cross_attention/gram.cuh)
-        made_of = contexts, queries, self.empty_score is not None, fragment_rows, gradients
+        packed = torch.float32 if self.wide else features.dtype
+        softmax = self.options[1] == 0
+        kind = Kind(packed, self.tfloat32 or self.wide, softmax, gradients)
+        made_of = contexts, queries, self.empty_score is not None, kind, shared_memory(self.device)
         key = (
             self.device, features.dtype, *made_of[2:], contexts.layout, contexts.key, queries.layout, queries.key
         )  # fmt: skip

@@ -12,6 +12,12 @@ _SHARED = (
     "float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
 )
 
+# [rows of queries, of contexts] that jobs had best have, beside items of contexts of up to `longest`.
+attention_job_rows = define_launch(
+    "attention_job_rows",
+    "int packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients, int most_shared",
+    "int[]",
+)
 # Scores of all pairs of two parts, or of listed ones: [(context, query) of each, their places by contexts].
 attend = define_launch("attend_cuda", f"Tensor(a!) scores, {_CONTEXTS}, {_QUERIES}, {_SHARED}, Tensor[] pairs")
 # [rows, norms, powers, items] of a part; `wide` ones are float32.

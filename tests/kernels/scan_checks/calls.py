@@ -23,6 +23,10 @@ class Calls:
         views = wide[:, 3:15, 5:29], words
         scores = kernels.score(*views, *batch.lengths, direction=direction)
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
+        same = batch.regions[:1].expand(4, -1, -1)  # the image of all captions, of which memory has one
+        scores = kernels.score(same, batch.words, *batch.lengths, direction=direction)
+        expected_of_same = kernels.score(same.clone(), batch.words, *batch.lengths, direction=direction)
+        torch.testing.assert_close(scores, expected_of_same, rtol=0, atol=1e-6)
         candidates = torch.tensor([[2, 0], [1, 1], [3, 2], [0, 3], [0, 1], [2, 2]])[: 6 if direction == "t2i" else 4]
         chosen = kernels.score(*batch.arguments(), candidates=candidates, direction=direction)
         of_queries = expected.T if direction == "t2i" else expected
@@ -106,15 +110,20 @@ class Calls:
         ):
             assert torch.equal(ours, true)
 
-    def test_under_autocast(self, kernels: Kernels) -> None:
-        """Features are cast; their gradients are not."""
+    @pytest.mark.parametrize("inside", [False, True])
+    def test_under_autocast(self, kernels: Kernels, inside: bool) -> None:
+        """Features are cast; their gradients are not, wherever they are asked for."""
         batch = batch_of(3, 4, dim=8).to(torch.float32)
         results = []
         for cast, enabled in ((torch.float32, True), (torch.float16, False)):
             sides = [batch.regions.clone().requires_grad_(), batch.words.clone().requires_grad_()]
             with torch.autocast("cpu", torch.float16, enabled=enabled):
                 scores = kernels.score(*(side.to(cast) for side in sides), *batch.lengths)
-            results.append((scores, *torch.autograd.grad(scores.square().sum(), sides)))
+                if inside:
+                    gradients = torch.autograd.grad(scores.square().sum(), sides)
+            if not inside:
+                gradients = torch.autograd.grad(scores.square().sum(), sides)
+            results.append((scores, *gradients))
         for ours, expected in zip(*results, strict=True):
             assert ours.dtype is torch.float32
             assert torch.equal(ours, expected)
