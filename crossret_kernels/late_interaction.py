@@ -6,7 +6,7 @@ Every token of a query takes the most similar token of a document, and their sim
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from crossret_kernels.checks import checked, choose
 from crossret_kernels.inputs import Array, Features, Lengths, SideNames, as_sides, check_together
+from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.ragged import Ragged
@@ -25,6 +26,42 @@ DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "documen
 NAMES = QUERIES, DOCUMENTS
 # Which side's tokens take their best: what `maxsim_scores` calls it where queries are in the images' place.
 DIRECTIONS = {"q2d": "i2t", "d2q": "t2i"}
+BOTH = "both"
+Scores: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+
+
+@overload
+def maxsim(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["q2d", "d2q"] = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def maxsim(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["both"],
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def maxsim(
@@ -40,7 +77,7 @@ def maxsim(
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
-) -> Tensor:
+) -> Scores:
     """MaxSim of every query with every document, or with documents of its own (ColBERT, Khattab & Zaharia 2020, Eq. 3).
 
     Args:
@@ -51,7 +88,8 @@ def maxsim(
             is never read and never wins. None: all are tokens, unless `query_lengths` tells.
         document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
         query_lengths, document_lengths: in place of masks, (n,) integers, how many rows of each item are tokens.
-        direction: "q2d": every query token takes its best document token; "d2q" the other way round.
+        direction: "q2d": every query token takes its best document token; "d2q" the other way round; "both": both, on
+            the CPU of one product.
         pooling: of those maxima: "sum", "avg" or "max".
         normalize: whether to divide every vector by its L2 norm first, as for cosine similarity.
         empty_score: what a pair scores of which an item has no token; may be infinite. None: that is an error.
@@ -59,27 +97,61 @@ def maxsim(
 
     Returns:
         (n_queries, n_documents), or (n_queries, K) of queries with documents of their own; contiguous, float32,
-        float64 for float64. Differentiable in both.
+        float64 for float64. Differentiable in queries and documents. Of "both" two of them, "q2d" first.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
     """
-    options = _options(direction, pooling, normalize)
     shape: tuple[int, ...] = ()
     if _dimensions(documents) == 4:
         shape = documents.shape[:2]  # type: ignore[union-attr]
         documents, document_mask = _flat(documents), None if document_mask is None else _flat(document_mask)
     sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
     if not shape:
-        return shape_scores(score_sides(*sides, None, options, empty_score, backend), None)
+        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
     if shape[0] != len(sides[0]):
         raise ValueError(
             f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
         )
     of_each = torch.arange(shape[0] * shape[1]).view(shape)
-    chosen = Pairs(of_each, options.direction, sides[0].values.device)
-    scores = score_sides(*sides, chosen, options, empty_score, backend)
-    return shape_scores(scores, of_each)
+    chosen = Pairs(of_each, "i2t", sides[0].values.device)
+    return _scores(sides, chosen, of_each, direction, pooling, normalize, empty_score, backend)
+
+
+@overload
+def maxsim_pairs(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    pairs: Array | None = None,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["q2d", "d2q"] = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def maxsim_pairs(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    pairs: Array | None = None,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["both"],
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def maxsim_pairs(
@@ -96,7 +168,7 @@ def maxsim_pairs(
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
-) -> Tensor:
+) -> Scores:
     """MaxSim of listed pairs, or of every query with the document in its place.
 
     Args:
@@ -106,15 +178,14 @@ def maxsim_pairs(
             empty_score, backend: as in `maxsim`; documents are for all queries.
 
     Returns:
-        (P,), float32, float64 for float64. Differentiable in queries and documents.
+        (P,), float32, float64 for float64. Differentiable in queries and documents. Of "both" two of them.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
-    options = _options(direction, pooling, normalize)
     sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
     if pairs is not None:
-        chosen = as_pairs(pairs, None, options.direction, *sides, (QUERIES.item, DOCUMENTS.item))
+        chosen = as_pairs(pairs, None, "i2t", *sides, (QUERIES.item, DOCUMENTS.item))
     else:
         if len(sides[0]) != len(sides[1]):
             counts = f"{len(sides[0])} queries and {len(sides[1])} documents"
@@ -122,7 +193,7 @@ def maxsim_pairs(
         device = sides[0].values.device
         listed = torch.arange(len(sides[0]), device=device)[:, None].expand(-1, 2)
         chosen = Pairs(listed, None, device, listed)
-    return shape_scores(score_sides(*sides, chosen, options, empty_score, backend), None)
+    return _scores(sides, chosen, None, direction, pooling, normalize, empty_score, backend)
 
 
 def retrieve(
@@ -159,14 +230,14 @@ def retrieve(
     """
     queries, query_mask = _several(queries, query_mask)
     documents, document_mask = _several(documents, document_mask)
-    options = _options(direction, pooling, normalize)
+    choose("direction", direction, tuple(DIRECTIONS))
 
     def score(
         own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
         word_mask: Array | None = None,
     ) -> Tensor:  # fmt: skip
         sides = _sides(own, others, region_mask, word_mask, lengths, of_others, empty_score)
-        return shape_scores(score_sides(*sides, None, options, empty_score, backend), None)
+        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
 
     return feature_topk(
         score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
@@ -192,9 +263,23 @@ def _sides(
     return sides
 
 
-def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:
-    choose("direction", direction, tuple(DIRECTIONS))
-    return checked(MaxSimOptions, DIRECTIONS[direction], pooling, normalize)
+def _scores(
+    sides: tuple[Ragged, Ragged],
+    chosen: Pairs | None,
+    of_each: Tensor | None,
+    direction: str,
+    pooling: str,
+    normalize: bool,
+    empty_score: float | None,
+    backend: str | None,
+) -> Any:
+    """Scores of checked sides: a tensor, two of "both"; in the shape of `of_each`, where there is one."""
+    choose("direction", direction, (*DIRECTIONS, BOTH))
+    options = checked(MaxSimOptions, DIRECTIONS.get(direction, "i2t"), pooling, normalize)
+    if direction != BOTH:
+        return shape_scores(score_sides(*sides, chosen, options, empty_score, backend), of_each)
+    both = score_both_ways(*sides, chosen, options, empty_score, backend)
+    return tuple(shape_scores(scores, of_each) for scores in both)
 
 
 def _dimensions(features: Any) -> int | None:

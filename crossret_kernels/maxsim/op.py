@@ -18,11 +18,11 @@ from crossret_kernels.selection import Pairs, as_pairs, fill_empty, in_slices, s
 
 _OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
-_CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
+CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
 _MODULES = {"triton": "crossret_kernels.maxsim.triton", "cuda": "crossret_kernels.maxsim.cuda"}
-_LISTED = define_listed("maxsim_scores_listed", _CPU_OPTIONS)
+_LISTED = define_listed("maxsim_scores_listed", CPU_OPTIONS)
 _SCORES = {
-    "cpu": define_scores("maxsim_scores", _CPU_OPTIONS),
+    "cpu": define_scores("maxsim_scores", CPU_OPTIONS),
     **{name: define_scores(f"maxsim_scores_{name}", _OPTIONS, module) for name, module in _MODULES.items()},
 }
 _INDICES = {

@@ -183,3 +183,81 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
 def test_mistakes_are_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()
+
+
+class TestBoth:
+    """direction="both": each score as its own direction has it."""
+
+    @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_layouts(self, layout: str, backend: str) -> None:
+        forward, backward = maxsim(*LAYOUTS[layout], direction="both", backend=backend)
+        torch.testing.assert_close(forward, EXPECTED.float())
+        torch.testing.assert_close(backward.mT, _backward().float())
+        pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
+        listed = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, direction="both", backend=backend)
+        for scores, of_all in zip(listed, (forward, backward), strict=True):
+            torch.testing.assert_close(scores, of_all[pairs[:, 0], pairs[:, 1]])
+
+    @given(
+        st.integers(0, 5), st.integers(0, 7), st.integers(1, 70), st.integers(1, 40), st.integers(1, 40),
+        st.sampled_from(["sum", "avg", "max"]), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]),
+        st.integers(0, 99),
+    )  # fmt: skip
+    def test_agrees_with_each_direction(
+        self, n: int, m: int, length: int, width: int, dim: int, pooling: str, normalize: bool, dtype: torch.dtype,
+        seed: int,
+    ) -> None:  # fmt: skip
+        """Ragged items of any length, some empty."""
+        generator = torch.Generator().manual_seed(seed)
+        queries, documents = (
+            torch.randn(*shape, dim, generator=generator).to(dtype) for shape in ((n, width), (m, length))
+        )
+        lengths = [
+            torch.randint(0, most + 1, (count,), generator=generator) for count, most in ((n, width), (m, length))
+        ]
+        options: dict[str, Any] = {
+            "query_lengths": lengths[0], "document_lengths": lengths[1], "pooling": pooling, "normalize": normalize,
+            "empty_score": -3.0, "backend": "cpu",
+        }  # fmt: skip
+        both = maxsim(queries, documents, direction="both", **options)
+        for scores, direction in zip(both, ("q2d", "d2q"), strict=True):
+            torch.testing.assert_close(scores, maxsim(queries, documents, direction=direction, **options))
+
+    @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+    @pytest.mark.parametrize("own", [False, True])
+    def test_gradients(self, own: bool, wanted: tuple[int, ...]) -> None:
+        sides = [QUERIES[:2].clone(), (DOCUMENTS.reshape(2, 2, 6, DIM) if own else DOCUMENTS).clone()]
+        given = [sides[index].requires_grad_() for index in wanted]
+        both = maxsim(*sides, direction="both")
+        weights = [torch.randn(scores.shape, generator=GENERATOR) for scores in both]
+        ours = torch.autograd.grad(sum((s * w).sum() for s, w in zip(both, weights, strict=True)), given)
+        each = [maxsim(*sides, direction=direction) for direction in ("q2d", "d2q")]
+        theirs = torch.autograd.grad(sum((s * w).sum() for s, w in zip(each, weights, strict=True)), given)
+        for gradient, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(gradient, expected)
+        (alone,) = torch.autograd.grad(maxsim(*sides, direction="both")[1].sum(), given[:1])
+        torch.testing.assert_close(alone, torch.autograd.grad(maxsim(*sides, direction="d2q").sum(), given[:1])[0])
+
+    def test_nan_and_zeros(self) -> None:
+        """A NaN is the maximum of what it is among, on either side; of −0 and 0 the score is 0."""
+        for length, width in ((3, 2), (40, 33)):
+            queries, documents = torch.zeros(2, width, DIM), torch.zeros(2, length, DIM)
+            queries[0] = -1.0
+            documents[1, -1, 0] = torch.nan
+            for scores in maxsim(queries, documents, direction="both"):
+                assert scores[:, 1].isnan().all()
+                assert torch.equal(scores[:, 0].signbit(), torch.tensor([False, False]))
+
+    def test_transforms(self) -> None:
+        expected = maxsim(QUERIES, DOCUMENTS, direction="both")
+        compiled = torch.compile(lambda q, d: maxsim(q, d, direction="both"), backend="aot_eager")
+        for scores, other in zip(compiled(QUERIES, DOCUMENTS), expected, strict=True):
+            torch.testing.assert_close(scores, other)
+        ours = torch.func.grad(lambda q: sum(s.sum() for s in maxsim(q, DOCUMENTS, direction="both")))(QUERIES)
+        leaf = QUERIES.clone().requires_grad_()
+        total = sum(s.sum() for s in maxsim(leaf, DOCUMENTS, direction="both"))
+        torch.testing.assert_close(ours, torch.autograd.grad(total, leaf)[0])
+        with torch.autocast("cpu", torch.bfloat16):
+            half = maxsim(QUERIES, DOCUMENTS, direction="both")
+        torch.testing.assert_close(half[1], expected[1], rtol=0.05, atol=0.05)
