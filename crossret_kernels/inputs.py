@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import lt
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -28,9 +28,19 @@ INT64, DENSE = torch.int64, torch.strided  # looking them up in torch shows in t
 INTEGER_DTYPES = (INT64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FEW = 128  # integers, which Python looks at faster than tensor operations do
 
-# Of features, lengths and mask, for errors.
-REGIONS = ("regions", "region_lengths", "region_mask")
-WORDS = ("words", "word_lengths", "word_mask")
+
+class SideNames(NamedTuple):
+    """How errors call a side's features, their lengths and mask, and one item."""
+
+    features: str
+    lengths: str
+    mask: str
+    item: str
+
+
+REGIONS = SideNames("regions", "region_lengths", "region_mask", "image")
+WORDS = SideNames("words", "word_lengths", "word_mask", "caption")
+IMAGES_AND_CAPTIONS = REGIONS, WORDS
 
 
 def as_sides(
@@ -41,6 +51,7 @@ def as_sides(
     region_mask: Array | None,
     word_mask: Array | None,
     empty_score: float | None,
+    names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
 ) -> tuple[Ragged, Ragged]:
     """Images and captions, each checked as `as_ragged` does; whether they go together, `check_together` tells."""
     empty = empty_score is not None
@@ -48,8 +59,8 @@ def as_sides(
         check_empty_score(empty_score)
     looking = checkable()
     return (
-        _as_ragged(regions, region_lengths, region_mask, REGIONS, "image", empty, looking),
-        _as_ragged(words, word_lengths, word_mask, WORDS, "caption", empty, looking),
+        _as_ragged(regions, region_lengths, region_mask, names[0], empty, looking),
+        _as_ragged(words, word_lengths, word_mask, names[1], empty, looking),
     )
 
 
@@ -57,16 +68,14 @@ def as_ragged(
     features: Features,
     lengths: Lengths,
     mask: Array | None,
-    names: tuple[str, str, str],
-    item: str,
+    names: SideNames,
     empty: bool = False,
 ) -> Ragged:
     """Checks one side of the input and brings it to `Ragged`.
 
     Args:
         features, lengths, mask: as the operations take them.
-        names: of these three, for errors.
-        item: what errors call one.
+        names: for errors.
         empty: whether items may be empty.
 
     A list stays one unless a gradient, a transformation or torch.compile goes through it: then its items are joined.
@@ -75,20 +84,19 @@ def as_ragged(
     shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
     operation then makes the same checks when it runs.
     """
-    return _as_ragged(features, lengths, mask, names, item, empty, checkable())
+    return _as_ragged(features, lengths, mask, names, empty, checkable())
 
 
 def _as_ragged(
     features: Features,
     lengths: Lengths,
     mask: Array | None,
-    names: tuple[str, str, str],
-    item: str,
+    names: SideNames,
     empty: bool,
     looking: bool,
 ) -> Ragged:
     """The same; `looking` is what `checkable` says, asked once a call."""
-    name, lengths_name, mask_name = names
+    name, lengths_name, mask_name, item = names
     if not isinstance(features, Tensor):
         if not isinstance(features, np.ndarray):
             if lengths is not None or mask is not None:
@@ -140,17 +148,18 @@ def check_empty_score(value: Any) -> None:
     check_number("empty_score", value)
 
 
-def check_together(regions: Ragged, words: Ragged) -> None:
+def check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS) -> None:
     """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
     v, e = regions.values, words.values
+    first, second = names[0].features, names[1].features
     if v.shape[-1] != e.shape[-1]:
-        raise ValueError(f"regions have D = {v.size(-1)} but words have D = {e.size(-1)}: they must agree")
+        raise ValueError(f"{first} have D = {v.size(-1)} but {second} have D = {e.size(-1)}: they must agree")
     if v.device != e.device:
-        raise ValueError(f"regions are on {v.device} but words are on {e.device}")
+        raise ValueError(f"{first} are on {v.device} but {second} are on {e.device}")
     if v.is_meta and checkable():
-        raise ValueError("regions and words are on the meta device, which holds no values to score")
+        raise ValueError(f"{first} and {second} are on the meta device, which holds no values to score")
     if v.dtype is not e.dtype and not _autocast_unites(v, e):
-        raise TypeError(f"regions are {v.dtype} but words are {e.dtype}: they must agree")
+        raise TypeError(f"{first} are {v.dtype} but {second} are {e.dtype}: they must agree")
 
 
 def _autocast_unites(regions: Tensor, words: Tensor) -> bool:

@@ -17,6 +17,7 @@ from crossret_kernels.inputs import (
     Array,
     Features,
     Lengths,
+    SideNames,
     as_int64,
     as_integers,
     as_ragged,
@@ -77,8 +78,7 @@ class FeatureBlocks:
         lengths: Lengths,
         mask: Array | None = None,
         *,
-        names: tuple[str, str, str],
-        item: str,
+        names: SideNames,
         device: torch.device,
         dtype: torch.dtype | None = None,
         empty: bool = False,
@@ -86,11 +86,11 @@ class FeatureBlocks:
         """Checks one side as `as_ragged` does, the whole of it, without reading or copying features.
 
         Args:
-            features, lengths, mask, names, item, empty: as `as_ragged` takes them.
+            features, lengths, mask, names, empty: as `as_ragged` takes them.
             device: where blocks of an array go; tensors stay where they are.
             dtype: what blocks of an array are cast to; None leaves them as they are.
         """
-        name, lengths_name, _ = names
+        name, lengths_name = names.features, names.lengths
         sizes = None if lengths is None else as_integers(lengths, lengths_name)
         values: Any = features
         check: Any = features
@@ -101,7 +101,7 @@ class FeatureBlocks:
             check = (_stand_in(values, f"{name}[0]"), as_tensor(features[1], f"{name}[1] (cu_seqlens)"))
         elif isinstance(features, Sequence):
             check = [_stand_in(feature, f"{name}[{index}]") for index, feature in enumerate(features)]
-        ragged = as_ragged(check, sizes, mask, names, item, empty)
+        ragged = as_ragged(check, sizes, mask, names, empty)
         if isinstance(check, Tensor):
             offsets = torch.arange(len(ragged) + 1) * check.size(1)
         elif isinstance(check, tuple):

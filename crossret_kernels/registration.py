@@ -93,6 +93,21 @@ def define_listed(name: str, options: str) -> Callable[..., Tensor]:
     return cast("Callable[..., Tensor]", getattr(torch.ops.crossret, name).default)
 
 
+def define_scores_both_ways(name: str, options: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Registers ``crossret::<name>``, which returns scores of either direction; its kernel lives in csrc.
+
+    It takes what scores take, and has no gradient and no autocast.
+    """
+    fake = _fake_scores(SIDES)
+    _define(
+        name,
+        f"({_schema(SIDES)}, {options}) -> (Tensor, Tensor)",
+        lambda *given: (fake(*given), fake(*given)),
+        plain=True,
+    )
+    return cast("Callable[..., tuple[Tensor, Tensor]]", getattr(torch.ops.crossret, name).default)
+
+
 def define_indices(
     name: str, options: str, module: str | None = None, operands: Sequence[Operand] = SIDES
 ) -> Callable[..., Tensor]:

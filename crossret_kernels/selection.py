@@ -62,11 +62,12 @@ def as_pairs(
     direction: str,
     images: Ragged,
     captions: Ragged,
+    items: tuple[str, str] = ("image", "caption"),
 ) -> Pairs | None:
     """The pairs to score, checked; None for all pairs.
 
     `candidates` (n_queries, K) hold, for every item of the attending side (captions for t2i, images for i2t), the
-    indices of the K items of the other side it is scored against.
+    indices of the K items of the other side it is scored against. `items` is what errors call one of either side.
     """
     if pairs is None and candidates is None:
         return None
@@ -79,12 +80,12 @@ def as_pairs(
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
         if checkable() and pairs.size(0):
             of_images, of_captions = _bounds_of_columns(pairs)
-            _check_range(pairs, 0, of_images, n_images, "image")
-            _check_range(pairs, 1, of_captions, n_captions, "caption")
+            _check_range(pairs, 0, of_images, n_images, items[0])
+            _check_range(pairs, 1, of_captions, n_captions, items[1])
         return Pairs(pairs, None, device, pairs.to(device) if pairs.dtype == torch.int64 else None)
     candidates = _as_indices(candidates, "candidates")
     queries, others, other = (
-        (n_captions, n_images, "image") if direction == "t2i" else (n_images, n_captions, "caption")
+        (n_captions, n_images, items[0]) if direction == "t2i" else (n_images, n_captions, items[1])
     )
     if candidates.dim() != 2 or candidates.size(0) != queries:
         raise ValueError(

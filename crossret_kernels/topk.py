@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.checks import choose
-from crossret_kernels.inputs import REGIONS, WORDS, Array, Features, Lengths
+from crossret_kernels.inputs import IMAGES_AND_CAPTIONS, Array, Features, Lengths, SideNames
 from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, device_of
 from crossret_kernels.topk_cuda import merge_in_cuda, merges_in_cuda
 
@@ -41,21 +41,22 @@ def feature_topk(
     progress: Progress | None = None,
     dtype: torch.dtype | None = None,
     backend: str | None = None,
+    names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
 ) -> tuple[Tensor, Tensor]:
     """`streamed_topk` of images or captions, for any scorer of features: (regions, words, their lengths) -> (n, m).
 
     `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. `empty` tells whether items
     may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`. `backend` is
-    `streamed_topk`'s alone: `scores` has its own. Raises what the checks of the scores do, for all items before any is
-    scored, and ValueError for an unknown `query`.
+    `streamed_topk`'s alone: `scores` has its own. `names` are what errors call either side. Raises what the
+    checks of the scores do, for all items before any is scored, and ValueError for an unknown `query`.
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
     images, captions = (
-        FeatureBlocks.of(features, lengths, mask, names=names, item=item, device=device, dtype=dtype, empty=empty)
-        for features, lengths, mask, names, item in (
-            (regions, region_lengths, region_mask, REGIONS, "image"),
-            (words, word_lengths, word_mask, WORDS, "caption"),
+        FeatureBlocks.of(features, lengths, mask, names=own, device=device, dtype=dtype, empty=empty)
+        for features, lengths, mask, own in (
+            (regions, region_lengths, region_mask, names[0]),
+            (words, word_lengths, word_mask, names[1]),
         )
     )
 

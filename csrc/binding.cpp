@@ -135,6 +135,22 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[0] = torch::stable::detail::from(indices);
 }
 
+// Scores as they are asked for, and with the directions exchanged.
+void maxsim_both(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  BatchArguments given = take_batch(arguments);
+  const MaxSim operation = MaxSim::take(arguments);
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  MaxSimCall call = operation.call(batch);
+  const Tensor scores = batch.new_scores(), turned = batch.new_scores();
+  call.scores = scores.mutable_data_ptr<float>();
+  call.turned_scores = turned.mutable_data_ptr<float>();
+  score_maxsim_both(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
+  stack[0] = torch::stable::detail::from(scores);
+  stack[1] = torch::stable::detail::from(turned);
+}
+
 std::string cpu_isas() {
   std::string names;
   for (const std::string& name : available_isas()) names += (names.empty() ? "" : " ") + name;
@@ -166,6 +182,7 @@ STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
     library.impl(name, &gradients<MaxSim>);
   }
   library.impl("maxsim_argmax", &maxsim_argmax);
+  library.impl("maxsim_both", &maxsim_both);
   for (const char* name : {"triplet_loss", "triplet_loss.plain"}) library.impl(name, &triplet_loss);
   for (const char* name : {"triplet_loss_backward", "triplet_loss_backward.plain"}) {
     library.impl(name, &triplet_loss_gradient);

@@ -11,6 +11,7 @@
 #include "cross_attention/forward.inl"
 #include "cross_attention/backward.inl"
 #include "cross_attention/feature_gradients.inl"
+#include "maxsim/both.inl"
 #include "maxsim/best.inl"
 #include "ranking_loss/hinges.inl"
 

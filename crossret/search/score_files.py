@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crossret.files.arrays import write_blocks
 from crossret.files.features import StoredItems, check_dimensions, check_output, why_not_finite
-from crossret_kernels.inputs import Features, Lengths
+from crossret_kernels.inputs import Features, Lengths, SideNames
 from crossret_kernels.item_blocks import FeatureBlocks
 
 # Scores of a block: 8 MiB.
@@ -91,8 +91,7 @@ def _blocks(items: StoredItems, name: str) -> FeatureBlocks:
     return FeatureBlocks.of(
         items.features,
         items.lengths,
-        names=(f"{name}s", f"{name}_lengths", f"{name}_mask"),
-        item=name,
+        names=SideNames(f"{name}s", f"{name}_lengths", f"{name}_mask", name),
         device=torch.device("cpu"),
         dtype=torch.float32,
     )

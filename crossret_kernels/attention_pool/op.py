@@ -18,6 +18,7 @@ from crossret_kernels.inputs import (
     Array,
     Features,
     Lengths,
+    SideNames,
     as_ragged,
     check_has_values,
     check_traceable,
@@ -90,7 +91,7 @@ def attention_pool(
     NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
     """
     check_flag("return_weights", return_weights)
-    items = as_ragged(values, lengths, mask, ("values", "lengths", "mask"), "item")
+    items = as_ragged(values, lengths, mask, SideNames("values", "lengths", "mask", "item"))
     check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
     if heads.items is None:  # a gradient goes through the logits

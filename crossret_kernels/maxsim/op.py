@@ -12,17 +12,17 @@ from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_to
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.ragged import on_host
+from crossret_kernels.ragged import Ragged, on_host
 from crossret_kernels.registration import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
-from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
+from crossret_kernels.selection import Pairs, as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
-_CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
+CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
 _MODULES = {"triton": "crossret_kernels.maxsim.triton", "cuda": "crossret_kernels.maxsim.cuda"}
-_LISTED = define_listed("maxsim_scores_listed", _CPU_OPTIONS)
+_LISTED = define_listed("maxsim_scores_listed", CPU_OPTIONS)
 _SCORES = {
-    "cpu": define_scores("maxsim_scores", _CPU_OPTIONS),
+    "cpu": define_scores("maxsim_scores", CPU_OPTIONS),
     **{name: define_scores(f"maxsim_scores_{name}", _OPTIONS, module) for name, module in _MODULES.items()},
 }
 _INDICES = {
@@ -146,38 +146,61 @@ def maxsim_scores(
     check_flag("return_argmax", return_argmax)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
-    device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype)
     selected = as_pairs(pairs, candidates, direction, images, captions)
-    listed_pairs = None if selected is None or chosen in _SCORES else selected.listed()
-    if chosen == "cpu":
-        of_cpu = (empty_score, split_float32(), *options.codes)
-        scores = in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
-    elif chosen in _MODULES:
-        images, captions = on_host(images, captions)
-        of_module = (empty_score, direction, pooling, normalize)
-        scores = in_slices(_SCORES[chosen], images, captions, selected, of_module)
-    else:
-        score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
-        scores = score(images, captions, listed_pairs, options)
-        if empty_score is not None:
-            scores = fill_empty(scores, images, captions, listed_pairs, empty_score)
-    scores = shape_scores(scores, candidates)
+    scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
     if not return_argmax:
         return scores
     width = most_rows(words if direction == "t2i" else regions)
-    queries = captions if direction == "t2i" else images
+    argmax = _argmax(images, captions, selected, options, empty_score, backend, width)
+    return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))
+
+
+def score_sides(
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: MaxSimOptions,
+    empty_score: float | None,
+    backend: str | None,
+) -> Tensor:
+    """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    if chosen == "cpu":
+        of_cpu = (empty_score, split_float32(), *options.codes)
+        return in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
+    if chosen in _MODULES:
+        images, captions = on_host(images, captions)
+        of_module = (empty_score, options.direction, options.pooling, options.normalize)
+        return in_slices(_SCORES[chosen], images, captions, selected, of_module)
+    score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
+    listed_pairs = None if selected is None else selected.listed()
+    scores = score(images, captions, listed_pairs, options)
+    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)
+
+
+def _argmax(
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: MaxSimOptions,
+    empty_score: float | None,
+    backend: str | None,
+    width: int | None,
+) -> Tensor:
+    """Which context each of `width` queries takes, of the longest item's where that is None."""
+    queries = captions if options.direction == "t2i" else images
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
     if chosen in _INDICES:
-        numbers: tuple[object, ...] = (empty_score, direction, normalize)
-        if chosen == "cpu":
+        if chosen in _MODULES:
+            images, captions = on_host(images, captions)
+            numbers: tuple[object, ...] = (empty_score, options.direction, options.normalize)
+        else:
             direction_code, normalize_code, _pooling_code = options.codes
             numbers = (empty_score, split_float32(), direction_code, normalize_code)
-        argmax = in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
-    else:
-        if width is None:
-            width = max(queries.lengths.tolist(), default=0)
-        find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
-        argmax = find(images, captions, listed_pairs, options, width)
-        if empty_score is not None:
-            argmax = fill_empty(argmax, images, captions, listed_pairs, -1)
-    return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))
+        return in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
+    if width is None:
+        width = max(queries.lengths.tolist(), default=0)
+    find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
+    listed_pairs = None if selected is None else selected.listed()
+    argmax = find(images, captions, listed_pairs, options, width)
+    return argmax if empty_score is None else fill_empty(argmax, images, captions, listed_pairs, -1)

@@ -161,7 +161,8 @@ static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradien
   }
 }
 
-constexpr MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_feature_gradients};
+constexpr MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_both, maxsim_both_memory,
+                                          maxsim_feature_gradients};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -80,6 +80,27 @@ void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs
   walk_batch(call, pairs, context_stride, query_stride, Owner::query, steps_of(kernels, call, nullptr));
 }
 
+void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
+                       int64_t query_stride) {
+  call.factors = call.dots = false;
+  call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
+  Workspace count, preparing;
+  kernels.maxsim->both_memory(call, count);
+  kernels.prepare_memory(call, preparing);
+  Steps steps{};
+  steps.bytes = std::max(count.bytes(), preparing.bytes());
+  steps.whole_items = true;
+  steps.pack = [&](const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
+    kernels.pack_queries(call, pairs, block, memory);
+  };
+  steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace&) {
+    kernels.copy_contexts(call, pairs, group);
+  };
+  steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
+                  Workspace& memory) { kernels.maxsim->both(call, pairs, group, block, memory); };
+  walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
+}
+
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
                           SideGradient& context_gradient, SideGradient& query_gradient) {
   lay_out(call);

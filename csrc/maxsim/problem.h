@@ -8,7 +8,8 @@ namespace crossret {
 struct MaxSimCall : Operands {
   Pooling pooling;
   // Of these what is wanted:
-  float* scores;  // by slot
+  float* scores;         // by slot
+  float* turned_scores;  // besides, the other way round: every context takes its best query
   // By slot, for `argmax_row` queries each: the best context, −1 where there is no such query.
   int64_t* argmax;
   int64_t argmax_row;
@@ -30,6 +31,9 @@ struct MaxSimKernels {
   // long as the longest query item.
   void (*finish)(const MaxSimCall&, const MaxSimGradients*, const Partial&, const Rectangle&, const ContextGroup* parts,
                  int64_t n_parts, int64_t first, int64_t last, int64_t column, float* scratch);
+  // The scores both ways of whole items, in workspace that the second counts.
+  void (*both)(const MaxSimCall&, const Rectangle&, const ContextGroup&, const QueryBlock&, Workspace&);
+  void (*both_memory)(const Operands&, Workspace&);
   void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_contexts, const ItemPairs&,
                             const JobGroup&, int64_t column, Workspace&);
 };

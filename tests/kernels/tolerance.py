@@ -16,7 +16,7 @@ from crossret_kernels import scan_scores
 from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.inputs import as_ragged
+from crossret_kernels.inputs import SideNames, as_ragged
 from crossret_kernels.ragged import Ragged, pad
 from tests.kernels.strategies import Features
 
@@ -180,7 +180,7 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
 
 def _ragged_sides(batch: Features) -> list[Ragged]:
     return [
-        as_ragged(side, lengths, None, ("features", "lengths", "mask"), "item")
+        as_ragged(side, lengths, None, SideNames("features", "lengths", "mask", "item"))
         for side, lengths in zip((batch.regions, batch.words), batch.lengths, strict=True)
     ]
 

@@ -1,0 +1,299 @@
+"""Late interaction (ColBERT, ColPali) over `maxsim_scores`' kernels, under that field's names and shapes.
+
+Every token of a query takes the most similar token of a document, and their similarities add up: SCAN's Sum-Max
+(Eq. 10) with queries in the images' place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels.checks import checked, choose
+from crossret_kernels.inputs import Array, Features, Lengths, SideNames, as_sides, check_together
+from crossret_kernels.maxsim.both import score_both_ways
+from crossret_kernels.maxsim.op import score_sides
+from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.selection import Pairs, as_pairs, shape_scores
+from crossret_kernels.topk import Progress, feature_topk
+
+QUERIES = SideNames("queries", "query_lengths", "query_mask", "query")
+DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "document")
+NAMES = QUERIES, DOCUMENTS
+# Which side's tokens take their best: what `maxsim_scores` calls it where queries are in the images' place.
+DIRECTIONS = {"q2d": "i2t", "d2q": "t2i"}
+BOTH = "both"
+Scores: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+
+
+@overload
+def maxsim(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["q2d", "d2q"] = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def maxsim(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["both"],
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def maxsim(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: str = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Scores:
+    """MaxSim of every query with every document, or with documents of its own (ColBERT, Khattab & Zaharia 2020, Eq. 3).
+
+    Args:
+        queries: their tokens' vectors: padded (n_queries, Q, D); or packed ``(values (rows, D), cu_seqlens)``; or a
+            list of (Q_i, D); or (Q, D) of one query. float32, bfloat16, float16 or float64, tensors or NumPy arrays.
+        documents: the same, (n_documents, L, D) and so on; or (n_queries, K, L, D), K documents for each query.
+        query_mask: (n_queries, Q) bool, True where there is a token, anywhere; (Q,) of one query. What lies elsewhere
+            is never read and never wins. None: all are tokens, unless `query_lengths` tells.
+        document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
+        query_lengths, document_lengths: in place of masks, (n,) integers, how many rows of each item are tokens.
+        direction: "q2d": every query token takes its best document token; "d2q" the other way round; "both": both, on
+            the CPU of one product.
+        pooling: of those maxima: "sum", "avg" or "max".
+        normalize: whether to divide every vector by its L2 norm first, as for cosine similarity.
+        empty_score: what a pair scores of which an item has no token; may be infinite. None: that is an error.
+        backend: as in `maxsim_scores`.
+
+    Returns:
+        (n_queries, n_documents), or (n_queries, K) of queries with documents of their own; contiguous, float32,
+        float64 for float64. Differentiable in queries and documents. Of "both" two of them, "q2d" first.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
+    """
+    shape: tuple[int, ...] = ()
+    if _dimensions(documents) == 4:
+        shape = documents.shape[:2]  # type: ignore[union-attr]
+        documents, document_mask = _flat(documents), None if document_mask is None else _flat(document_mask)
+    sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
+    if not shape:
+        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
+    if shape[0] != len(sides[0]):
+        raise ValueError(
+            f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
+        )
+    of_each = torch.arange(shape[0] * shape[1]).view(shape)
+    chosen = Pairs(of_each, "i2t", sides[0].values.device)
+    return _scores(sides, chosen, of_each, direction, pooling, normalize, empty_score, backend)
+
+
+@overload
+def maxsim_pairs(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    pairs: Array | None = None,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["q2d", "d2q"] = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Tensor: ...
+
+
+@overload
+def maxsim_pairs(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    pairs: Array | None = None,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: Literal["both"],
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def maxsim_pairs(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    pairs: Array | None = None,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: str = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+) -> Scores:
+    """MaxSim of listed pairs, or of every query with the document in its place.
+
+    Args:
+        pairs: (P, 2) integers (query, document); None: the first query with the first document, and so on, of as many
+            queries as documents.
+        queries, documents, query_mask, document_mask, query_lengths, document_lengths, direction, pooling, normalize,
+            empty_score, backend: as in `maxsim`; documents are for all queries.
+
+    Returns:
+        (P,), float32, float64 for float64. Differentiable in queries and documents. Of "both" two of them.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
+    """
+    sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
+    if pairs is not None:
+        chosen = as_pairs(pairs, None, "i2t", *sides, (QUERIES.item, DOCUMENTS.item))
+    else:
+        if len(sides[0]) != len(sides[1]):
+            counts = f"{len(sides[0])} queries and {len(sides[1])} documents"
+            raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
+        device = sides[0].values.device
+        listed = torch.arange(len(sides[0]), device=device)[:, None].expand(-1, 2)
+        chosen = Pairs(listed, None, device, listed)
+    return _scores(sides, chosen, None, direction, pooling, normalize, empty_score, backend)
+
+
+def retrieve(
+    queries: Features,
+    documents: Features,
+    k: int,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    *,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    direction: str = "q2d",
+    pooling: str = "sum",
+    normalize: bool = False,
+    empty_score: float | None = None,
+    backend: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k best documents for every query by `maxsim`, without the matrix of all scores.
+
+    Args:
+        k: how many to retrieve, at least 1; all documents where there are fewer.
+        queries, documents, query_mask, document_mask, query_lengths, document_lengths, direction, pooling, normalize,
+            empty_score, backend: as in `maxsim`; documents are for all queries. NumPy arrays of documents may be
+            larger than memory if they are memory-mapped: they are read once, from front to back.
+        progress: called with (documents scored so far, all of them) now and then; what it raises ends the search.
+
+    Returns:
+        (values, indices), both (n_queries, min(k, n_documents)), best first: scores without gradient, and int64 places
+        among the documents. Of equal scores the lower index comes first; NaN comes before all numbers.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k or progress is none.
+    """
+    queries, query_mask = _several(queries, query_mask)
+    documents, document_mask = _several(documents, document_mask)
+    choose("direction", direction, tuple(DIRECTIONS))
+
+    def score(
+        own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
+        word_mask: Array | None = None,
+    ) -> Tensor:  # fmt: skip
+        sides = _sides(own, others, region_mask, word_mask, lengths, of_others, empty_score)
+        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
+
+    return feature_topk(
+        score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
+        word_mask=document_mask, empty=empty_score is not None, progress=progress, backend=backend,
+        names=NAMES,
+    )  # fmt: skip
+
+
+def _sides(
+    queries: Features,
+    documents: Features,
+    query_mask: Array | None,
+    document_mask: Array | None,
+    query_lengths: Lengths,
+    document_lengths: Lengths,
+    empty_score: float | None,
+) -> tuple[Ragged, Ragged]:
+    """Both, checked."""
+    queries, query_mask = _several(queries, query_mask)
+    documents, document_mask = _several(documents, document_mask)
+    sides = as_sides(queries, documents, query_lengths, document_lengths, query_mask, document_mask, empty_score, NAMES)
+    check_together(*sides, NAMES)
+    return sides
+
+
+def _scores(
+    sides: tuple[Ragged, Ragged],
+    chosen: Pairs | None,
+    of_each: Tensor | None,
+    direction: str,
+    pooling: str,
+    normalize: bool,
+    empty_score: float | None,
+    backend: str | None,
+) -> Any:
+    """Scores of checked sides: a tensor, two of "both"; in the shape of `of_each`, where there is one."""
+    choose("direction", direction, (*DIRECTIONS, BOTH))
+    options = checked(MaxSimOptions, DIRECTIONS.get(direction, "i2t"), pooling, normalize)
+    if direction != BOTH:
+        return shape_scores(score_sides(*sides, chosen, options, empty_score, backend), of_each)
+    both = score_both_ways(*sides, chosen, options, empty_score, backend)
+    return tuple(shape_scores(scores, of_each) for scores in both)
+
+
+def _dimensions(features: Any) -> int | None:
+    """Of a tensor or an array; None of packed or listed ones."""
+    return features.ndim if isinstance(features, (Tensor, np.ndarray)) else None
+
+
+def _several(features: Features, mask: Array | None) -> tuple[Features, Array | None]:
+    """One item, (L, D), as the only one of several."""
+    if _dimensions(features) != 2:
+        return features, mask
+    return features[None], mask[None] if _dimensions(mask) == 1 else mask  # type: ignore[index,call-overload]
+
+
+def _flat(own: Any) -> Any:
+    """(n_queries, K, …) as (n_queries · K, …)."""
+    return own.reshape(-1, *own.shape[2:])

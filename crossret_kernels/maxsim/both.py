@@ -1,0 +1,80 @@
+"""Sum-Max in both directions: the CPU's kernels take both from one product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from crossret_kernels.backends import select_backend
+from crossret_kernels.checks import DIRECTIONS
+from crossret_kernels.inputs import autocasts
+from crossret_kernels.maxsim.op import CPU_OPTIONS, score_sides
+from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.ragged import Ragged
+from crossret_kernels.registration import define_scores_both_ways, needs_gradient, split_float32, transformed
+from crossret_kernels.selection import Pairs
+
+_BOTH = define_scores_both_ways("maxsim_both", CPU_OPTIONS)
+_GRADIENTS = torch.ops.crossret.maxsim_scores_backward.plain
+_TENSORS = 9  # of the operation's arguments
+
+
+def score_both_ways(
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: MaxSimOptions,
+    empty_score: float | None,
+    backend: str | None,
+) -> tuple[Tensor, Tensor]:
+    """`score_sides` in the direction of the options, and in the other one.
+
+    One product is made of the two on the CPU; by other backends, under autocast, torch.func and torch.compile there are
+    two, and gradients always take one for each direction.
+    """
+    device = images.values.device
+    twice = is_compiling() or transformed() or autocasts(device.type)
+    if twice or select_backend(backend, device, images.values.dtype) != "cpu":
+        turned = replace(options, direction=DIRECTIONS[1 - DIRECTIONS.index(options.direction)])
+        first, second = (
+            score_sides(images, captions, selected, way, empty_score, backend) for way in (options, turned)
+        )
+        return first, second
+    sides = images.joined().tensors() + captions.joined().tensors()
+    pairs = None if selected is None else selected.listed()
+    arguments = (*sides, pairs, empty_score, split_float32(), *options.codes)
+    if not needs_gradient((sides[0], sides[4])):
+        return _BOTH(*arguments)
+    made: tuple[Tensor, Tensor] = _BothWays.apply(sides[0], sides[4], arguments)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _BothWays(torch.autograd.Function):
+    """Gradients are those of either direction's scores, which know of each other's nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, _regions: Tensor, _words: Tensor, arguments: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*arguments[:_TENSORS])
+        ctx.options = arguments[_TENSORS:]
+        return _BOTH(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[:2]
+        sums: list[Tensor | None] = [None, None]
+        for turned, grad in enumerate(grads):
+            if grad is None:
+                continue
+            empty_score, split, direction, *others = ctx.options
+            options = empty_score, split, 1 - direction if turned else direction, *others
+            made = _GRADIENTS(grad, *ctx.saved_tensors, *options, *needed)
+            for own, (gradient, wanted) in enumerate(zip(made, needed, strict=True)):
+                before = sums[own]
+                if wanted:
+                    sums[own] = gradient if before is None else before + gradient
+        return (*sums, None)

@@ -1,0 +1,74 @@
+// Sum-Max both ways: of one product the best context of every query, and the best query of every context.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+struct LargerOrNan {
+  F operator()(F a, F b) const { return V::select(V::unordered(a, b), V::set(__builtin_nanf("")), V::max(a, b)); }
+};
+
+struct BothBuffers {
+  float* similarities;  // of all contexts of a group, row stride limits.columns
+  float* of_queries;
+  float* of_contexts;
+};
+
+static BothBuffers take_both_buffers(const Operands& operands, Workspace& memory) {
+  const Limits& limits = operands.limits;
+  BothBuffers buffers{};
+  buffers.similarities = memory.floats(limits.rows * limits.columns);
+  buffers.of_queries = memory.floats(limits.columns);
+  buffers.of_contexts = memory.floats(limits.rows);
+  return buffers;
+}
+
+static void maxsim_both_memory(const Operands& operands, Workspace& memory) { take_both_buffers(operands, memory); }
+
+// The largest of each of n columns of some rows. Of −0 and 0 it is 0.
+static void best_of_columns(const float* s, int64_t ld, int64_t rows, int64_t n, float* best) {
+  for (int64_t j = 0; j < n; j += V::width) {
+    F found = V::load(s + j, n - j);
+    for (int64_t r = 1; r < rows; ++r) found = LargerOrNan{}(found, V::load(s + r * ld + j, n - j));
+    V::store(best + j, V::add(found, V::zero()), n - j);
+  }
+}
+
+// The largest of the first n of each of some rows, in the same way.
+static void best_of_rows(const float* s, int64_t ld, int64_t rows, int64_t n, float* best) {
+  if (n < V::width) {
+    for (int64_t r = 0; r < rows; ++r) best[r] = max_of(s + r * ld, n) + 0.0f;
+    return;
+  }
+  for (int64_t r = 0; r < rows; r += V::width) {
+    F found[V::width];
+    for (int64_t i = 0; i < V::width; ++i) {
+      const float* row = s + (r + i < rows ? r + i : rows - 1) * ld;
+      found[i] = V::load(row + n - V::width);  // some of which come twice, which no maximum shows
+      for (int64_t j = 0; j + V::width < n; j += V::width) found[i] = LargerOrNan{}(found[i], V::load(row + j));
+    }
+    V::store(best + r, V::add(V::reduce_rows(found, LargerOrNan{}), V::zero()), rows - r);
+  }
+}
+
+static void maxsim_both(const MaxSimCall& call, const Rectangle& pairs, const ContextGroup& group,
+                        const QueryBlock& block, Workspace& memory) {
+  const BothBuffers buffers = take_both_buffers(call, memory);
+  const int64_t ld = call.limits.columns;
+  similarities_of(call, pairs, group, block, buffers.similarities, ld, {});
+  const float* rows = buffers.similarities;
+  for (int64_t item = group.first; item < group.first + group.count; ++item) {
+    const int64_t n = call.contexts.length(pairs.contexts[item]);
+    best_of_columns(rows, ld, n, block.columns, buffers.of_queries);
+    int64_t column = 0;
+    for (int64_t q = block.first; q < block.first + block.count; ++q) {
+      const int64_t slot = pairs.slot(item, q), m = call.queries.length(pairs.queries[q]);
+      best_of_rows(rows + column, ld, n, m, buffers.of_contexts);
+      call.scores[slot] = pool(buffers.of_queries + column, m, call.pooling, 1.0f);
+      call.turned_scores[slot] = pool(buffers.of_contexts, n, call.pooling, 1.0f);
+      column += m;
+    }
+    rows += n * ld;
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,263 @@
+"""The front door of late interaction: its names, shapes and layouts; scores are `maxsim_scores`'."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from crossret_kernels.late_interaction import maxsim, maxsim_pairs, retrieve
+
+DIM = 8
+GENERATOR = torch.Generator().manual_seed(0)
+QUERIES, DOCUMENTS = (torch.randn(n, rows, DIM, generator=GENERATOR) for n, rows in ((3, 5), (4, 6)))
+QUERY_MASK = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]]).bool()
+DOCUMENT_MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]).bool()
+
+
+def oracle(queries: Tensor, documents: Tensor, query_mask: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    """(n_queries, n_documents) in float64, everything materialised."""
+    similarities = torch.einsum("aid,bjd->abij", queries.double(), documents.double())
+    if mask is not None:
+        similarities = similarities.masked_fill(~mask[None, :, None], -torch.inf)
+    best = similarities.amax(3)
+    return (best if query_mask is None else best.masked_fill(~query_mask[:, None], 0)).sum(2)
+
+
+def items(features: Tensor, mask: Tensor) -> list[Tensor]:
+    return [item[own] for item, own in zip(features, mask, strict=True)]
+
+
+def packed(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    return features[mask], torch.tensor([0, *mask.sum(1).tolist()]).cumsum(0)
+
+
+EXPECTED = oracle(QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK)
+NUMPY = (QUERIES.numpy(), DOCUMENTS.numpy(), QUERY_MASK.numpy(), DOCUMENT_MASK.numpy())
+LAYOUTS: dict[str, tuple[Any, ...]] = {
+    "masks": (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK),
+    "numpy": NUMPY,
+    "lists": (items(QUERIES, QUERY_MASK), items(DOCUMENTS, DOCUMENT_MASK)),
+    "packed": (packed(QUERIES, QUERY_MASK), packed(DOCUMENTS, DOCUMENT_MASK)),
+    "a list and masks": (items(QUERIES, QUERY_MASK), DOCUMENTS, None, DOCUMENT_MASK),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, backend: str) -> None:
+    scores = maxsim(*LAYOUTS[layout], backend=backend)
+    assert scores.is_contiguous()
+    torch.testing.assert_close(scores, EXPECTED.float())
+    torch.testing.assert_close(maxsim(*LAYOUTS[layout], backend=backend, direction="d2q").mT, _backward().float())
+    values, indices = retrieve(*LAYOUTS[layout][:2], 2, *LAYOUTS[layout][2:], backend=backend)
+    expected = EXPECTED.float().topk(2)
+    torch.testing.assert_close(values, expected.values)
+    assert torch.equal(indices, expected.indices)
+    pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
+    scores = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, backend=backend)
+    torch.testing.assert_close(scores, EXPECTED[pairs[:, 0], pairs[:, 1]].float())
+
+
+def _backward() -> Tensor:
+    return oracle(DOCUMENTS, QUERIES, DOCUMENT_MASK, QUERY_MASK)
+
+
+def test_lengths() -> None:
+    lengths = [2, 5, 1], torch.tensor([6, 1, 2, 3])
+    masks = [
+        torch.arange(side.size(1)) < torch.as_tensor(own)[:, None]
+        for side, own in zip((QUERIES, DOCUMENTS), lengths, strict=True)
+    ]
+    scores = maxsim(QUERIES, DOCUMENTS, query_lengths=lengths[0], document_lengths=lengths[1])
+    torch.testing.assert_close(scores, oracle(QUERIES, DOCUMENTS, *masks).float())
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 99))
+def test_documents_of_each_query(n: int, k: int, q: int, length: int, masked: bool, seed: int) -> None:
+    """(n_queries, K, L, D): as each query's own documents score alone."""
+    generator = torch.Generator().manual_seed(seed)
+    queries, documents = (
+        torch.randn(n, q, DIM, generator=generator),
+        torch.randn(n, k, length, DIM, generator=generator),
+    )
+    mask = torch.rand(n, k, length, generator=generator) < 0.5
+    mask[..., -1] = True
+    scores = maxsim(queries, documents, document_mask=mask if masked else None)
+    assert scores.shape == (n, k)
+    for own in range(n):
+        expected = oracle(queries[own, None], documents[own], None, mask[own] if masked else None)[0]
+        torch.testing.assert_close(scores[own], expected.float())
+
+
+def test_documents_in_any_memory() -> None:
+    """Documents that are views, and candidates that a call takes in slices."""
+    documents = DOCUMENTS[:, None].expand(-1, 3, -1, -1).transpose(0, 1)
+    torch.testing.assert_close(maxsim(QUERIES, documents), oracle(QUERIES, DOCUMENTS).float())
+    torch.testing.assert_close(maxsim(QUERIES.numpy(), documents.contiguous().numpy()), maxsim(QUERIES, documents))
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_a_single_item(numpy: bool) -> None:
+    """(L, D), and (L,) of its mask."""
+    queries, documents, query_mask, document_mask = NUMPY if numpy else LAYOUTS["masks"]
+    scores = maxsim(queries[0], documents, query_mask[0], document_mask)
+    torch.testing.assert_close(scores, EXPECTED[:1].float())
+    torch.testing.assert_close(maxsim(queries, documents[1], query_mask, document_mask[1]), EXPECTED[:, 1:2].float())
+    scores = maxsim_pairs(queries[0], documents[1], query_mask[0], document_mask[1])
+    torch.testing.assert_close(scores, EXPECTED[:1, 1].float())
+    values, indices = retrieve(queries[0], documents, 9, query_mask[0], document_mask)
+    assert values.shape == indices.shape == (1, 4)
+
+
+def test_items_in_their_places_are_pairs() -> None:
+    scores = maxsim_pairs(QUERIES, DOCUMENTS[:3], QUERY_MASK, DOCUMENT_MASK[:3])
+    torch.testing.assert_close(scores, EXPECTED.diagonal().float())
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients(own: bool) -> None:
+    documents = DOCUMENTS.reshape(2, 2, 6, DIM) if own else DOCUMENTS
+    queries = QUERIES[:2]
+    given = [side.clone().requires_grad_() for side in (queries, documents)]
+    wide = [side.detach().double().requires_grad_() for side in given]
+    scores = maxsim(*given)
+    queries, documents = wide
+    alone = (
+        [oracle(query[None], own) for query, own in zip(queries, documents, strict=False)] if own else [oracle(*wide)]
+    )
+    expected = torch.cat(alone)
+    weights = torch.randn(scores.shape, generator=GENERATOR)
+    ours = torch.autograd.grad((scores * weights).sum(), given)
+    theirs = torch.autograd.grad((expected * weights).sum(), wide)
+    for gradient, exact in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(gradient, exact.float())
+
+
+def test_empty_items_score_what_is_asked() -> None:
+    mask = DOCUMENT_MASK.clone()
+    mask[2] = False
+    scores = maxsim(QUERIES, DOCUMENTS, None, mask, empty_score=-1.0)
+    assert torch.equal(scores[:, 2], torch.full((3,), -1.0))
+    assert torch.equal(
+        retrieve(QUERIES, DOCUMENTS, 4, None, mask, empty_score=-torch.inf)[1][:, 3], torch.full((3,), 2)
+    )
+    with pytest.raises(ValueError, match=r"document_mask\[2\] has no True: every document needs at least one row"):
+        maxsim(QUERIES, DOCUMENTS, None, mask)
+
+
+def test_cosines() -> None:
+    unit = [torch.nn.functional.normalize(side.double(), dim=-1) for side in (QUERIES, DOCUMENTS)]
+    torch.testing.assert_close(maxsim(QUERIES, DOCUMENTS, normalize=True), oracle(*unit).float())
+    average = maxsim(QUERIES, DOCUMENTS, normalize=True, pooling="avg")
+    torch.testing.assert_close(average, oracle(*unit).float() / 5)
+
+
+MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: maxsim(QUERIES, DOCUMENTS[..., :4]), ValueError, "queries have D = 8 but documents have D = 4"),
+    (lambda: maxsim(QUERIES.half(), DOCUMENTS), TypeError, "queries are torch.float16 but documents are torch.float32"),
+    (lambda: maxsim(QUERIES.long(), DOCUMENTS), TypeError, "queries must be float32"),
+    (lambda: maxsim(QUERIES[None, None], DOCUMENTS), ValueError, "queries must have shape (n, L, D)"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, DOCUMENT_MASK), ValueError, "query_mask must have shape (n, L) = (3, 5)"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, None, DOCUMENT_MASK.long()), TypeError, "document_mask must be bool"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, query_lengths=[1, 2]), ValueError, "query_lengths must hold one length"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, direction="t2i"), ValueError, "direction must be one of q2d, d2q"),
+    (lambda: maxsim(QUERIES, DOCUMENTS[None]), ValueError, "documents of 1 queries, (n_queries, K, L, D)"),
+    (lambda: maxsim_pairs(QUERIES, DOCUMENTS), ValueError, "3 queries and 4 documents make no pairs"),
+    (lambda: maxsim_pairs(QUERIES, DOCUMENTS, pairs=torch.tensor([[0, 4]])), ValueError,
+     "pairs[0] names document 4, but there are 4 documents"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, 0), ValueError, "k must be at least 1"),
+    (lambda: retrieve(QUERIES, DOCUMENTS[None], 1), ValueError, "documents must have shape (n, L, D)"),
+    (lambda: retrieve(QUERIES, [np.zeros((0, DIM), np.float32)], 1), ValueError, "documents[0] is empty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), MISTAKES, ids=[message for _, _, message in MISTAKES])
+def test_mistakes_are_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+class TestBoth:
+    """direction="both": each score as its own direction has it."""
+
+    @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_layouts(self, layout: str, backend: str) -> None:
+        forward, backward = maxsim(*LAYOUTS[layout], direction="both", backend=backend)
+        torch.testing.assert_close(forward, EXPECTED.float())
+        torch.testing.assert_close(backward.mT, _backward().float())
+        pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
+        listed = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, direction="both", backend=backend)
+        for scores, of_all in zip(listed, (forward, backward), strict=True):
+            torch.testing.assert_close(scores, of_all[pairs[:, 0], pairs[:, 1]])
+
+    @given(
+        st.integers(0, 5), st.integers(0, 7), st.integers(1, 70), st.integers(1, 40), st.integers(1, 40),
+        st.sampled_from(["sum", "avg", "max"]), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]),
+        st.integers(0, 99),
+    )  # fmt: skip
+    def test_agrees_with_each_direction(
+        self, n: int, m: int, length: int, width: int, dim: int, pooling: str, normalize: bool, dtype: torch.dtype,
+        seed: int,
+    ) -> None:  # fmt: skip
+        """Ragged items of any length, some empty."""
+        generator = torch.Generator().manual_seed(seed)
+        queries, documents = (
+            torch.randn(*shape, dim, generator=generator).to(dtype) for shape in ((n, width), (m, length))
+        )
+        lengths = [
+            torch.randint(0, most + 1, (count,), generator=generator) for count, most in ((n, width), (m, length))
+        ]
+        options: dict[str, Any] = {
+            "query_lengths": lengths[0], "document_lengths": lengths[1], "pooling": pooling, "normalize": normalize,
+            "empty_score": -3.0, "backend": "cpu",
+        }  # fmt: skip
+        both = maxsim(queries, documents, direction="both", **options)
+        for scores, direction in zip(both, ("q2d", "d2q"), strict=True):
+            torch.testing.assert_close(scores, maxsim(queries, documents, direction=direction, **options))
+
+    @pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+    @pytest.mark.parametrize("own", [False, True])
+    def test_gradients(self, own: bool, wanted: tuple[int, ...]) -> None:
+        sides = [QUERIES[:2].clone(), (DOCUMENTS.reshape(2, 2, 6, DIM) if own else DOCUMENTS).clone()]
+        given = [sides[index].requires_grad_() for index in wanted]
+        both = maxsim(*sides, direction="both")
+        weights = [torch.randn(scores.shape, generator=GENERATOR) for scores in both]
+        ours = torch.autograd.grad(sum((s * w).sum() for s, w in zip(both, weights, strict=True)), given)
+        each = [maxsim(*sides, direction=direction) for direction in ("q2d", "d2q")]
+        theirs = torch.autograd.grad(sum((s * w).sum() for s, w in zip(each, weights, strict=True)), given)
+        for gradient, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(gradient, expected)
+        (alone,) = torch.autograd.grad(maxsim(*sides, direction="both")[1].sum(), given[:1])
+        torch.testing.assert_close(alone, torch.autograd.grad(maxsim(*sides, direction="d2q").sum(), given[:1])[0])
+
+    def test_nan_and_zeros(self) -> None:
+        """A NaN is the maximum of what it is among, on either side; of −0 and 0 the score is 0."""
+        for length, width in ((3, 2), (40, 33)):
+            queries, documents = torch.zeros(2, width, DIM), torch.zeros(2, length, DIM)
+            queries[0] = -1.0
+            documents[1, -1, 0] = torch.nan
+            for scores in maxsim(queries, documents, direction="both"):
+                assert scores[:, 1].isnan().all()
+                assert torch.equal(scores[:, 0].signbit(), torch.tensor([False, False]))
+
+    def test_transforms(self) -> None:
+        expected = maxsim(QUERIES, DOCUMENTS, direction="both")
+        compiled = torch.compile(lambda q, d: maxsim(q, d, direction="both"), backend="aot_eager")
+        for scores, other in zip(compiled(QUERIES, DOCUMENTS), expected, strict=True):
+            torch.testing.assert_close(scores, other)
+        ours = torch.func.grad(lambda q: sum(s.sum() for s in maxsim(q, DOCUMENTS, direction="both")))(QUERIES)
+        leaf = QUERIES.clone().requires_grad_()
+        total = sum(s.sum() for s in maxsim(leaf, DOCUMENTS, direction="both"))
+        torch.testing.assert_close(ours, torch.autograd.grad(total, leaf)[0])
+        with torch.autocast("cpu", torch.bfloat16):
+            half = maxsim(QUERIES, DOCUMENTS, direction="both")
+        torch.testing.assert_close(half[1], expected[1], rtol=0.05, atol=0.05)
