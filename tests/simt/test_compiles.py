@@ -156,9 +156,8 @@ def test_kernels_stay_within_registers(built: Build, architecture: str) -> None:
         registers, shared = BOUNDS[name]
         most = SPILLS.get(name, 0)
         assert max(int(entry["stores"]), int(entry["loads"])) <= most, entry[0]
-        assert int(entry["stack"]) <= int(entry["stores"]), entry[
-            0
-        ]  # no arrays: nothing lies there but what is spilled
+        # No arrays: nothing lies there but what is spilled, in units of 8 bytes.
+        assert int(entry["stack"]) <= -(-int(entry["stores"]) // 8) * 8, entry[0]
         assert int(entry["registers"]) <= registers, entry[0]
         assert int(entry["shared"] or 0) <= shared, entry[0]
     assert seen == set(BOUNDS)
