@@ -34,6 +34,7 @@ COMMANDS = [
     "explain",
     "score",
     "search",
+    "import-scan",
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process
 
