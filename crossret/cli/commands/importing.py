@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossret.cli.errors import refuse
 from crossret.cli.options import option
+
+if TYPE_CHECKING:
+    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
 
 
 def import_scan(
@@ -54,3 +58,80 @@ def import_scan(
     save_model(model, output, known)
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
     typer.echo(f"{output}: {model.kind} of {numbers:,} numbers and {len(known):,} words")
+
+
+def import_features(
+    data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write a split into.")],
+    sources: Annotated[
+        list[Path], typer.Argument(exists=True, dir_okay=False, help="A .npy or .h5 file, or one or more .tsv.")
+    ],
+    split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
+    regions: Annotated[int | None, option("Of each image the first regions, so many; by default all.", min=1)] = None,
+    ids: Annotated[
+        Path | None, option("Of .tsv: the ids of the images to take, in order, a line each.", dir_okay=False)
+    ] = None,
+    boxes: Annotated[Path | None, option("Of .npy: the file of boxes (images, regions, 4).", dir_okay=False)] = None,
+    dataset: Annotated[str | None, option("Of .h5: name of the features; by default features.")] = None,
+    box_dataset: Annotated[str | None, option("Of .h5: name of the boxes (images, regions, 4).")] = None,
+) -> None:
+    """Write region features of other programs as a split.
+
+    .tsv is bottom-up attention's: image_id, image_w, image_h, num_boxes, boxes,
+    features, the last two as base64 of float32; its names may go on, as in .tsv.0.
+    .npy and .h5 hold features (images, regions, dimensions). h5 needs
+    pip install 'crossret[hdf5]'.
+
+    Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
+    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is yours to add. A malformed row
+    ends the command with file, line and reason, and nothing is written.
+
+    \b
+    Examples:
+      crossret import-features data/coco trainval_36.tsv --split train --ids train_ids.txt
+      crossret import-features data/f30k regions.npy --boxes boxes.npy --split test
+      crossret import-features data/f30k train36.hdf5 --split train --dataset image_features --box-dataset image_bb
+    """
+    from crossret.compat.features import import_features as write_split
+    from crossret.terminal import progress_bar
+
+    of_kinds: dict[str, dict[str, Any]] = {
+        ".tsv": {"ids": ids},
+        ".npy": {"boxes": boxes},
+        ".h5": {"dataset": dataset, "box_dataset": box_dataset},
+    }
+    with progress_bar("reading") as progress:
+        source = _source(sources, of_kinds)
+        done = write_split(source, data, split, regions=regions, progress=progress)
+    written = "features and boxes" if done.with_boxes else "features"
+    typer.echo(f"{data}: {written} of {done.images:,} images, {done.regions} regions of {done.dimensions:,} each")
+
+
+def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:
+    """What the files' names say that they are, opened with the options that are for it."""
+    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
+
+    kind = _kind(paths[0])
+    for other, options in of_kinds.items():
+        if other != kind:
+            refuse(options, f"is for {other} files, and {paths[0]} is none")
+    if kind == ".tsv":
+        for path in paths:
+            if _kind(path) != kind:
+                raise ValueError(f"{path}: not a .tsv file as the one before it")
+        return BottomUpFiles(paths, **of_kinds[kind])
+    if len(paths) > 1:
+        raise ValueError(f"{paths[1]}: of {kind} files one at a time is read; several may only be .tsv")
+    if kind == ".npy":
+        return ArrayFile(paths[0], **of_kinds[kind])
+    return Hdf5File(paths[0], of_kinds[kind]["dataset"] or "features", of_kinds[kind]["box_dataset"])
+
+
+def _kind(path: Path) -> str:
+    """ ".tsv", also of x.tsv.0, ".npy" or ".h5"."""
+    suffixes = path.suffixes
+    if ".tsv" in suffixes[-2:]:
+        return ".tsv"
+    kind = {".npy": ".npy", ".h5": ".h5", ".hdf5": ".h5"}.get(path.suffix)
+    if kind is None:
+        raise ValueError(f"{path}: its name must end in .tsv, .npy, .h5 or .hdf5, which says what it is")
+    return kind
