@@ -50,8 +50,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of how the file was written: it is readable or an error
+            zipped = zipfile.is_zipfile(path)
+            if zipped:
+                _check_stored(path)
             # Mapped, a tensor takes no memory before it is read, and none that lies outside the file can be made.
-            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a malformed file can raise anything
         refused = _REFUSED.search(str(error))
         if refused is not None:
@@ -60,3 +63,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
         raise ValueError(f"{path}: not a checkpoint: no dictionary by strings, but {type(contents).__name__}")
     return contents
+
+
+def _check_stored(path: str | os.PathLike[str]) -> None:
+    """Raise where a member is compressed: torch.save compresses none, and one may be a thousand times the file."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                raise zipfile.BadZipFile(f"{member.filename} is compressed")

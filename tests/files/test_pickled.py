@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
@@ -89,6 +90,38 @@ def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "none.pth")
     with pytest.raises(ValueError, match="not a regular file, but a directory"):
         read_checkpoint(tmp_path)
+
+
+def test_compressed_members_are_refused(tmp_path: Path) -> None:
+    """Which torch.save never writes, and which may be a thousand times as large as the file."""
+    path = save({"x": torch.zeros(1000)}, tmp_path / "x.pth", True)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for compression, readable in ((zipfile.ZIP_STORED, True), (zipfile.ZIP_DEFLATED, False)):
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            for name, contents in members.items():
+                archive.writestr(name, contents)
+        if readable:
+            assert not read_checkpoint(path)["x"].any()
+        else:
+            with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save"):
+                read_checkpoint(path)
+
+
+def test_no_setting_of_torch_lets_programs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    path = save({"opt": Runs(os.mkdir, str(tmp_path / "was-here"))}, tmp_path / "x.pth", True)
+    with pytest.raises(ValueError, match=r"refused, as it asks for posix\.mkdir"):
+        read_checkpoint(path)
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_scalars_of_numpy_1_are_known(tmp_path: Path) -> None:
+    path = save({"best": np.float64(3.5), "last": 1}, tmp_path / "x.pth", False)
+    contents = path.read_bytes()
+    assert b"numpy._core.multiarray\nscalar" in contents
+    path.write_bytes(contents.replace(b"numpy._core.multiarray\nscalar", b"numpy.core.multiarray\nscalar"))
+    assert read_checkpoint(path) == {"best": None, "last": 1}
 
 
 def test_a_legacy_pickle_of_python_2_is_read(tmp_path: Path) -> None:
