@@ -17,6 +17,7 @@ from crossret.cli.commands.demonstration import demo, render_scenes
 from crossret.cli.commands.encoding import encode
 from crossret.cli.commands.evaluating import evaluate
 from crossret.cli.commands.explaining import explain
+from crossret.cli.commands.importing import import_features, import_scan
 from crossret.cli.commands.perturbing import perturb
 from crossret.cli.commands.presets import presets
 from crossret.cli.commands.scoring import score
@@ -97,5 +98,7 @@ for command in (
     explain,
     score,
     search,
+    import_scan,
+    import_features,
 ):
     app.command()(command)

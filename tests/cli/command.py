@@ -34,6 +34,8 @@ COMMANDS = [
     "explain",
     "score",
     "search",
+    "import-scan",
+    "import-features",
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process
 

@@ -1,0 +1,137 @@
+"""The commands that take what other programs wrote: `import-scan` and `import-features`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crossret.cli.errors import refuse
+from crossret.cli.options import option
+
+if TYPE_CHECKING:
+    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
+
+
+def import_scan(
+    checkpoint: Annotated[Path, typer.Argument(help="What SCAN's or MHSAN's published code saved, .pth.tar.")],
+    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory of the model to write.")],
+    vocabulary: Annotated[
+        Path, option("The words, as SCAN's vocab.py wrote them; for MHSAN, those to take vectors of.", dir_okay=False)
+    ],
+    word_table: Annotated[Path | None, option("Of MHSAN: skip-thoughts' vectors, utable.npy.", dir_okay=False)] = None,
+    dictionary: Annotated[Path | None, option("Of MHSAN: their words, dictionary.txt.", dir_okay=False)] = None,
+    bidirectional: Annotated[bool, option("Of MHSAN: its text reads both ways.", "--bidirectional")] = False,
+) -> None:
+    """Make a model of a checkpoint of published code.
+
+    The model does what every model does here: evaluate, encode, search, be trained
+    further. Nothing in the checkpoint is run: a file that names more than tensors,
+    plain values and options is refused.
+
+    SCAN: all of train.py's options. Checkpoints of VSE++, which are written alike,
+    are told apart and refused: no model here compares one vector an image with one
+    a caption.
+
+    MHSAN: its image side begins at the ResNet's feature map, which is left out:
+    features are the map's places, (images, places, 2048). Its captions have case
+    and no <start> and <end>; here they are in lower case and between the two, whose
+    vectors are zero, so scores differ from the published ones.
+
+    \b
+    Examples:
+      crossret import-scan model_best.pth.tar models/scan --vocabulary vocab/f30k_precomp_vocab.json
+      crossret evaluate models/scan data/f30k_precomp --split test
+      crossret import-scan mhsan.pth.tar models/mhsan --vocabulary vocab.json \\
+        --word-table utable.npy --dictionary dictionary.txt
+    """
+    from crossret.compat.checkpoints import Words, import_checkpoint
+    from crossret.data.vocabulary import Vocabulary
+    from crossret.models.checkpoints import save_model
+
+    if (word_table is None) != (dictionary is None):
+        raise ValueError("--word-table and --dictionary belong together: one is missing")
+    words = None if word_table is None or dictionary is None else Words(word_table, dictionary)
+    known = Vocabulary.load(vocabulary)
+    model = import_checkpoint(checkpoint, known, words, bidirectional=bidirectional)
+    save_model(model, output, known)
+    numbers = sum(tensor.numel() for tensor in model.state_dict().values())
+    typer.echo(f"{output}: {model.kind} of {numbers:,} numbers and {len(known):,} words")
+
+
+def import_features(
+    data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write a split into.")],
+    sources: Annotated[
+        list[Path], typer.Argument(exists=True, dir_okay=False, help="A .npy or .h5 file, or one or more .tsv.")
+    ],
+    split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
+    regions: Annotated[int | None, option("Of each image the first regions, so many; by default all.", min=1)] = None,
+    ids: Annotated[
+        Path | None, option("Of .tsv: the ids of the images to take, in order, a line each.", dir_okay=False)
+    ] = None,
+    boxes: Annotated[Path | None, option("Of .npy: the file of boxes (images, regions, 4).", dir_okay=False)] = None,
+    dataset: Annotated[str | None, option("Of .h5: name of the features; by default features.")] = None,
+    box_dataset: Annotated[str | None, option("Of .h5: name of the boxes (images, regions, 4).")] = None,
+) -> None:
+    """Write region features of other programs as a split.
+
+    .tsv is bottom-up attention's: image_id, image_w, image_h, num_boxes, boxes,
+    features, the last two as base64 of float32; its names may go on, as in .tsv.0.
+    .npy and .h5 hold features (images, regions, dimensions). h5 needs
+    pip install 'crossret[hdf5]'.
+
+    Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
+    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is yours to add. A malformed row
+    ends the command with file, line and reason, and nothing is written.
+
+    \b
+    Examples:
+      crossret import-features data/coco trainval_36.tsv --split train --ids train_ids.txt
+      crossret import-features data/f30k regions.npy --boxes boxes.npy --split test
+      crossret import-features data/f30k train36.hdf5 --split train --dataset image_features --box-dataset image_bb
+    """
+    from crossret.compat.features import import_features as write_split
+    from crossret.terminal import progress_bar
+
+    of_kinds: dict[str, dict[str, Any]] = {
+        ".tsv": {"ids": ids},
+        ".npy": {"boxes": boxes},
+        ".h5": {"dataset": dataset, "box_dataset": box_dataset},
+    }
+    with progress_bar("reading") as progress:
+        source = _source(sources, of_kinds)
+        done = write_split(source, data, split, regions=regions, progress=progress)
+    written = "features and boxes" if done.with_boxes else "features"
+    typer.echo(f"{data}: {written} of {done.images:,} images, {done.regions} regions of {done.dimensions:,} each")
+
+
+def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:
+    """What the files' names say that they are, opened with the options that are for it."""
+    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
+
+    kind = _kind(paths[0])
+    for other, options in of_kinds.items():
+        if other != kind:
+            refuse(options, f"is for {other} files, and {paths[0]} is none")
+    if kind == ".tsv":
+        for path in paths:
+            if _kind(path) != kind:
+                raise ValueError(f"{path}: not a .tsv file as the one before it")
+        return BottomUpFiles(paths, **of_kinds[kind])
+    if len(paths) > 1:
+        raise ValueError(f"{paths[1]}: of {kind} files one at a time is read; several may only be .tsv")
+    if kind == ".npy":
+        return ArrayFile(paths[0], **of_kinds[kind])
+    return Hdf5File(paths[0], of_kinds[kind]["dataset"] or "features", of_kinds[kind]["box_dataset"])
+
+
+def _kind(path: Path) -> str:
+    """ ".tsv", also of x.tsv.0, ".npy" or ".h5"."""
+    suffixes = path.suffixes
+    if ".tsv" in suffixes[-2:]:
+        return ".tsv"
+    kind = {".npy": ".npy", ".h5": ".h5", ".hdf5": ".h5"}.get(path.suffix)
+    if kind is None:
+        raise ValueError(f"{path}: its name must end in .tsv, .npy, .h5 or .hdf5, which says what it is")
+    return kind

@@ -1,0 +1,48 @@
+"""Checkpoints of the papers' published code as models of crossret."""
+
+from __future__ import annotations
+
+import os
+
+from crossret.compat.checkpoints.contents import Contents
+from crossret.compat.checkpoints.mhsan import Words, import_mhsan
+from crossret.compat.checkpoints.scan import import_scan
+from crossret.data.vocabulary import Vocabulary
+from crossret.files.pickled import read_checkpoint
+from crossret.models import Mhsan, Scan
+
+__all__ = ["Words", "import_checkpoint"]
+
+
+def import_checkpoint(
+    path: str | os.PathLike[str],
+    vocabulary: Vocabulary,
+    words: Words | None = None,
+    *,
+    bidirectional: bool = False,
+) -> Scan | Mhsan:
+    """The model of a checkpoint that the published code of SCAN or of MHSAN wrote; nothing in the file is run.
+
+    Weights are those of the file to the bit, but for SCAN's ``weight_norm``, which is multiplied out. Of MHSAN's, the
+    ResNet before the region features is left out: its feature map is what the model takes.
+
+    Args:
+        path: the file of ``torch.save``, in either of its formats.
+        vocabulary: SCAN's ``{data_name}_vocab.json``; of MHSAN's checkpoints, the words to take from ``words``.
+        words: MHSAN's word vectors, which its checkpoints have not; None for SCAN.
+        bidirectional: whether MHSAN's text reads both ways, which its tensors do not tell.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: the file is none of these, would run code, or a tensor or an option is missing or does not fit;
+            names the file and the tensor or option.
+    """
+    contents = Contents(path, read_checkpoint(path))
+    if "state_dict" in contents.values:
+        if words is None:
+            raise ValueError(f"{path}: a checkpoint of MHSAN, which has no word vectors: they are needed beside it")
+        return import_mhsan(contents, vocabulary, words, bidirectional=bidirectional)
+    if words is not None or bidirectional:
+        given = "word vectors are" if words is not None else "bidirectional is"
+        raise ValueError(f"{path}: not a checkpoint of MHSAN, which alone {given} for")
+    return import_scan(contents, vocabulary)

@@ -1,0 +1,107 @@
+"""What a checkpoint holds, asked for by name: what is missing or of another kind is an error of the file."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from crossret.files.tensors import TensorType
+from crossret.hyperparameters import ModelConfig
+
+Model = TypeVar("Model", bound=nn.Module)
+Number = (int, float)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A dictionary of a checkpoint.
+
+    Attributes:
+        path: the file.
+        values: what it holds, by strings.
+        within: where in the file that is, with a dot at the end; empty for all of it.
+    """
+
+    path: str | os.PathLike[str]
+    values: Mapping[str, Any]
+    within: str = ""
+
+    def inner(self, name: str) -> Contents:
+        """A dictionary, or the options of a program, of those within.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        return self.of(name, self.values.get(name))
+
+    def of(self, name: str, values: object) -> Contents:
+        """The same of a value that has been taken out already."""
+        if isinstance(values, Namespace):
+            values = vars(values)
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise ValueError(f"{self.path}: {self.within}{name} is no dictionary by strings")
+        return replace(self, values=values, within=f"{self.within}{name}.")
+
+    def option(self, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
+        """An option of one of these types; the default, if there is one, where it is missing.
+
+        Raises:
+            ValueError: it is missing or of another type.
+        """
+        value = self.values.get(name, default)
+        if type(value) not in (kinds if isinstance(kinds, tuple) else (kinds,)):
+            raise ValueError(f"{self.path}: {self.within}{name} is {value!r}, which no published code writes")
+        return value
+
+    def tensor(self, name: str, dims: int) -> Tensor:
+        """A dense float32 tensor of so many dimensions, none of them empty, in memory of its own.
+
+        Raises:
+            ValueError: it is missing or another, or claims more bytes than the file has.
+        """
+        value = self.values.get(name)
+        if value is None:
+            raise ValueError(f"{self.path}: tensor {self.within}{name} is missing")
+        plain = isinstance(value, Tensor) and value.layout is torch.strided and value.is_cpu and not value.is_quantized
+        if not plain or value.dtype is not torch.float32 or value.dim() != dims or not value.numel():
+            found = TensorType.of(value) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"{self.path}: tensor {self.within}{name} is {found}, expected float32 of {dims} dimensions"
+            )
+        # A view may repeat one number a billion times, which a copy would write out.
+        if value.numel() * value.element_size() > os.path.getsize(self.path):
+            raise ValueError(f"{self.path}: tensor {self.within}{name} is {TensorType.of(value)}, larger than the file")
+        return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def assembled(
+    kind: type[Model], config: ModelConfig, tensors: Mapping[str, Tensor], sources: Mapping[str, str], place: object
+) -> Model:
+    """A model in evaluation mode with these weights.
+
+    Args:
+        kind: its class, called with the hyper-parameters.
+        config: the hyper-parameters.
+        tensors: its weights by name.
+        sources: by the same names, where each is from, for errors.
+        place: the file, likewise.
+
+    Raises:
+        ValueError: one is missing or has another shape; names the file, the tensor and what was expected.
+    """
+    with torch.device("meta"):
+        model = kind(config)
+    for name, wanted in model.state_dict().items():
+        if name not in tensors:
+            raise ValueError(f"{place}: nothing in it for {name}")
+        if tensors[name].shape != wanted.shape:
+            found, expected = tuple(tensors[name].shape), tuple(wanted.shape)
+            raise ValueError(f"{place}: tensor {sources[name]} has shape {found}, expected {expected}")
+    model.load_state_dict(tensors, assign=True)
+    return model.eval()

@@ -1,0 +1,53 @@
+"""Region features as one array: (images, k, d), and perhaps boxes (images, k, 4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crossret.compat.features.rows import LARGEST_IMAGE, Row
+from crossret.files.arrays import map_array
+from crossret.files.features import FEATURE_DTYPES
+
+
+class ArrayFile:
+    """A .npy file of features in float16, float32 or float64, memory-mapped: a ``Source``.
+
+    Args:
+        path: (images, k, d).
+        boxes: another file, (images, k, 4), x0, y0, x1, y1 in pixels; None where there are none.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: a file is no such array; names it.
+    """
+
+    def __init__(self, path: Path, boxes: Path | None = None) -> None:
+        self.name = str(path)
+        self._features = map_array(path, ndim=3, dtypes=FEATURE_DTYPES)
+        self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES)
+        self.total = len(self._features)
+        check_image_size(path, self._features)
+        if self._boxes is not None and boxes is not None:
+            check_boxes(boxes, self._boxes, self._features)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every image, as ``Source.__iter__``."""
+        for row, features in enumerate(self._features):
+            boxes = None if self._boxes is None else self._boxes[row]
+            yield Row(f"{self.name}, row {row}", features, boxes, row + 1)
+
+
+def check_image_size(place: object, features: Any) -> None:
+    """Raise a ValueError where the features of one image are more than any has."""
+    if features.shape[1] * features.shape[2] * features.dtype.itemsize > LARGEST_IMAGE:
+        raise ValueError(f"{place}: images of shape {tuple(features.shape[1:])} are larger than any")
+
+
+def check_boxes(place: str | os.PathLike[str], boxes: Any, features: Any) -> None:
+    """Raise a ValueError where boxes are not four numbers for every region."""
+    if boxes.shape != (*features.shape[:2], 4):
+        expected = (*features.shape[:2], 4)
+        raise ValueError(f"{place}: shape {tuple(boxes.shape)} is not {expected}, four numbers for every region")

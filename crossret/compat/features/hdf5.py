@@ -1,0 +1,96 @@
+"""Region features in an HDF5 file: a data set (images, k, d), and perhaps one of boxes (images, k, 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crossret.compat.features.arrays import check_boxes, check_image_size
+from crossret.compat.features.rows import LARGEST_IMAGE, Row
+from crossret.files.regular import check_regular
+
+_BLOCK_BYTES = 2**26
+
+
+class Hdf5File:
+    """Data sets of floating point in an HDF5 file, read in blocks: a ``Source``. Needs h5py, the extra "hdf5".
+
+    Links to other files, data sets stored in others and those composed of others are not followed.
+
+    Args:
+        path: the file.
+        features: name of the data set (images, k, d).
+        boxes: name of that of x0, y0, x1, y1 in pixels, (images, k, 4); None where there are none.
+
+    Raises:
+        OSError: the file is missing.
+        ValueError: it is no HDF5 file, lacks a data set, or one is another; names the file and the data set. Or h5py is
+            not installed.
+    """
+
+    def __init__(self, path: Path, features: str = "features", boxes: str | None = None) -> None:
+        self.name = str(path)
+        self._names = (features, boxes)
+        with _opened(path) as file:
+            stored = _data_set(path, file, features)
+            check_image_size(f"{path}: {features}", stored)
+            if boxes is not None:
+                check_boxes(f"{path}: {boxes}", _data_set(path, file, boxes), stored)
+            self.total = len(stored)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every image, as ``Source.__iter__``."""
+        features, boxes = self._names
+        with _opened(Path(self.name)) as file:
+            stored = _data_set(self.name, file, features)
+            placed = None if boxes is None else _data_set(self.name, file, boxes)
+            block = max(1, _BLOCK_BYTES // (math.prod(stored.shape[1:]) * stored.dtype.itemsize))
+            for begin in range(0, self.total, block):
+                rows = slice(begin, begin + block)
+                images, places = _read(self.name, stored, rows), _read(self.name, placed, rows)
+                for number, image in enumerate(images):
+                    row = begin + number
+                    place = f"{self.name}: {features}, row {row}"
+                    yield Row(place, image, None if placed is None else places[number], row + 1)
+
+
+def _opened(path: Path) -> Any:
+    check_regular(path)
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path}: HDF5 needs h5py: pip install 'crossret[hdf5]' ({error})") from error
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise ValueError(f"{path}: not a readable HDF5 file ({error})") from error
+
+
+def _data_set(path: str | Path, file: Any, name: str) -> Any:
+    """A data set of three dimensions in the file itself."""
+    import h5py
+
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        found = sorted(key for key in file if isinstance(file.get(key, getlink=True), h5py.HardLink))
+        raise ValueError(f"{path}: no data set {name!r} in it; there is {', '.join(found[:20]) or 'nothing'}")
+    stored = file[name]
+    if stored.is_virtual or stored.external:
+        raise ValueError(f"{path}: data set {name!r} is stored in other files")
+    if stored.dtype.kind != "f" or stored.dtype.itemsize > 8:
+        raise ValueError(f"{path}: data set {name!r} is {stored.dtype}, not float16, float32 or float64")
+    if stored.ndim != 3 or 0 in stored.shape:
+        raise ValueError(
+            f"{path}: data set {name!r} has shape {stored.shape}, expected 3 dimensions, none of them empty"
+        )
+    if stored.chunks is not None and math.prod(stored.chunks) * stored.dtype.itemsize > LARGEST_IMAGE:
+        raise ValueError(f"{path}: data set {name!r} has chunks of shape {stored.chunks}, too large to read")
+    return stored
+
+
+def _read(path: str, stored: Any, rows: slice) -> Any:
+    try:
+        return None if stored is None else stored[rows]
+    except OSError as error:
+        raise ValueError(f"{path}: {stored.name[1:]}, row {rows.start} and after: damaged ({error})") from error

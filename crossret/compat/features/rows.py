@@ -1,0 +1,46 @@
+"""What every source of region features gives: the regions of one image after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
+
+
+@dataclass(frozen=True)
+class Row:
+    """The regions of one image.
+
+    Attributes:
+        place: the file and the line or row, by which errors call it.
+        features: (k, d) floating point.
+        boxes: (k, 4) floating point, x0, y0, x1, y1 in pixels; None where the source has none.
+        done: how much of the source has been read with it.
+        image_id: what the source calls the image; None where it has no names.
+    """
+
+    place: str
+    features: NDArray[np.floating]
+    boxes: NDArray[np.floating] | None
+    done: int
+    image_id: str | None = None
+
+
+class Source(Protocol):
+    """Images with their regions, in order.
+
+    Attributes:
+        name: what errors call it.
+        total: of which ``Row.done`` tells how much has been read.
+    """
+
+    name: str
+    total: int
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every image; raises a ValueError that names file, line or row, and reason, where one is malformed."""

@@ -1,0 +1,118 @@
+"""Features of any source written as a split of a data directory, image by image, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossret.compat.features.rows import Row, Source
+from crossret.data.precomputed import boxes_path, features_path
+from crossret.files.arrays import write_rows
+from crossret.files.atomic import atomic_write
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was written.
+
+    Attributes:
+        images, regions, dimensions: the shape of the features.
+        with_boxes: whether there are boxes.
+    """
+
+    images: int
+    regions: int
+    dimensions: int
+    with_boxes: bool
+
+
+def ids_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where a split's images are named, a line each, if they have names."""
+    return Path(directory) / f"{split}_ids.txt"
+
+
+def import_features(
+    source: Source,
+    directory: str | os.PathLike[str],
+    split: str,
+    *,
+    regions: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
+    """Write ``{split}_ims.npy`` and, of a source that has them, ``{split}_boxes.npy`` and ``{split}_ids.txt``.
+
+    Each file is there when it is whole, the features last; captions, which the source has not, are left to the user.
+
+    Args:
+        source: the images.
+        directory: the data directory, made if needed.
+        split: the split's name.
+        regions: of each image its first ones, so many; None takes all, of which every image must have as many.
+        progress: called with (done, all of ``source.total``) after every image.
+
+    Raises:
+        OSError: a file cannot be read or written; FileExistsError where one of those to write is there.
+        ValueError: an image is malformed, has other numbers of regions or dimensions than the first or fewer than
+            ``regions``, or features or boxes that are not finite in float32, or there is none; names file, line or row,
+            and reason.
+    """
+    outputs = boxes_path(directory, split), ids_path(directory, split), features_path(directory, split)
+    for path in outputs:
+        if path.exists():
+            raise FileExistsError(f"{path}: is there already; choose another split or directory")
+    rows = iter(source)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{source.name}: no images in it")
+    features, boxes = _checked(first, None, regions)
+    shape, with_boxes = (features.shape[0], features.shape[1]), boxes is not None
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    images = 0
+    with ExitStack() as files:  # which closes them in reverse
+        write_features = files.enter_context(write_rows(outputs[2], shape, "<f4"))
+        write_ids = None if first.image_id is None else files.enter_context(atomic_write(outputs[1]))
+        write_boxes = files.enter_context(write_rows(outputs[0], (shape[0], 4), "<f4")) if with_boxes else None
+        for row in chain([first], rows):
+            features, boxes = _checked(row, shape, regions)
+            write_features(features[None])
+            if write_boxes is not None and boxes is not None:
+                write_boxes(boxes[None])
+            if write_ids is not None:
+                write_ids.write(f"{row.image_id}\n".encode())
+            images += 1
+            if progress is not None:
+                progress(row.done, source.total)
+    return Imported(images, *shape, with_boxes)
+
+
+def _checked(
+    row: Row, shape: tuple[int, int] | None, regions: int | None
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Features and boxes of an image in float32, of the shape that the first one has."""
+    count = len(row.features)
+    if regions is not None and count < regions:
+        raise ValueError(f"{row.place}: {count} regions, fewer than the {regions} that are to be taken")
+    features = _finite(row, "features", row.features[:regions])
+    if shape is not None and features.shape != shape:
+        advice = "; regions takes the first of each" if regions is None and features.shape[1] == shape[1] else ""
+        raise ValueError(
+            f"{row.place}: {features.shape[0]} regions of {features.shape[1]} dimensions, but the first image has "
+            f"{shape[0]} of {shape[1]}{advice}"
+        )
+    return features, None if row.boxes is None else _finite(row, "boxes", row.boxes[:regions])
+
+
+def _finite(row: Row, name: str, values: NDArray[np.floating]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = values.astype(np.float32)
+    finite = np.isfinite(rounded).all(axis=1)
+    if not finite.all():
+        raise ValueError(f"{row.place}: {name} of region {finite.argmin()} are not finite in float32")
+    return rounded

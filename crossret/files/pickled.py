@@ -1,0 +1,73 @@
+"""Checkpoints that torch.save wrote: tensors, plain values and options come out of them, and nothing in them is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from crossret.files.regular import open_regular
+
+_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # what torch says of it
+
+
+class _Dtype:
+    """What stands for NumPy's dtype."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
+
+
+def _scalar(*_: object) -> None:
+    """What stands for a scalar of NumPy's: a recall of the training, which nobody reads here."""
+
+
+_ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    Namespace,
+    (_Dtype, "numpy.dtype"),
+    *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+]
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object of a checkpoint, which must be a dictionary by strings; its tensors are on the CPU.
+
+    Tensors, containers, plain values, ``argparse.Namespace`` and NumPy's scalars are known; the last are None in what
+    comes out. Anything else that a file names is refused before it is looked up.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        ValueError: it is no such file, or names what could run code; names the file.
+    """
+    open_regular(path).close()  # what the system refuses is an error of its own
+    try:
+        with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how the file was written: it is readable or an error
+            zipped = zipfile.is_zipfile(path)
+            if zipped:
+                _check_stored(path)
+            # Mapped, a tensor takes no memory before it is read, and none that lies outside the file can be made.
+            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except Exception as error:  # a malformed file can raise anything
+        refused = _REFUSED.search(str(error))
+        if refused is not None:
+            raise ValueError(f"{path}: refused, as it asks for {refused[1]}; nothing of it has been run") from error
+        raise ValueError(f"{path}: not a readable checkpoint of torch.save ({type(error).__name__})") from error
+    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
+        raise ValueError(f"{path}: not a checkpoint: no dictionary by strings, but {type(contents).__name__}")
+    return contents
+
+
+def _check_stored(path: str | os.PathLike[str]) -> None:
+    """Raise where a member is compressed: torch.save compresses none, and one may be a thousand times the file."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                raise zipfile.BadZipFile(f"{member.filename} is compressed")

@@ -1,0 +1,138 @@
+"""Features in .npy and HDF5: what comes out of them, and that what does not fit is told with its place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossret.compat.features import ArrayFile, Hdf5File, hdf5, import_features
+
+RNG = np.random.default_rng(0)
+FEATURES, BOXES = RNG.standard_normal((5, 3, 4)), RNG.random((5, 3, 4))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_array_is_written_in_float32(tmp_path: Path, dtype: type[np.floating]) -> None:
+    np.save(tmp_path / "x.npy", FEATURES.astype(dtype))
+    np.save(tmp_path / "boxes.npy", BOXES)
+    steps: list[tuple[int, int]] = []
+    source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
+    import_features(source, tmp_path / "data", "test", regions=2, progress=lambda *step: steps.append(step))
+    written = np.load(tmp_path / "data" / "test_ims.npy")
+    assert written.dtype == np.float32
+    np.testing.assert_array_equal(written, FEATURES.astype(dtype)[:, :2].astype(np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES[:, :2].astype(np.float32))
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["test_boxes.npy", "test_ims.npy"]
+    assert steps == [(row, 5) for row in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("features", "boxes", "message"),
+    [
+        (FEATURES[0], None, r"x.npy: expected 3 dimensions"),
+        (FEATURES.astype(np.int64), None, r"x.npy: expected dtype"),
+        (FEATURES, BOXES[:4], r"boxes.npy: shape \(4, 3, 4\) is not \(5, 3, 4\)"),
+        (np.where(np.arange(5)[:, None, None] == 3, np.nan, FEATURES), None, r"x.npy, row 3: features of region 0"),
+        (np.where(FEATURES == FEATURES[4, 2, 1], 1e300, FEATURES), None, r"x.npy, row 4: features of region 2"),
+        (FEATURES, np.where(BOXES == BOXES[1, 2, 0], np.inf, BOXES), r"x.npy, row 1: boxes of region 2 are not finite"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, features: Any, boxes: Any, message: str) -> None:
+    np.save(tmp_path / "x.npy", features)
+    if boxes is not None:
+        np.save(tmp_path / "boxes.npy", boxes)
+    with pytest.raises(ValueError, match=message):
+        source = ArrayFile(tmp_path / "x.npy", None if boxes is None else tmp_path / "boxes.npy")
+        import_features(source, tmp_path / "data", "test")
+    assert not list(tmp_path.glob("data/*"))
+
+
+def test_hdf5_without_h5py_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.h5").touch()
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ValueError, match=r"x.h5: HDF5 needs h5py: pip install 'crossret\[hdf5\]'"):
+        Hdf5File(tmp_path / "x.h5")
+
+
+@pytest.fixture
+def h5py() -> Any:
+    return pytest.importorskip("h5py")
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 3, 4), "compression": "gzip"}], ids=str)
+def test_data_sets_are_written_in_blocks(
+    tmp_path: Path, h5py: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 2 * 3 * 4 * 8)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("image_features", data=FEATURES, **options)
+        file.create_dataset("group/boxes", data=BOXES.astype(np.float32))
+    import_features(Hdf5File(tmp_path / "x.h5", "image_features", "group/boxes"), tmp_path / "data", "test")
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_ims.npy"), FEATURES.astype(np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES.astype(np.float32))
+
+
+def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["features"] = FEATURES
+    spoilt = FEATURES.copy()
+    spoilt[3, 1, 0] = np.nan
+    with h5py.File(path, "w") as file:
+        for name, values in {"nan": spoilt, "flat": FEATURES[0], "whole": FEATURES.astype(int)}.items():
+            file[name] = values
+        file.create_group("group")
+        file["elsewhere"] = h5py.ExternalLink(tmp_path / "other.h5", "features")
+        file["soft"] = h5py.SoftLink("/nan")
+        layout = h5py.VirtualLayout(shape=FEATURES.shape, dtype="f8")
+        layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "features", shape=FEATURES.shape)
+        file.create_virtual_dataset("composed", layout)
+        file.create_dataset("raw", (5, 3, 4), "f8", external=[(str(tmp_path / "raw.bin"), 0, 480)])
+        file.create_dataset("vast", (2**20, 2**10, 2**10), "f4", chunks=(2**10, 2**8, 2**10))
+        file.create_dataset("wide", (2, 2**15, 2**15), "f4", chunks=(1, 2**8, 2**8))
+    for name, message in (
+        ("none", "no data set 'none' in it; there is composed, flat, group, nan, raw, vast, whole, wide"),
+        ("group", "no data set 'group' in it"),
+        ("elsewhere", "no data set 'elsewhere' in it"),
+        ("soft", "no data set 'soft' in it"),
+        ("flat", r"data set 'flat' has shape \(3, 4\), expected 3 dimensions"),
+        ("whole", "data set 'whole' is int64, not float16"),
+        ("composed", "data set 'composed' is stored in other files"),
+        ("raw", "data set 'raw' is stored in other files"),
+        ("vast", r"data set 'vast' has chunks of shape \(1024, 256, 1024\), too large to read"),
+        ("wide", r"wide: images of shape \(32768, 32768\) are larger than any"),
+        ("nan", "nan, row 3: features of region 1 are not finite in float32"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{path}: {message}"):
+            import_features(Hdf5File(path, name), tmp_path / "data", "test")
+    with pytest.raises(ValueError, match=r"x.h5: flat|data set 'flat'"):
+        Hdf5File(path, "nan", "flat")
+
+
+def test_what_is_no_hdf5_is_told(tmp_path: Path, h5py: Any) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", data=FEATURES, chunks=(1, 3, 4), compression="gzip", fletcher32=True)
+    whole = path.read_bytes()
+    for contents in (b"", b"hello" * 100, whole[: len(whole) // 2]):
+        path.write_bytes(contents)
+        with pytest.raises(ValueError, match=r"x.h5: not a readable HDF5 file"):
+            Hdf5File(path)
+    with pytest.raises(FileNotFoundError):
+        Hdf5File(tmp_path / "none.h5")
+
+
+def test_a_damaged_block_is_named(tmp_path: Path, h5py: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 1)
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", data=FEATURES, chunks=(1, 3, 4), fletcher32=True)
+    contents, row = path.read_bytes(), FEATURES[3].tobytes()
+    assert contents.count(row) == 1
+    path.write_bytes(contents.replace(row, row[::-1]))
+    with pytest.raises(ValueError, match=r"x.h5: features, row 3 and after: damaged"):
+        import_features(Hdf5File(path), tmp_path / "data", "test")

@@ -1,0 +1,159 @@
+"""Bottom-up attention's TSV: what comes out of it, and that every malformed line is told with file, line and reason."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from crossret.compat.features import BottomUpFiles, import_features
+from crossret.compat.features import bottom_up as module
+
+
+def encoded(array: NDArray[np.float32]) -> str:
+    return base64.b64encode(array.astype("<f4").tobytes()).decode()
+
+
+def regions(seed: int, count: int = 3) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Boxes (count, 4) and features (count, 5)."""
+    rng = np.random.default_rng(seed)
+    return rng.random((count, 4), np.float32), rng.standard_normal((count, 5)).astype(np.float32)
+
+
+def fields_of(image_id: int, count: int = 3) -> dict[str, str]:
+    boxes, features = regions(image_id, count)
+    sizes = {"image_id": str(image_id), "image_w": "640", "image_h": "480", "num_boxes": str(count)}
+    return {**sizes, "boxes": encoded(boxes), "features": encoded(features)}
+
+
+def line(**fields: str) -> str:
+    return "\t".join(fields.values()) + "\n"
+
+
+def write(path: Path, *image_ids: int) -> Path:
+    path.write_text("".join(line(**fields_of(image_id)) for image_id in image_ids))
+    return path
+
+
+def check(directory: Path, split: str, *image_ids: int) -> None:
+    features, boxes = (np.load(directory / f"{split}_{name}.npy") for name in ("ims", "boxes"))
+    assert (directory / f"{split}_ids.txt").read_text().split() == [str(image_id) for image_id in image_ids]
+    assert features.dtype == boxes.dtype == np.float32
+    for row, image_id in enumerate(image_ids):
+        expected = regions(image_id)
+        np.testing.assert_array_equal(boxes[row], expected[0])
+        np.testing.assert_array_equal(features[row], expected[1])
+    assert len(features) == len(boxes) == len(image_ids)
+
+
+def test_images_come_in_the_files_order(tmp_path: Path) -> None:
+    source = BottomUpFiles([write(tmp_path / "a.tsv", 7, 3), write(tmp_path / "b.tsv", 5)])
+    steps: list[tuple[int, int]] = []
+    done = import_features(source, tmp_path / "data", "train", progress=lambda *step: steps.append(step))
+    assert (done.images, done.regions, done.dimensions, done.with_boxes) == (3, 3, 5, True)
+    check(tmp_path / "data", "train", 7, 3, 5)
+    assert len(steps) == 3
+    assert steps[-1] == (source.total, source.total)
+
+
+def test_ids_choose_and_order_and_repeat_images(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.tsv", 7, 3, 11), write(tmp_path / "b.tsv", 5)]
+    with (tmp_path / "a.tsv").open("a") as file:
+        file.write("999\tmalformed, and not asked for\n")
+    (tmp_path / "ids.txt").write_text("5\n3 \r\n5\n7\n")
+    import_features(BottomUpFiles(paths, tmp_path / "ids.txt"), tmp_path / "data", "dev")
+    check(tmp_path / "data", "dev", 5, 3, 5, 7)
+
+
+def test_the_first_regions_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(line(**fields_of(1, 4)) + line(**fields_of(2, 3)) + line(**fields_of(3, 5)))
+    import_features(BottomUpFiles([path]), tmp_path / "data", "train", regions=3)
+    features = np.load(tmp_path / "data" / "train_ims.npy")
+    for row, count in enumerate((4, 3, 5)):
+        np.testing.assert_array_equal(features[row], regions(row + 1, count)[1][:3])
+    for wanted, message in (
+        (4, r"a.tsv, line 2: 3 regions, fewer than the 4 that are to be taken"),
+        (None, r"a.tsv, line 2: 3 regions of 5 dimensions, but the first image has 4 of 5; regions takes the first"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            import_features(BottomUpFiles([path]), tmp_path / "other", "train", regions=wanted)
+    assert not list(tmp_path.glob("other/*"))
+
+
+INFINITE = regions(2)[1].copy()
+INFINITE[1, 2] = np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_id": ""}, r"image_id is b'', not a name in ASCII"),
+        ({"image_id": "ä"}, r"image_id is .* not a name in ASCII"),
+        ({"image_w": "x"}, r"image_w is b'x', not a whole number above 0"),
+        ({"image_h": "0"}, r"image_h is b'0', not a whole number above 0"),
+        ({"image_h": "-3"}, r"image_h is b'-3', not a whole number above 0"),
+        ({"num_boxes": "9" * 5000}, r"num_boxes is b'9{40}', not a whole number above 0"),
+        ({"num_boxes": "999999999"}, r"boxes has 48 bytes, not as many float32 for each of 999999999 boxes"),
+        ({"num_boxes": "6"}, r"features has 60 bytes, not as many float32 for each of 6 boxes"),
+        ({"boxes": encoded(np.zeros((3, 5), np.float32))}, r"boxes has 15 numbers, expected 4 for each of 3 boxes"),
+        ({"boxes": "b'AAAA'"}, r"boxes is not base64 \("),
+        ({"features": "A" * 81}, r"features is not base64 \("),
+        ({"features": ""}, r"features has 0 bytes, not as many float32 for each of 3 boxes"),
+        ({"features": "AAAA"}, r"features has 3 bytes, not as many"),
+        ({"features": encoded(INFINITE)}, r"features of region 1 are not finite in float32"),
+        (
+            {"features": encoded(np.zeros((3, 4), np.float32))},
+            r"3 regions of 4 dimensions, but the first image has 3 of 5",
+        ),
+        ({"more": "x"}, r"7 fields, expected 6: image_id, image_w, image_h, num_boxes, boxes, features"),
+        ({"image_id": "1"}, r"image '1' is at .*a.tsv, line 1 already"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(line(**fields_of(1)) + line(**{**fields_of(2), **changes}) + line(**fields_of(3)))
+    with pytest.raises(ValueError, match=rf"^{path}, line 2: {message}"):
+        import_features(BottomUpFiles([path]), tmp_path / "data", "train")
+    assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("text", ["\n", "1\n", "no tabs"])
+def test_a_line_without_fields_is_named(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "a.tsv", 1)
+    path.write_text(path.read_text() + text)
+    (tmp_path / "ids.txt").write_text("1\n")
+    with pytest.raises(ValueError, match=r"a.tsv, line 2: 1 fields, expected 6"):
+        import_features(BottomUpFiles([path]), tmp_path / "data", "train")
+    with pytest.raises(ValueError, match=r"a.tsv, line 2: no tab in it, expected 6 fields"):
+        BottomUpFiles([path], tmp_path / "ids.txt")
+
+
+def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ids = write(tmp_path / "a.tsv", 1, 2), tmp_path / "ids.txt"
+    ids.write_text("1\n4\n")
+    with pytest.raises(ValueError, match=r"ids.txt, line 2: no image '4' in .*a.tsv"):
+        BottomUpFiles([path], ids)
+    ids.write_text("")
+    with pytest.raises(ValueError, match=r"ids.txt: no ids in it"):
+        BottomUpFiles([path], ids)
+    with pytest.raises(ValueError, match=r"b.tsv, line 1: image '2' is at .*a.tsv, line 2 already"):
+        BottomUpFiles([path, write(tmp_path / "b.tsv", 2)], ids)
+    (tmp_path / "empty.tsv").touch()
+    with pytest.raises(ValueError, match=r"empty.tsv: no images in it"):
+        import_features(BottomUpFiles([tmp_path / "empty.tsv"]), tmp_path / "data", "train")
+    monkeypatch.setattr(module, "_LONGEST_LINE", 100)
+    with pytest.raises(ValueError, match=r"a.tsv, line 1: longer than the regions of any image"):
+        import_features(BottomUpFiles([path]), tmp_path / "data", "train")
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 1)
+    for name in ("ims.npy", "boxes.npy", "ids.txt"):
+        (tmp_path / name[:3]).mkdir()
+        (tmp_path / name[:3] / f"train_{name}").touch()
+        with pytest.raises(FileExistsError, match=f"train_{name}: is there already"):
+            import_features(BottomUpFiles([path]), tmp_path / name[:3], "train")
