@@ -52,7 +52,9 @@ class Runs:
 
 
 @ZIPPED
-@pytest.mark.parametrize("function", [os.mkdir, eval, exec, subprocess.call, pickle.loads, Path, np.load], ids=str)
+@pytest.mark.parametrize(
+    "function", [os.mkdir, eval, exec, subprocess.call, pickle.loads, Path, np.load], ids=lambda one: one.__name__
+)
 def test_programs_are_refused(tmp_path: Path, function: Any, zipped: bool) -> None:
     place = tmp_path / "was-here"
     argument: object = str(place) if function in (os.mkdir, Path) else f"__import__('os').mkdir({str(place)!r})"
