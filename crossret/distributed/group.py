@@ -114,6 +114,26 @@ class Group:
             dist.all_gather_object(of_all, value)
         return of_all  # type: ignore[return-value]
 
+    def collected(self, tensor: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """The rows of every rank, (counts[rank], …) each, on the CPU of the first; nothing on others.
+
+        Args:
+            tensor: this rank's rows, alike on all ranks but in the first size.
+        """
+        if not self.is_first:
+            if len(tensor):
+                with self.talking("sending of rows"):
+                    dist.send(tensor.to(self.device).contiguous(), 0)
+            return []
+        parts = [tensor.cpu()]
+        for rank, count in enumerate(counts[1:], start=1):
+            part = torch.empty(count, *tensor.shape[1:], dtype=tensor.dtype, device=self.device)
+            if count:
+                with self.talking(f"receiving of rows from rank {rank}"):
+                    dist.recv(part, rank)
+            parts.append(part.cpu())
+        return parts
+
     @contextmanager
     def talking(self, what: str) -> Iterator[None]:
         """Where collectives of the block fail, which they do for want of a peer, a ``RankLost`` says so."""
