@@ -42,6 +42,10 @@ def run(directory: Path, model: Scan, **options: Any) -> tuple[float, dict[str, 
     return result.best_rsum, dict(model.state_dict())
 
 
+def run_in_chunks(directory: Path, chunk: int | None) -> tuple[float, dict[str, Tensor]]:
+    return run(directory, plain(), config=replace(SMOOTH, encode_chunk=chunk))
+
+
 def assert_nearly_the_same(found: Path, expected: Path) -> None:
     (tensors, log, best), (expected_tensors, expected_log, expected_best) = everything(found), everything(expected)
     for line, other in zip(log, expected_log, strict=True):
@@ -61,8 +65,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_training_on_three_ranks_is_that_of_one_process(alone: Path, tmp_path: Path) -> None:
-    by_rank = on_ranks(3, run, tmp_path, plain())
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_a_training_on_three_ranks_is_that_of_one_process(alone: Path, tmp_path: Path, chunk: int | None) -> None:
+    by_rank = on_ranks(3, run_in_chunks, tmp_path, chunk)
     assert_nearly_the_same(tmp_path, alone)
     for rsum, weights in by_rank[1:]:
         assert rsum == by_rank[0][0]
