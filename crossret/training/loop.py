@@ -19,15 +19,13 @@ import torch
 
 from crossret.data.batches import Batch
 from crossret.data.corpus import Corpus, check_regions
-from crossret.distributed import Group, RankLost, Share
-from crossret.distributed.gradients import sum_gradients
+from crossret.distributed import Group, RankLost, Share, sum_gradients
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
-from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret.training.gradient_cache import GradientCache
+from crossret.training.batch_loss import BatchLoss
 from crossret.training.interruptions import uninterrupted
 from crossret.training.progress import TrainingProgress
 from crossret.training.records import Records
@@ -99,7 +97,8 @@ def train(
     Several processes, the ranks of ``group``, share every batch: each encodes its part, negatives are sought among all,
     gradients are summed, and steps are those of one process up to rounding, but for what a model draws at random. The
     first rank alone writes and shows anything; all read the data and, on resuming, the checkpoint, of which the ranks
-    may be more or fewer than those that wrote it. Where a rank is lost the others end, the first with a checkpoint.
+    may be more or fewer than those that wrote it: as many go on bit for bit. Where a rank is lost the others end, the
+    first with a checkpoint.
 
     A parameter that the model does not train in an epoch (``Matcher.trains``), or that requires no gradient when the
     training starts, keeps its value: it has no gradient, no share in the gradient's norm and no weight decay. In the
@@ -364,37 +363,10 @@ class _Run:
 
     def _add_gradients(self, share: Share, batch: Batch) -> dict[str, float]:
         """Add the gradients of this rank's share of a batch to those that there are; the whole batch's loss terms."""
-        regions, tokens, lengths = (part.to(self.device) for part in (batch.regions, batch.tokens, batch.lengths))
-        boxes = None if batch.boxes is None else batch.boxes.to(self.device)
-
-        def encode_images(rows: slice) -> Encoded:
-            with self._autocast():
-                return self.model.encode_images(regions[rows], boxes=None if boxes is None else boxes[rows])
-
-        def encode_captions(rows: slice) -> Encoded:
-            with self._autocast():
-                return self.model.encode_captions(tokens[rows], lengths[rows])
-
-        caches, sides = [], []
-        for encode in (encode_images, encode_captions):
-            if self.config.encode_chunk is None:
-                sides.append(encode(slice(len(batch))))
-            else:
-                caches.append(GradientCache(encode, len(batch), self.config.encode_chunk, self.device))
-                sides.append(caches[-1].encoded)
-        images, captions = (side[: share.n] for side in sides)
-        with self._autocast():
-            terms = self.model.loss(images, captions, batch.image_ids[: share.n].to(self.device), share)
-        summed = self.group.summed([term.item() for term in terms.values()])
-        values = dict(zip(terms, summed, strict=True))
-        self._check_finite("loss", values["loss"], [batch])
-        torch.autograd.backward(terms["loss"])
-        for cache in caches:
-            cache.backward()
-        return values
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp)
+        loss = BatchLoss(self.model, share, batch, amp=self.config.amp, chunk=self.config.encode_chunk)
+        self._check_finite("loss", loss.terms["loss"], [batch])
+        loss.backward()
+        return loss.terms
 
     def _check_finite(self, name: str, value: float, batches: Sequence[Batch]) -> None:
         """Raise a ValueError that names the step and, if it is the features' fault, their image.

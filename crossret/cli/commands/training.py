@@ -192,7 +192,6 @@ def train(
                 csv=csv,
                 tensorboard=tensorboard,
                 on_start=start,
-                group=group,
             )
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
