@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from crossret.distributed import ALONE, Group, Share
+from crossret.distributed import ALONE, Group, Share, sum_gradients
 from crossret.losses import StructurePreservingLoss, TripletLoss
 from crossret.models.encoded import Encoded
 from crossret_kernels import maxsim_scores
@@ -149,6 +149,25 @@ def gathered_items() -> None:
 
 def test_items_are_gathered_at_the_longest_of_all_ranks() -> None:
     on_ranks(2, gathered_items)
+
+
+def summed_gradients() -> list[Tensor | None]:
+    """Of parameters with gradients on both ranks, on one, on none, and of one that is not trained."""
+    group = Group.current()
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (3, 2, 2, 9 * 2**20, 1)]
+    parameters.append(torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+    parameters[4].requires_grad_(False)
+    for number, parameter in enumerate(parameters):
+        if number in (0, 3, 5) or (number, group.rank) == (1, 1):
+            parameter.grad = torch.full_like(parameter, 10.0**group.rank)
+    sum_gradients(group, parameters)
+    return [None if parameter.grad is None else parameter.grad[-1:] for parameter in parameters]
+
+
+def test_gradients_are_summed_where_any_rank_has_one() -> None:
+    expected = [torch.tensor([11.0]), torch.tensor([10.0]), None, torch.tensor([11.0]), None]
+    for of_rank in on_ranks(2, summed_gradients):
+        assert str(of_rank) == str([*expected, torch.tensor([11.0], dtype=torch.float64)])
 
 
 class Encoders(torch.nn.Module):

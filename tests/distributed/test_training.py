@@ -121,17 +121,29 @@ def test_a_rank_that_does_not_answer_is_lost(tmp_path: Path) -> None:
     assert "rank 1 of 2" in second
 
 
-def drawn_by_ranks(directory: Path) -> None:
-    """With dropout: interrupted and resumed on as many ranks it is bit for bit the training without interruption."""
-    for name in ("whole", "stopped"):
-        config = replace(CONFIG, epochs=2)
-        toy.run(directory / name, config if name == "whole" else replace(config, epochs=1))
+def drawn_by_ranks(directory: Path) -> list[bytes]:
+    """With dropout: a training, and the same one that ends after an epoch and is resumed; what the first draws from."""
+    states: list[bytes] = []
+    model = make_model()
+    encode = model.encode_images
+
+    def noting(*given: Any, **named: Any) -> Any:
+        if model.training:
+            states.append(torch.get_rng_state().numpy().tobytes())
+        return encode(*given, **named)
+
+    model.encode_images = noting
+    toy.run(directory / "whole", replace(CONFIG, epochs=2), model=model)
+    toy.run(directory / "stopped", replace(CONFIG, epochs=1))
     toy.run(directory / "stopped", replace(CONFIG, epochs=2), model=DroppingScan(make_model().config), resume=True)
+    return states
 
 
 def test_a_training_resumed_on_as_many_ranks_is_the_same_bit_for_bit(tmp_path: Path) -> None:
-    on_ranks(2, drawn_by_ranks, tmp_path)
+    first, second = on_ranks(2, drawn_by_ranks, tmp_path)
     assert_same_training(tmp_path / "stopped", tmp_path / "whole")
+    assert len(first) == len(second)
+    assert not set(first) & set(second)  # each rank draws numbers of its own
 
 
 def refused(directory: Path) -> list[str]:
