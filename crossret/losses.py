@@ -53,7 +53,8 @@ class TripletLoss(nn.Module):
 
         Returns:
             a scalar; with ``share`` the losses of its rows and of its columns, whose sum over the ranks is the loss of
-            the batch, as is the sum of gradients.
+            the batch, as is the sum of gradients. DistributedDataParallel takes the gradients' mean: multiply by
+            share.group.size for it.
 
         Raises:
             ValueError, TypeError: as ``crossret_kernels.triplet_loss``, or scores do not fit the share.

@@ -48,8 +48,6 @@ class GradientCache:
             for rows in self._chunks:
                 self._states.append(random_state(device))
                 parts.append(encode(rows))
-        # Autocast keeps the weights that it has rounded, here ones that lead to no gradient.
-        torch.clear_autocast_cache()
         whole = Encoded.concat(parts)
         vectors = {name: _leaf(vector) for name, vector in whole.vectors.items()}
         self.encoded = Encoded(_leaf(whole.sequences), whole.lengths, vectors)
