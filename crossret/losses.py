@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from crossret.distributed import Share
 from crossret_kernels import triplet_loss
 from crossret_kernels.arithmetic import safe_sqrt
+from crossret_kernels.ranking_loss.rows import triplet_row_loss
 
 
 class TripletLoss(nn.Module):
@@ -28,30 +30,62 @@ class TripletLoss(nn.Module):
         self.p = p
         self.reduction = reduction
 
-    def forward(self, scores: Tensor, image_ids: Tensor | None = None, *, positive_offset: int = 0) -> Tensor:
-        """The loss of one batch.
+    def forward(
+        self,
+        scores: Tensor,
+        image_ids: Tensor | None = None,
+        *,
+        positive_offset: int = 0,
+        share: Share | None = None,
+    ) -> Tensor:
+        """The loss of one batch, or a rank's share in it.
 
         Args:
             scores: (n, m) float, image-major, m = n in one process; image i and caption i + positive_offset match.
             image_ids: (m,) int64, the image that caption j is about: captions of one image are never each other's
                 negatives. None where all images differ.
-            positive_offset: where several processes train together, the first caption of this one.
+            positive_offset: the first row's caption, where scores are of some of the images and columns are to have no
+                more negatives than these.
+            share: where several processes train together, what this one has of the batch: scores are its rows
+                (share.n, share.total), image_ids (share.n,) of its own pairs, given on all ranks or on none. Columns
+                come from the other ranks, and gradients go back to them, in PyTorch operations; no rank holds the
+                whole matrix.
 
         Returns:
-            a scalar.
+            a scalar; with ``share`` the losses of its rows and of its columns, whose sum over the ranks is the loss of
+            the batch, as is the sum of gradients. DistributedDataParallel takes the gradients' mean: multiply by
+            share.group.size for it.
 
         Raises:
-            ValueError, TypeError: as ``crossret_kernels.triplet_loss``.
+            ValueError, TypeError: as ``crossret_kernels.triplet_loss``, or scores do not fit the share.
         """
-        return triplet_loss(
-            scores,
-            margin=self.margin,
-            negatives=self.negatives,
-            p=self.p,
-            image_ids=image_ids,
-            positive_offset=positive_offset,
-            reduction=self.reduction,
+        if share is None or share.group.size == 1:
+            return triplet_loss(
+                scores,
+                margin=self.margin,
+                negatives=self.negatives,
+                p=self.p,
+                image_ids=image_ids,
+                positive_offset=positive_offset,
+                reduction=self.reduction,
+            )
+        if positive_offset:
+            raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
+        columns = share.exchanged(scores)
+        ids = None if image_ids is None else share.gathered(image_ids)
+        of_rows, of_columns = (
+            triplet_row_loss(
+                part,
+                margin=self.margin,
+                negatives=self.negatives,
+                p=self.p,
+                image_ids=ids,
+                positive_offset=share.offset,
+            ).sum()
+            for part in (scores, columns.T)
         )
+        loss = of_rows + of_columns
+        return loss / share.total if self.reduction == "mean" else loss
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, negatives={self.negatives!r}, p={self.p}, reduction={self.reduction!r}"
@@ -73,9 +107,14 @@ class IntraPairLoss(nn.Module):
         self.margin = margin
         self.levels = levels
 
-    def forward(self, scores: Tensor) -> Tensor:
-        """The loss of a batch, a scalar: summed over the diagonal of (n, n) ``scores``, the d of Eq. 20."""
-        distances = 1 - scores.diagonal() / self.levels
+    def forward(self, scores: Tensor, *, positive_offset: int = 0) -> Tensor:
+        """The loss of a batch, a scalar: summed over the diagonal of ``scores``, the d of Eq. 20.
+
+        Args:
+            scores: (n, m) float, m = n in one process; image i and caption i + positive_offset match.
+            positive_offset: where several processes train together, the first caption of this one.
+        """
+        distances = 1 - scores.diagonal(positive_offset)[: len(scores)] / self.levels
         return 2 * (distances - self.margin).relu().sum()
 
     def extra_repr(self) -> str:
@@ -93,16 +132,17 @@ class DiversityLoss(nn.Module):
         super().__init__()
         self.squared = squared
 
-    def forward(self, weights: Tensor) -> Tensor:
+    def forward(self, weights: Tensor, *, total: int | None = None) -> Tensor:
         """The mean over n items of ‖M Mᵀ − I‖, a scalar.
 
         Args:
             weights: (n, L, r) float: the weight of each of r heads on each of L places, zero at the padding.
+            total: the items of the batch, where n are only some of them: the sum over n is divided by it.
         """
         overlaps = weights.mT @ weights
         squares = (overlaps - torch.eye(weights.shape[2], dtype=weights.dtype, device=weights.device)).square()
         sums = squares.sum((1, 2))
-        return (sums if self.squared else safe_sqrt(sums)).mean()
+        return (sums if self.squared else safe_sqrt(sums)).sum() / (len(weights) if total is None else total)
 
     def extra_repr(self) -> str:
         return f"squared={self.squared}"
@@ -138,7 +178,13 @@ class StructurePreservingLoss(nn.Module):
         self.intra_weight = intra_weight
 
     def forward(
-        self, scores: Tensor, images: Tensor, captions: Tensor, image_ids: Tensor | None = None
+        self,
+        scores: Tensor,
+        images: Tensor,
+        captions: Tensor,
+        image_ids: Tensor | None = None,
+        *,
+        share: Share | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The two terms of a batch, summed over it: that between the modalities and, weighted by β, that within them.
 
@@ -146,16 +192,19 @@ class StructurePreservingLoss(nn.Module):
             scores: (n, n) float, image-major; image i and caption i match.
             images, captions: (n, n) float, the cosines S of images with images and of captions with captions.
             image_ids: (n,) int64, as in ``TripletLoss``.
+            share: as in ``TripletLoss``: scores and cosines are (share.n, share.total), and so are the terms shares.
         """
-        inter = self.triplet_loss(scores, image_ids)
+        share = share or Share.whole(len(scores))
+        inter = self.triplet_loss(scores, image_ids, share=share)
         if self.intra_negatives == "none":
             return inter, inter.new_zeros(())
-        n = len(scores)
-        ids = torch.arange(n, device=scores.device) if image_ids is None else image_ids
-        match = ids[:, None] == ids[None, :]
+        ids = torch.arange(share.total, device=scores.device) if image_ids is None else share.gathered(image_ids)
+        match = ids[share.rows, None] == ids[None, :]
         intra = inter.new_zeros(())
-        for own, other in ((images, scores), (captions, scores.T)):
-            ranked = (own if self.intra_negatives == "own" else other).detach().masked_fill(match, -torch.inf)
+        within = (images, captions)
+        ranking = (scores, share.exchanged(scores.detach()).T) if self.intra_negatives == "partner" else within
+        for own, other in zip(within, ranking, strict=True):
+            ranked = other.detach().masked_fill(match, -torch.inf)
             hardest = own.gather(1, ranked.argmax(1, keepdim=True)).squeeze(1)
             hinges = (self.intra_margin - 1 + hardest).relu()
             intra = intra + hinges.masked_fill(match.all(1), 0).sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,13 +37,24 @@ class Batch:
         return len(self.caption_ids)
 
 
+Part = Callable[[int], slice]
+"""Which items of a batch of so many are wanted; not all, and at least one, where several processes share a batch."""
+
+
 def caption_batches(
-    data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, *, seed: int, epoch: int, shuffle: bool
+    data: PrecomputedDataset,
+    vocabulary: Vocabulary,
+    batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    part: Part = slice,
 ) -> Iterator[Batch]:
     """Go once through the captions, as SCAN trains: every caption is one entry, with its image's regions.
 
     The order is a function of ``seed`` and ``epoch`` only, so an interrupted epoch is resumed bit for bit by skipping
-    the batches already seen. The last batch may be smaller.
+    the batches already seen. The last batch may be smaller. Of each only ``part`` is read; by default all of it.
 
     Raises:
         ValueError: ``batch_size`` is less than 1, or ``seed`` or ``epoch`` is negative.
@@ -53,9 +64,8 @@ def caption_batches(
     if seed < 0 or epoch < 0:
         raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
-    return (
-        _batch(data, vocabulary, order[start : start + batch_size]) for start in range(0, data.n_captions, batch_size)
-    )
+    batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
+    return (_batch(data, vocabulary, batch[part(len(batch))]) for batch in batches)
 
 
 def read_regions(data: PrecomputedDataset, images: NDArray[np.int64] | slice) -> tuple[Tensor, Tensor | None]:

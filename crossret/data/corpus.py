@@ -11,12 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.batches import Batch, caption_batches, pad_tokens, read_regions
+from crossret.data.batches import Batch, Part, caption_batches, pad_tokens, read_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import ModelConfig, ScanConfig
 
 _SAMPLED_IMAGES = 64
+
+ALL = slice(None)
+
+
+def slices_of(n: int, batch_size: int, items: slice) -> Iterator[slice]:
+    """Batches of ``items`` of ``n``, in order; the last may be smaller."""
+    begin, end, _ = items.indices(n)
+    return (slice(start, min(start + batch_size, end)) for start in range(begin, end, batch_size))
 
 
 class Corpus(Protocol):
@@ -42,17 +50,22 @@ class Corpus(Protocol):
     def fingerprint(self) -> str:
         """A digest that tells these images and captions from others, without reading all of them."""
 
-    def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``."""
+    def training_batches(
+        self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice
+    ) -> Iterator[Batch]:
+        """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``.
 
-    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The regions of every image, in order: (b, R, image_dim) float32, and (b, R, 4) float32 x0, y0, x1, y1.
-
-        The boxes are None where the data have none.
+        Of a batch of n only the rows ``part(n)`` are read; by default all.
         """
 
-    def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every caption, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths."""
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The regions of the images, in order: (b, R, image_dim) float32, and (b, R, 4) float32 x0, y0, x1, y1.
+
+        The boxes are None where the data have none. ``items`` are some images, one after another.
+        """
+
+    def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
+        """The captions, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths; ``items`` are some."""
 
 
 def check_regions(config: ModelConfig, data: Corpus) -> None:
@@ -95,18 +108,22 @@ class PrecomputedCorpus:
                 digest.update(array[self.data.feature_rows[images]].tobytes())
         return digest.hexdigest()
 
-    def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def training_batches(
+        self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice
+    ) -> Iterator[Batch]:
         """As ``Corpus.training_batches``."""
-        batches = caption_batches(self.data, self.vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)
+        batches = caption_batches(
+            self.data, self.vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True, part=part
+        )
         return islice(batches, start, None)
 
-    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor | None]]:
         """As ``Corpus.image_batches``."""
-        for start in range(0, self.n_images, batch_size):
-            yield read_regions(self.data, slice(start, start + batch_size))
+        for batch in slices_of(self.n_images, batch_size, items):
+            yield read_regions(self.data, batch)
 
-    def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``Corpus.caption_batches``."""
-        for start in range(0, self.n_captions, batch_size):
-            captions = self.data.captions[start : start + batch_size]
+        for batch in slices_of(self.n_captions, batch_size, items):
+            captions = self.data.captions[batch]
             yield pad_tokens([self.vocabulary.encode(caption) for caption in captions])

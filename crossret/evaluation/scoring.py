@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.corpus import Corpus, check_regions
+from crossret.data.corpus import ALL, Corpus, check_regions
 from crossret.evaluation.finiteness import check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -19,7 +19,13 @@ Progress = Callable[[int, int], None]
 
 
 def encode_dataset(
-    model: Matcher, data: Corpus, *, batch_size: int = 128, progress: Progress | None = None
+    model: Matcher,
+    data: Corpus,
+    *,
+    batch_size: int = 128,
+    image_items: slice = ALL,
+    caption_items: slice = ALL,
+    progress: Progress | None = None,
 ) -> tuple[Encoded, Encoded]:
     """Encode every image once and every caption, in evaluation mode and without gradients.
 
@@ -27,17 +33,21 @@ def encode_dataset(
         model: any model; its mode is restored.
         data: the images and captions.
         batch_size: items encoded at a time.
+        image_items, caption_items: which of them, one after another and at least one; by default all.
         progress: called with (images and captions done, all of them).
 
     Returns:
-        (images, captions): n_images and n_captions entries, on the model's device.
+        (images, captions): an entry for each, on the model's device.
 
     Raises:
         ValueError: as ``check_regions``.
     """
     check_regions(model.config, data)
     device = next(model.parameters()).device
-    total = data.n_images + data.n_captions
+    n_images, n_captions = (
+        len(range(n)[items]) for n, items in ((data.n_images, image_items), (data.n_captions, caption_items))
+    )
+    total = n_images + n_captions
 
     def collect(batches: Iterable[Encoded], done: int) -> Encoded:
         parts = []
@@ -55,16 +65,16 @@ def encode_dataset(
             images = collect(
                 (
                     model.encode_images(regions.to(device), boxes=None if boxes is None else boxes.to(device))
-                    for regions, boxes in data.image_batches(batch_size)
+                    for regions, boxes in data.image_batches(batch_size, image_items)
                 ),
                 0,
             )
             captions = collect(
                 (
                     model.encode_captions(tokens.to(device), lengths.to(device))
-                    for tokens, lengths in data.caption_batches(batch_size)
+                    for tokens, lengths in data.caption_batches(batch_size, caption_items)
                 ),
-                data.n_images,
+                n_images,
             )
     finally:
         model.train(was_training)

@@ -21,6 +21,8 @@ class TrainingConfig(Config):
         accumulate: batches whose gradients are added up before a step, as the losses of one large batch would be; no
             memory is needed for more than one of them, but no batch sees negatives of another. The last step of an
             epoch may have fewer.
+        encode_chunk: items encoded at a time where a batch's activations are too many for the memory: all are encoded
+            twice, and gradients are the same up to rounding. None encodes a batch at once.
         optimizer: "adam", or "adadelta" (SMAN), which averages with a decay of 0.9.
         learning_rate: the optimizer's.
         warmup_steps: steps in which the learning rate rises, by equal parts, from nothing to what it is without.
@@ -43,6 +45,7 @@ class TrainingConfig(Config):
     )
     batch_size: int = option(128, "Captions a batch.")
     accumulate: int = option(1, "Batches whose gradients are added up for a step.")
+    encode_chunk: int | None = option(None, "Encode so many items at a time, twice, to save memory; by default all.")
     optimizer: Literal["adam", "adadelta"] = option("adam", "What takes the steps.")
     learning_rate: float = option(2e-4, "The optimizer's.")
     warmup_steps: int = option(0, "Steps in which the rate rises to that.")
@@ -59,8 +62,9 @@ class TrainingConfig(Config):
         check_at_least(self, 1, "epochs", "batch_size", "accumulate", "log_every", "checkpoint_every")
         check_positive(self, "learning_rate", "gradient_norm")
         check_at_least(self, 0, "seed", "weight_decay", "warmup_steps")
-        if self.patience is not None:
-            check_at_least(self, 1, "patience")
+        for name in ("patience", "encode_chunk"):
+            if getattr(self, name) is not None:
+                check_at_least(self, 1, name)
         for earlier, later in zip((0, *self.decay_epochs), self.decay_epochs, strict=False):
             if later <= earlier:
                 raise ValueError(f"decay_epochs must ascend from 1 on, not {list(self.decay_epochs)}")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret.data.batches import check_lengths
+from crossret.distributed import Share
 from crossret.files.tensors import read_header, read_tensors, write_tensors
 
 _VECTOR = "vectors."
@@ -99,6 +100,27 @@ class Encoded:
         vectors = {name: _joined([part.vectors[name] for part in parts]) for name in first.vectors}
         return Encoded(sequences, lengths, vectors)
 
+    def gathered(self, share: Share) -> Encoded:
+        """The items of all ranks, in the order of the ranks, of which ``self`` is this rank's share; differentiable.
+
+        Gradients are as ``Share.gathered`` has them. All are padded as by ``concat``.
+
+        Raises:
+            ValueError: they are not as many as the share says.
+        """
+        if share.group.size == 1:
+            return self
+        rows = {name for name, vector in self.vectors.items() if vector.dim() == 2}
+        widths = [self.sequences.shape[1], *(self.vectors[name].shape[1] for name in sorted(rows))]
+        longest = [max(of_ranks) for of_ranks in zip(*share.group.numbers(widths), strict=True)]
+        width_of = dict(zip(sorted(rows), longest[1:], strict=True))
+        vectors = {
+            name: share.gathered(_widened(vector, width_of[name]) if name in rows else vector)
+            for name, vector in self.vectors.items()
+        }
+        padded = F.pad(self.sequences, (0, 0, 0, longest[0] - self.sequences.shape[1]))
+        return Encoded(share.gathered(padded), share.gathered(self.lengths), vectors)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, atomically."""
         vectors = {_VECTOR + name: vector for name, vector in self.vectors.items()}
@@ -132,6 +154,10 @@ class Encoded:
 def _joined(vectors: Sequence[Tensor]) -> Tensor:
     if all(vector.dim() == 2 for vector in vectors):
         longest = max(vector.shape[1] for vector in vectors)
-        fill = 0 if vectors[0].is_floating_point() else -1
-        vectors = [F.pad(vector, (0, longest - vector.shape[1]), value=fill) for vector in vectors]
+        vectors = [_widened(vector, longest) for vector in vectors]
     return torch.cat(list(vectors))
+
+
+def _widened(vector: Tensor, width: int) -> Tensor:
+    """Numbers (n, L) to (n, width), padded with zeros, or with -1 where they are places, integers."""
+    return F.pad(vector, (0, width - vector.shape[1]), value=0 if vector.is_floating_point() else -1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.clustering import cluster_regions
+from crossret.distributed import Share
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
 from crossret.losses import TripletLoss
@@ -69,9 +70,12 @@ class Han(Model):
         scores: Tensor = self._scores(images, captions, pairs=pairs)
         return scores
 
-    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
         """Eq. 4, summed over a batch in which image i and caption i match: {"loss": scalar}."""
-        return {"loss": self.triplet_loss(self.score(images, captions), image_ids)}
+        share = share or Share.whole(len(images))
+        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
     @torch.no_grad()
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from crossret.distributed import Share
 from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import MhsanConfig
 from crossret.losses import DiversityLoss, TripletLoss
@@ -74,10 +75,14 @@ class Mhsan(Model):
         """(n_images, n_captions) cosines of the joint space, or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
         return dot_products(images.vectors[_EMBEDDING], captions.vectors[_EMBEDDING], pairs)
 
-    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
         """Eq. 3: {"loss", "triplet", "diversity"}, means over a batch in which image i and caption i match."""
-        triplet = self.triplet_loss(self.score(images, captions), image_ids)
-        diversity = self.diversity_loss(images.sequences) + self.diversity_loss(captions.sequences)
+        share = share or Share.whole(len(images))
+        triplet = self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)
+        of_images, of_captions = (self.diversity_loss(side.sequences, total=share.total) for side in (images, captions))
+        diversity = of_images + of_captions
         return {"loss": triplet + self.config.diversity_weight * diversity, "triplet": triplet, "diversity": diversity}
 
     def trains(self, parameter: str, epoch: int) -> bool:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from crossret.distributed import Share
 from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import OanConfig
 from crossret.losses import StructurePreservingLoss
@@ -70,21 +71,29 @@ class Oan(Model):
         parts = self._scores(images, captions, pairs)
         return torch.stack([weight * score for weight, score in parts.values()]).sum(0)
 
-    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
         """Eq. 13 with Eq. 10, summed over a batch in which image i and caption i match.
 
         {"loss"} and its terms as they are weighted: the triplet losses "t2i", "i2t" and "heads" of the scores there
         are, and "negatives", that within the modalities.
         """
+        share = share or Share.whole(len(images))
+        all_captions = captions.gathered(share)
         terms = {}
-        for name, (weight, scores) in self._scores(images, captions, None).items():
+        for name, (weight, scores) in self._scores(images, all_captions, None).items():
             if name == _HEADS:
                 triplet, within = self.structure_loss(
-                    scores, _cosines(images, images, None), _cosines(captions, captions, None), image_ids
+                    scores,
+                    _cosines(images.vectors[_HEADS], share.gathered(images.vectors[_HEADS]), None),
+                    _cosines(captions.vectors[_HEADS], all_captions.vectors[_HEADS], None),
+                    image_ids,
+                    share=share,
                 )
                 terms["negatives"] = weight * within
             else:
-                triplet = self.structure_loss.triplet_loss(scores, image_ids)
+                triplet = self.structure_loss.triplet_loss(scores, image_ids, share=share)
             terms[name] = weight * triplet
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
@@ -122,14 +131,13 @@ class Oan(Model):
             scores[scorer.direction] = weight, values
         if config.intra_attention or not config.inter_attention:
             weight = config.gamma if config.intra_attention and config.inter_attention else 1.0
-            scores[_HEADS] = weight, _cosines(images, captions, pairs)
+            scores[_HEADS] = weight, _cosines(images.vectors[_HEADS], captions.vectors[_HEADS], pairs)
         return scores
 
 
-def _cosines(images: Encoded, captions: Encoded, pairs: Tensor | None) -> Tensor:
-    """The mean over the heads of their cosines, S(v_VV, e_TT)."""
-    of_images, of_captions = images.vectors[_HEADS], captions.vectors[_HEADS]
-    return dot_products(of_images.flatten(1), of_captions.flatten(1), pairs) / of_images.shape[1]
+def _cosines(heads: Tensor, others: Tensor, pairs: Tensor | None) -> Tensor:
+    """The mean over the heads (n, K, D) and (m, K, D) of their cosines, S(v_VV, e_TT): (n, m), or (P,) of the pairs."""
+    return dot_products(heads.flatten(1), others.flatten(1), pairs) / heads.shape[1]
 
 
 class ContextHeads(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from crossret.distributed import Share
 from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
@@ -37,10 +38,16 @@ class Matcher(Protocol):
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
         """(n_images, n_captions) scores; (P,) for (P, 2) int64 pairs of (image, caption)."""
 
-    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
         """Loss terms of a batch in which image i and caption i match; "loss" is the one to minimise.
 
         ``image_ids`` (n,) int64 tells which entries are of one image.
+
+        Where several processes train together, entries are this one's ``share`` of the batch, of which it gathers what
+        it needs from the others; the terms are shares, too, whose sums over the ranks are the batch's, with gradients
+        that add up to the batch's. None is a batch that is all here.
         """
 
     def trains(self, parameter: str, epoch: int) -> bool:

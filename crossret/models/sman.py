@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from crossret.distributed import Share
 from crossret.encoders import WordEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import SmanConfig
 from crossret.losses import IntraPairLoss, TripletLoss
@@ -74,16 +75,19 @@ class Sman(Model):
         scores: Tensor = self._gated(images, captions, pairs=pairs)
         return scores
 
-    def loss(self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
         """Eq. 23: {"loss", "triplet", "intra_pair"}, sums over a batch in which image i and caption i match.
 
         "intra_pair" is there with a weight alone.
         """
-        scores = self.score(images, captions)
-        triplet = self.triplet_loss(scores, image_ids)
+        share = share or Share.whole(len(images))
+        scores = self.score(images, captions.gathered(share))
+        triplet = self.triplet_loss(scores, image_ids, share=share)
         if self.config.intra_pair_weight == 0:
             return {"loss": triplet}
-        intra_pair = self.intra_pair_loss(scores)
+        intra_pair = self.intra_pair_loss(scores, positive_offset=share.offset)
         loss = triplet + self.config.intra_pair_weight * intra_pair
         return {"loss": loss, "triplet": triplet, "intra_pair": intra_pair}
 

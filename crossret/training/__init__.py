@@ -2,7 +2,8 @@
 
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import BEST, load_model, save_model
-from crossret.training.loop import CHECKPOINT, LOG, ResumedElsewhere, TrainingResult, train
+from crossret.training.loop import CHECKPOINT, ResumedElsewhere, TrainingResult, train
+from crossret.training.records import LOG
 
 __all__ = [
     "BEST",

@@ -7,26 +7,28 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from crossret.data.batches import Batch
 from crossret.data.corpus import Corpus, check_regions
-from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
+from crossret.distributed import Group, RankLost, Share, sum_gradients
+from crossret.evaluation import RetrievalMetrics
 from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
-from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model
+from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
 from crossret.models.protocol import Matcher
-from crossret.training.curves import Curves
+from crossret.training.batch_loss import BatchLoss
 from crossret.training.interruptions import uninterrupted
-from crossret.training.log import CsvFollower, Entry, Follower, TensorBoardFollower, TrainingLog
 from crossret.training.progress import TrainingProgress
+from crossret.training.records import Records
 from crossret.training.state import (
     Machine,
     Optimizer,
@@ -36,14 +38,14 @@ from crossret.training.state import (
     save_state,
     set_random_state,
 )
+from crossret.training.validation import validate
 
-CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
-CURVES = "curves.png"
-_MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every")  # on resuming
+CHECKPOINT = "checkpoint.safetensors"
+_MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every", "encode_chunk")  # on resuming
 
 
 class ResumedElsewhere(UserWarning):
-    """A training goes on with other threads or instructions than before, so that the last bits may differ."""
+    """A training goes on with other threads, instructions or ranks than before, so that the last bits may differ."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ def train(
     csv: bool = False,
     tensorboard: bool = False,
     on_start: Callable[[Position], None] | None = None,
+    group: Group | None = None,
 ) -> TrainingResult:
-    """Train ``model`` on whatever device it is.
+    """Train ``model`` on whatever device it is, in this process or, with the same arguments in each, in several.
 
     Writes into ``out_dir``, which is made if needed and in which no other process may train meanwhile:
     ``checkpoint.safetensors``, from which training resumes, bit for bit with as many threads, the same CPU instructions
@@ -91,6 +94,12 @@ def train(
     (Ctrl-C, or a signal of which Python makes a KeyboardInterrupt) writes a checkpoint and goes on as
     KeyboardInterrupt.
 
+    Several processes, the ranks of ``group``, share every batch: each encodes its part, negatives are sought among all,
+    gradients are summed, and steps are those of one process up to rounding, but for what a model draws at random. The
+    first rank alone writes and shows anything; all read the data and, on resuming, the checkpoint, of which the ranks
+    may be more or fewer than those that wrote it: as many go on bit for bit. Where a rank is lost the others end, the
+    first with a checkpoint.
+
     A parameter that the model does not train in an epoch (``Matcher.trains``), or that requires no gradient when the
     training starts, keeps its value: it has no gradient, no share in the gradient's norm and no weight decay. In the
     end, however it comes, all require a gradient that did before.
@@ -98,13 +107,16 @@ def train(
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
         train_data, dev_data: images and captions, of the same vocabulary.
-        config: how to train. On resuming, epochs, patience, log_every and checkpoint_every may differ from before.
+        config: how to train. On resuming, epochs, patience, log_every, checkpoint_every and encode_chunk may differ
+            from before.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
         progress: show progress on the terminal (standard error).
         curves: draw ``curves.png``.
         csv: write the log's lines to ``steps.csv`` and ``epochs.csv``, too.
         tensorboard: and to ``tensorboard/``, with the captions trained a second; needs the extra "tensorboard".
-        on_start: called once all is in order, before the first step, with where the training is.
+        on_start: called once all is in order, before the first step, with where the training is; by the first rank.
+        group: the processes that train together; by default those of ``torch.distributed``'s default process group,
+            else this one alone.
 
     Raises:
         FileExistsError: ``out_dir`` has a checkpoint and ``resume`` is False.
@@ -112,34 +124,28 @@ def train(
         BlockingIOError: another process trains in ``out_dir``.
         ValueError: model and data do not fit each other, the checkpoint is malformed or of another training, the loss
             or its gradient is not finite (the message names the step, and the last checkpoint stands), or TensorBoard
-            is not installed.
+            is not installed; or the ranks do not train the same. What rank 0 finds all ranks raise.
+        RankLost: another rank has ended, or does not answer within the process group's timeout.
     """
+    group = Group.current() if group is None else group
     check_vocabulary(model, train_data.vocabulary)
     if digest(dev_data.vocabulary) != digest(train_data.vocabulary):
         raise ValueError("dev_data: its vocabulary is not that of train_data")
     for data in (train_data, dev_data):
         check_regions(model.config, data)
     out_dir = Path(out_dir)
-    checkpoint = out_dir / CHECKPOINT
-    if resume and not checkpoint.exists():
-        raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
-    out_dir.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
-    with locked(out_dir), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        if not resume and checkpoint.exists():
-            raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
-        run = _Run(model, train_data, dev_data, config, out_dir, resume)
+    with ExitStack() as lock, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        group.first(lambda: _occupy(out_dir, resume, lock))
+        run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
         try:
-            run.follow(csv=csv, tensorboard=tensorboard, curves=curves)
-            if on_start is not None:
-                on_start(run.position)
-            if not resume:
-                run.save()
-            with TrainingProgress(config.epochs, run.epoch_steps, run.position.step, enabled=progress) as show:
+            group.first(lambda: run.begin(resume, on_start, csv=csv, tensorboard=tensorboard, curves=curves))
+            enabled = progress and group.is_first
+            with TrainingProgress(config.epochs, run.epoch_steps, run.position.step, enabled=enabled) as show:
                 try:
                     run.run(show)
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, RankLost):
                     with uninterrupted():
                         run.save()
                     raise
@@ -154,46 +160,66 @@ def train(
     return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, ended_early, metrics, out_dir)
 
 
+def _occupy(out_dir: Path, resume: bool, lock: ExitStack) -> None:
+    """Keep other processes out of the directory, which has a training to resume or has none."""
+    checkpoint = out_dir / CHECKPOINT
+    if resume and not checkpoint.exists():
+        raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    lock.enter_context(locked(out_dir))
+    if not resume and checkpoint.exists():
+        raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
+
+
 class _Run:
     """One training: its state, and the steps that advance it.
 
     ``position``, the weights, the optimizer's state and ``random`` change together, inside ``uninterrupted`` blocks:
-    whenever a KeyboardInterrupt can arrive, they are the state after a whole step, and ``save`` may write them.
+    whenever a KeyboardInterrupt can arrive, or another rank can be missed, they are the state after a whole step, and
+    ``save`` may write them. They are the same on all ranks, but for ``random``, which is the first one's.
     """
 
     def __init__(
-        self, model: Matcher, train_data: Corpus, dev_data: Corpus, config: TrainingConfig, out_dir: Path, resume: bool
+        self,
+        model: Matcher,
+        train_data: Corpus,
+        dev_data: Corpus,
+        config: TrainingConfig,
+        out_dir: Path,
+        resume: bool,
+        group: Group,
     ) -> None:
         self.model = model
         self.train_data = train_data
         self.dev_data = dev_data
         self.config = config
         self.out_dir = out_dir
+        self.group = group
         self.device = next(model.parameters()).device
         self.parameters = dict(model.named_parameters())
         self.trainable = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
         self.optimizer = self._optimizer()
         self.identity = self._identity()
-        self.machine = Machine.this(self.device)
+        self.machine = Machine.this(self.device, group.size)
         self.epoch_steps = config.steps_of(train_data.n_captions)
+        self._check_ranks()
         torch.manual_seed(config.seed)
         self.random = random_state(self.device)
         self.position = Position()
         if resume:
             self._load()
-        self.log = TrainingLog(out_dir / LOG, self.position.log_bytes)
-        self.followers: list[Follower] = []
-        self.curves: Curves | None = None
+        group.broadcast(tensors_of(model).values())
+        self.records = Records()
         self.clock, self.epoch_clock = _Clock(), _Clock()
 
-    def follow(self, *, csv: bool, tensorboard: bool, curves: bool) -> None:
-        """Have the log's entries in other forms, too."""
-        if csv:
-            self.followers.append(CsvFollower(self.out_dir, self.log.entries))
-        if tensorboard:
-            self.followers.append(TensorBoardFollower(self.out_dir, self.position.step))
-        if curves:
-            self.curves = Curves(self.out_dir / CURVES, self.log.entries)
+    def begin(self, resume: bool, on_start: Callable[[Position], None] | None, **forms: bool) -> None:
+        """Open the records, in their forms, and have a checkpoint."""
+        self.records = Records(self.out_dir, self.position)
+        self.records.follow(**forms)
+        if on_start is not None:
+            on_start(self.position)
+        if not resume:
+            self.save()
 
     def run(self, show: TrainingProgress) -> None:
         """Go on until all epochs are done."""
@@ -206,28 +232,25 @@ class _Run:
         return patience is not None and position.epoch - position.best_epoch >= patience
 
     def save(self) -> None:
-        """Write the checkpoint."""
-        self.log.sync()
+        """Write the checkpoint, if this is the first rank."""
+        if not self.group.is_first:
+            return
+        self.records.sync()
         checkpoint = self.out_dir / CHECKPOINT
         save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity, self.machine)
 
     def close(self) -> None:
-        """Leave the parameters as trainable as they were, and the log whole and drawn."""
+        """Leave the parameters as trainable as they were, and the records whole."""
         for name in self.trainable:
             self.parameters[name].requires_grad_(True)
-        with ExitStack() as files:  # each is closed, whatever another does
-            files.callback(self.log.close)
-            for follower in self.followers:
-                files.callback(follower.close)
-        if self.curves is not None:
-            self.curves.draw()
+        self.records.close()
 
     def _load(self) -> None:
         checkpoint = self.out_dir / CHECKPOINT
         self.position, states, machine = load_state(
             checkpoint, self.model, self.optimizer, self.random, self.identity, self.epoch_steps
         )
-        if machine != self.machine:
+        if machine != self.machine and self.group.is_first:
             warnings.warn(
                 f"{checkpoint}: written with {machine}, resumed with {self.machine}: "
                 "the training goes on, but not bit for bit",
@@ -257,6 +280,14 @@ class _Run:
             **{name: value for name, value in schedule.items() if name not in _MAY_CHANGE},
         }
 
+    def _check_ranks(self) -> None:
+        """Raise a ValueError where the ranks do not train the same."""
+        first, *others = self.group.values(self.identity)
+        for rank, other in enumerate(others, start=1):
+            for name, value in first.items():
+                if other.get(name) != value:
+                    raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")
+
     def _train_epoch(self, show: TrainingProgress) -> None:
         position, config = self.position, self.config
         for name in self.trainable:
@@ -269,31 +300,42 @@ class _Run:
             seed=config.seed,
             epoch=position.epoch,
             start=position.epoch_step * config.accumulate,
+            part=lambda n: Share.cut(self.group, n).encoded_rows,
         )
-        while group := list(islice(batches, config.accumulate)):
-            loss = self._step(group)
+        while step := list(islice(zip(self._shares(), batches, strict=False), config.accumulate)):
+            loss = self._step(step)
             show.step(position.epoch + 1, position.epoch_step, loss, self.clock.rate)
             if position.step % config.checkpoint_every == 0:
                 self.save()
 
-    def _step(self, batches: Sequence[Batch]) -> float:
+    def _shares(self) -> Iterator[Share]:
+        """What this rank has of the batches that are left of the epoch."""
+        config, captions = self.config, self.train_data.n_captions
+        for begin in range(
+            self.position.epoch_step * config.accumulate * config.batch_size, captions, config.batch_size
+        ):
+            yield Share.cut(self.group, min(config.batch_size, captions - begin))
+
+    def _step(self, batches: Sequence[tuple[Share, Batch]]) -> float:
         """One step of the optimizer; the mean loss of its batches."""
         position = self.position
+        self._seed()
         rate = self.config.learning_rate_of(position.epoch, position.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         values: dict[str, float] = {}
-        for batch in batches:
-            for name, value in self._add_gradients(batch).items():
+        for share, batch in batches:
+            for name, value in self._add_gradients(share, batch).items():
                 values[name] = values.get(name, 0.0) + value / len(batches)
         if position.sums and position.sums.keys() != values.keys():
             raise ValueError(
                 f"{self.out_dir / CHECKPOINT}: its position sums {', '.join(position.sums)}, "
                 f"but the terms of the loss are {', '.join(values)}"
             )
+        sum_gradients(self.group, self.parameters.values())
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.gradient_norm).item()
-        self._check_finite("gradient's norm", norm, batches)
+        self._check_finite("gradient's norm", norm, [batch for _, batch in batches])
         with uninterrupted():
             self.optimizer.step()
             position.epoch_step += 1
@@ -303,40 +345,46 @@ class _Run:
             for name, value in values.items():
                 position.sums[name] = position.sums.get(name, 0.0) + value
             for clock in (self.clock, self.epoch_clock):
-                clock.count(sum(len(batch) for batch in batches))
+                clock.count(sum(share.total for share, _ in batches))
             if position.step % self.config.log_every == 0:
                 self._log_step(rate, norm)
             self.random = random_state(self.device)
         return values["loss"]
 
-    def _add_gradients(self, batch: Batch) -> dict[str, float]:
-        """Add a batch's gradients to those that there are; its loss terms."""
-        boxes = None if batch.boxes is None else batch.boxes.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp):
-            images = self.model.encode_images(batch.regions.to(self.device), boxes=boxes)
-            captions = self.model.encode_captions(batch.tokens.to(self.device), batch.lengths.to(self.device))
-            terms = self.model.loss(images, captions, batch.image_ids.to(self.device))
-        values = {name: term.item() for name, term in terms.items()}
-        self._check_finite("loss", values["loss"], [batch])
-        torch.autograd.backward(terms["loss"])
-        return values
+    def _seed(self) -> None:
+        """Have this rank draw its own random numbers in the next step.
+
+        The first goes on with those that a process alone has, whose state is saved; another begins anew, as no state of
+        it is kept: a training may go on with any number of ranks.
+        """
+        if not self.group.is_first:
+            entropy = [self.config.seed, self.position.step, self.group.rank]
+            torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def _add_gradients(self, share: Share, batch: Batch) -> dict[str, float]:
+        """Add the gradients of this rank's share of a batch to those that there are; the whole batch's loss terms."""
+        loss = BatchLoss(self.model, share, batch, amp=self.config.amp, chunk=self.config.encode_chunk)
+        self._check_finite("loss", loss.terms["loss"], [batch])
+        loss.backward()
+        return loss.terms
 
     def _check_finite(self, name: str, value: float, batches: Sequence[Batch]) -> None:
-        """Raise a ValueError that names the step and, if it is the features' fault, their image."""
+        """Raise a ValueError that names the step and, if it is the features' fault, their image.
+
+        All ranks have the same value here, and have looked at all that they read when they raise the same.
+        """
         if math.isfinite(value):
             return
         position = self.position
         place = f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1})"
-        for batch in batches:
-            wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
-            if len(wrong):
-                image = int(batch.image_ids[wrong[0]])
-                raise ValueError(f"{place}: the features of training image {image} are not finite")
+        found = next((image for image in self.group.values(_not_finite(batches)) if image is not None), None)
+        if found is not None:
+            raise ValueError(f"{place}: the features of training image {found} are not finite")
         raise ValueError(f"{place}: the learning rate is too high, or the features are too large")
 
     def _log_step(self, rate: float, norm: float) -> None:
         position = self.position
-        self._write(
+        self.records.write(
             {
                 "kind": "step",
                 "epoch": position.epoch + 1,
@@ -344,32 +392,24 @@ class _Run:
                 **{name: total / position.summed for name, total in position.sums.items()},
                 "learning_rate": rate,
                 "gradient_norm": norm,
-            }
+            },
+            self.clock.rate,
         )
         position.sums, position.summed = {}, 0
         self.clock.start()
-
-    def _write(self, entry: Entry) -> None:
-        self.log.write(entry)
-        self.position.log_bytes = self.log.length
-        for follower in self.followers:
-            follower.write(entry, self.clock.rate)
 
     def _validate(self, show: TrainingProgress) -> None:
         position = self.position
         rate = self.epoch_clock.rate
         show.validating(position.epoch + 1)
-        images, captions = encode_dataset(self.model, self.dev_data, batch_size=self.config.batch_size)
-        metrics = retrieval_metrics(
-            score_matrix(self.model, images, captions, corpus=self.dev_data), self.dev_data.image_of_caption
-        )
+        metrics = validate(self.model, self.dev_data, self.group, batch_size=self.config.batch_size)
         best = position.best_epoch == 0 or metrics.rsum > position.best["rsum"]
         with uninterrupted():
-            if best:
+            if best and self.group.is_first:
                 save_model(self.model, self.out_dir / BEST, self.train_data.vocabulary)
             position.epoch += 1
             loss = position.epoch_loss / self.epoch_steps
-            self._write(
+            self.records.write(
                 {
                     "kind": "epoch",
                     "epoch": position.epoch,
@@ -377,15 +417,24 @@ class _Run:
                     "loss": loss,
                     "best": best,
                     **metrics.as_dict(),
-                }
+                },
+                rate,
             )
             position.epoch_step, position.epoch_loss = 0, 0.0
             if best:
                 position.best_epoch, position.best = position.epoch, metrics.as_dict()
             self.save()
-        if self.curves is not None:
-            self.curves.draw_sometimes()
+        self.records.draw_sometimes()
         show.epoch(position.epoch, loss, metrics, best, rate)
+
+
+def _not_finite(batches: Iterable[Batch]) -> int | None:
+    """The first image of which a feature is not finite, if there is one."""
+    for batch in batches:
+        wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
+        if len(wrong):
+            return int(batch.image_ids[wrong[0]])
+    return None
 
 
 class _Clock:

@@ -18,7 +18,7 @@ from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
 from crossret.training.log import STEP_FIELDS
 
-_FORMAT = "crossret training 4"
+_FORMAT = "crossret training 5"
 Optimizer = torch.optim.Adam | torch.optim.Adadelta
 # What an optimizer averages of each parameter, beside the "step" that it counts.
 _AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
@@ -59,20 +59,23 @@ class Machine:
         threads: CPU threads, among which sums are divided.
         instructions: the CPU's instruction set that torch uses, as "AVX512".
         device: "cpu", or the name of the GPU.
+        ranks: processes that train together.
     """
 
     threads: int
     instructions: str
     device: str
+    ranks: int
 
     @classmethod
-    def this(cls, device: torch.device) -> Machine:
+    def this(cls, device: torch.device, ranks: int = 1) -> Machine:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        return cls(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), name)
+        return cls(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), name, ranks)
 
     def __str__(self) -> str:
+        ranks = "" if self.ranks == 1 else f" on each of {self.ranks} ranks"
         where = "" if self.device == "cpu" else f" and {self.device}"
-        return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions}){where}"
+        return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions}){where}{ranks}"
 
 
 LARGEST_STEP = 2**53  # optimizers count in floating point
@@ -206,9 +209,10 @@ def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str,
 
 
 def _machine(path: str | os.PathLike[str], values: dict[str, Any]) -> Machine:
-    if {name: type(value) for name, value in values.items()} != {"threads": int, "instructions": str, "device": str}:
+    kinds = {"threads": int, "instructions": str, "device": str, "ranks": int}
+    if {name: type(value) for name, value in values.items()} != kinds:
         raise ValueError(
-            f"{path}: its machine must be 'threads', a whole number, and 'instructions' and 'device', strings"
+            f"{path}: its machine must be {', '.join(f'{name!r} ({kind.__name__})' for name, kind in kinds.items())}"
         )
     return Machine(**values)
 

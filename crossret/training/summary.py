@@ -18,6 +18,7 @@ def facts_of(
     config: TrainingConfig,
     position: Position,
     counts: Mapping[str, int],
+    ranks: int = 1,
 ) -> dict[str, str]:
     """The size of the data, words, parameters, machine and where it starts, by name.
 
@@ -25,10 +26,11 @@ def facts_of(
         model, train_data, dev_data, config: as ``train`` gets them.
         position: where it starts, as ``train`` tells ``on_start``.
         counts: how often each word occurs in the training captions.
+        ranks: processes that train together.
     """
     device = next(model.parameters()).device
     learnt = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    machine = Machine.this(device)
+    machine = Machine.this(device, ranks)
     precision = "bfloat16 where that is safe" if config.amp else "float32"
     return {
         "to train": _size(train_data),

@@ -75,8 +75,8 @@ def triplet_loss(
         UnsupportedByBackend: the named backend cannot serve the call.
     """
     options = checked(LossOptions, margin, negatives, p, reduction)
-    _check_shape(scores, positive_offset)
-    images, captions = _as_ids(image_ids, "image_ids", scores), _as_ids(caption_ids, "caption_ids", scores)
+    check_shape(scores, positive_offset)
+    images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     chosen = select_backend(backend, scores.device, scores.dtype, _refusals(scores))
     if chosen not in _LOSSES:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
@@ -87,7 +87,8 @@ def triplet_loss(
     return made if wide else made.to(scores.dtype)
 
 
-def _check_shape(scores: Tensor, offset: int) -> None:
+def check_shape(scores: Tensor, offset: int) -> None:
+    """Raise a ValueError or TypeError where scores are none, or have no column for a row's positive."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
     check_floating(scores, "scores")
@@ -116,7 +117,8 @@ def _refusals(scores: Tensor) -> Mapping[str, Refusal] | None:
     return dict.fromkeys(_LOSSES, lambda: reason)
 
 
-def _as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
+def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
+    """(n_columns,) int64 where the scores are; raises a ValueError or TypeError where they are no such ids."""
     if ids is None:
         return None
     tensor = as_integers(ids, name)

@@ -12,17 +12,13 @@ def triplet_loss_torch(
     scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
 ) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype."""
-    n_rows, n_columns = scores.shape
+    n_rows = len(scores)
     own = slice(offset, offset + n_rows)
-    places = torch.arange(n_columns, device=scores.device)
-    match = torch.zeros(n_rows, n_columns, dtype=torch.bool, device=scores.device)
-    for ids in (places, image_ids, caption_ids):
-        if ids is not None:
-            match = match | (ids[own, None] == ids[None, :])
+    match = matches(scores, image_ids, caption_ids, offset)
     positives = scores.diagonal(offset)[:n_rows]
     of_rows = options.margin - positives[:, None] + scores
     of_columns = options.margin - positives[None, :] + scores[:, own]
-    losses = _pool(of_rows.masked_fill(match, 0).relu(), options) + _pool(
+    losses = pooled(of_rows.masked_fill(match, 0).relu(), options) + pooled(
         of_columns.masked_fill(match[:, own], 0).relu().T, options
     )
     if options.reduction == "none":
@@ -30,7 +26,18 @@ def triplet_loss_torch(
     return losses.sum() if options.reduction == "sum" else losses.sum() / max(n_rows, 1)
 
 
-def _pool(hinges: Tensor, options: LossOptions) -> Tensor:
+def matches(scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, offset: int) -> Tensor:
+    """(n_rows, n_columns) bool: which are no negatives of each other."""
+    n_rows, n_columns = scores.shape
+    places = torch.arange(n_columns, device=scores.device)
+    match = torch.zeros(n_rows, n_columns, dtype=torch.bool, device=scores.device)
+    for ids in (places, image_ids, caption_ids):
+        if ids is not None:
+            match = match | (ids[offset : offset + n_rows, None] == ids[None, :])
+    return match
+
+
+def pooled(hinges: Tensor, options: LossOptions) -> Tensor:
     """Hinges ≥ 0, one row a positive, to one loss each; matching entries are zero."""
     if options.negatives == "sum" or hinges.size(1) == 0:  # of no hinges there is no maximum
         return hinges.sum(1)

@@ -184,7 +184,7 @@ def test_an_interrupted_training_adds_up(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("crossret.training.loop.encode_dataset", interrupted)  # as the first epoch is validated
+        patch.setattr("crossret.training.validation.encode_dataset", interrupted)  # as the first epoch is validated
         compare([SCAN], scenes, tmp_path)
     before = json.loads((directory / "training.json").read_text())
     assert (before["finished"], before["sessions"], before["seconds_known"]) == (False, 1, True)

@@ -99,7 +99,7 @@ def test_a_better_epoch_begins_the_wait_anew(tmp_path: Path, monkeypatch: pytest
         way = DirectionMetrics(next(recalls), 50.0, 50.0, 1.0, 1.0)
         return RetrievalMetrics(way, way)
 
-    monkeypatch.setattr("crossret.training.loop.retrieval_metrics", measured)
+    monkeypatch.setattr("crossret.training.validation.retrieval_metrics", measured)
     result = run(tmp_path, replace(CONFIG, epochs=9, patience=3))
     assert (result.best_epoch, result.epochs_run, result.ended_early) == (5, 8, True)
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret.data.batches import Batch
+from crossret.data.batches import Batch, Part
+from crossret.data.corpus import ALL, slices_of
 from crossret.data.vocabulary import END, PAD, START, Vocabulary
 from crossret.files.tensors import read_header, read_tensors
 from crossret.models import Scan, ScanConfig
@@ -51,20 +52,23 @@ class ToyCorpus:
     def fingerprint(self) -> str:
         return hashlib.sha256(repr((self.regions.tolist(), self.captions)).encode()).hexdigest()
 
-    def training_batches(self, batch_size: int, *, seed: int, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def training_batches(
+        self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice
+    ) -> Iterator[Batch]:
         order = np.random.default_rng([seed, epoch]).permutation(self.n_captions)
         for begin in range(start * batch_size, self.n_captions, batch_size):
             captions = order[begin : begin + batch_size]
+            captions = captions[part(len(captions))]
             images = torch.from_numpy(self.image_of_caption[captions])
             tokens, lengths = pad([self.captions[caption] for caption in captions])
             yield Batch(self.regions[images], None, tokens, lengths, images, torch.from_numpy(captions))
 
-    def image_batches(self, batch_size: int) -> Iterator[tuple[Tensor, None]]:
-        yield from ((regions, None) for regions in self.regions.split(batch_size))
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, None]]:
+        yield from ((regions, None) for regions in self.regions[items].split(batch_size))
 
-    def caption_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for begin in range(0, self.n_captions, batch_size):
-            yield pad(self.captions[begin : begin + batch_size])
+    def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in slices_of(self.n_captions, batch_size, items):
+            yield pad(self.captions[batch])
 
 
 def pad(captions: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -97,6 +97,9 @@ def train(
     tensorboard: Annotated[bool, option("Also log to tensorboard/.", "--tensorboard")] = False,
     device: Device = None,
     threads: Threads = None,
+    rank_timeout: Annotated[
+        float, option("With torchrun: seconds without an answer after which another rank counts as lost.", min=1)
+    ] = 600.0,
     hyperparameters: Any,
 ) -> None:
     """Train a model.
@@ -107,6 +110,9 @@ def train(
     checkpoint: the same command with --resume goes on as if nothing had happened,
     bit for bit with the same number of threads, CPU instructions and device.
 
+    Processes that torchrun starts share every batch and take the steps that one would;
+    a training goes on with any number of them.
+
     \b
     Examples:
       crossret train data/f30k_precomp --output runs/scan
@@ -115,6 +121,7 @@ def train(
       crossret train scenes --output runs/han --model han --preset scenes --clusters 16
       crossret train data/coco_precomp --output runs/oan --model oan --preset coco --resume
       crossret train --config runs/scan/run.toml --output runs/again --seed 1
+      torchrun --nproc-per-node 2 -m crossret train scenes --output runs/two
       crossret train scenes --output runs/tuned --fine-tune runs/scan --epochs 3 --learning-rate 1e-5
     """
     import torch
@@ -124,6 +131,7 @@ def train(
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
+    from crossret.distributed.torchrun import is_first, joined, own_device
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
@@ -138,7 +146,7 @@ def train(
     if fine_tune is not None:
         min_count = without_file(context, {"min_count": min_count})["min_count"]
         word_vectors = without_file(context, {"word_vectors": word_vectors})["word_vectors"]
-    place = use_device(device)
+    place = own_device(use_device(device))
     use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
     counts = word_counts(training_data.captions)
@@ -158,27 +166,39 @@ def train(
     how = network.config.schedule(preset, seed=seed, **schedule_of(schedule))
     if word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, vocabulary, word_vectors)
-        typer.echo(f"{word_vectors}: vectors of {found:,} of the {len(vocabulary):,} words")
+        if is_first():
+            typer.echo(f"{word_vectors}: vectors of {found:,} of the {len(vocabulary):,} words")
     network.to(place)
     learnt, judged = PrecomputedCorpus(training_data, vocabulary), PrecomputedCorpus(dev_data, vocabulary)
 
     def start(position: Any) -> None:
         settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
         settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "csv": csv, "tensorboard": tensorboard}
-        settings |= {"min_count": None if fine_tune else min_count or _MIN_COUNT, "device": str(place)}
+        settings |= {"min_count": None if fine_tune else min_count or _MIN_COUNT}
+        settings |= {"device": str(place) if group.size == 1 else place.type}
         write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
-        facts = facts_of(network, learnt, judged, how, position, counts)
+        facts = facts_of(network, learnt, judged, how, position, counts, group.size)
         Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
 
     try:
-        with warnings_as_lines():
+        with warnings_as_lines(), joined(place, rank_timeout) as group:
             result = run_training(
-                network, learnt, judged, how, output, resume=resume, csv=csv, tensorboard=tensorboard, on_start=start
+                network,
+                learnt,
+                judged,
+                how,
+                output,
+                resume=resume,
+                csv=csv,
+                tensorboard=tensorboard,
+                on_start=start,
             )
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
         hint = "to go on, repeat the command with --resume" if left else "there is no checkpoint yet"
         raise Interrupted(hint) from None
+    if not is_first():
+        return
     early = f", none better in {how.patience} more" if result.ended_early else ""
     typer.echo(
         f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: rsum {result.best_rsum:.1f}; {output / 'best'}"

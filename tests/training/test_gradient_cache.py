@@ -1,0 +1,157 @@
+"""Encoding in chunks: the gradients of the whole batch, dropout included, and the memory of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret.models import Scan
+from crossret.models.encoded import Encoded
+from crossret.training.gradient_cache import GradientCache
+from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS
+from tests.models.test_protocol import VARIANTS, of
+from tests.training.toy import CONFIG, everything, make_model, run
+
+CPU = torch.device("cpu")
+ITEMS = torch.arange(7) % 3  # a batch with images that are there more than once
+
+
+def gradients_of(model: Any, chunk: int | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch of seven and every parameter's gradient; in chunks they are padded to their own longest."""
+
+    def encode_images(rows: slice) -> Encoded:
+        items = ITEMS[rows]
+        longest = int(REGION_LENGTHS[items].max())
+        encoded: Encoded = model.encode_images(FEATURES[items, :longest], REGION_LENGTHS[items], BOXES[items, :longest])
+        return encoded
+
+    def encode_captions(rows: slice) -> Encoded:
+        items = ITEMS[rows]
+        encoded: Encoded = model.encode_captions(TOKENS[items, : int(LENGTHS[items].max())], LENGTHS[items])
+        return encoded
+
+    encoders = encode_images, encode_captions
+    if chunk is None:
+        caches, sides = [], [encode(slice(len(ITEMS))) for encode in encoders]
+    else:
+        caches = [GradientCache(encode, len(ITEMS), chunk, CPU) for encode in encoders]
+        sides = [cache.encoded for cache in caches]
+    loss = model.loss(*sides, ITEMS)["loss"]
+    loss.backward()
+    for cache in caches:
+        cache.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("chunk", [3, 1])
+def test_gradients_are_those_of_the_whole_batch(variant: str, chunk: int) -> None:
+    (loss, expected), (cached, found) = gradients_of(of(variant), None), gradients_of(of(variant), chunk)
+    torch.testing.assert_close(cached, loss, rtol=1e-5, atol=1e-5)
+    assert found.keys() == expected.keys()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5 * largest, msg=name)
+
+
+@pytest.mark.parametrize("variant", ["sman", "han transformer", "mhsan"])
+def test_a_chunk_is_dropped_out_of_alike_both_times(variant: str) -> None:
+    """One chunk draws what a batch draws at once, and the generator is left as it is by the batch."""
+    losses, gradients, states = [], [], []
+    for chunk in (None, len(ITEMS)):
+        torch.manual_seed(5)
+        loss, found = gradients_of(of(variant).train(), chunk)
+        losses.append(loss)
+        gradients.append(found)
+        states.append(torch.get_rng_state())
+    torch.testing.assert_close(losses[0], losses[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert torch.equal(states[0], states[1])
+
+
+def test_autocast_does_not_keep_weights_without_gradients() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        _, found = gradients_of(of("scan"), 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, expected = gradients_of(of("scan"), None)
+    assert found.keys() == expected.keys()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() < 0.05 * largest, name
+
+
+def test_what_is_not_trained_gets_no_gradient() -> None:
+    model = of("scan")
+    model.text.requires_grad_(False)
+    _, found = gradients_of(model, 2)
+    assert {name.split(".")[0] for name in found} == {"image"}
+
+
+@pytest.mark.parametrize(("n", "chunk", "message"), [(0, 2, "n must be"), (2, 0, "chunk must be at least 1, not 0")])
+def test_sizes_are_checked(n: int, chunk: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GradientCache(lambda rows: Encoded(FEATURES[rows], LENGTHS[rows]), n, chunk, CPU)
+
+
+@contextmanager
+def most_kept() -> Iterator[list[int]]:
+    """The most bytes that autograd has kept at once for backward passes while the block runs."""
+    now, most = 0, [0]
+
+    class Kept:
+        def __init__(self, tensor: Tensor) -> None:
+            nonlocal now
+            self.tensor = tensor
+            now += tensor.nbytes
+            most[0] = max(most[0], now)
+
+        def __del__(self) -> None:
+            nonlocal now
+            now -= self.tensor.nbytes
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        yield most
+
+
+def test_the_graph_is_that_of_a_chunk() -> None:
+    """Of encoders alone, whose activations are what a large batch has no memory for."""
+    torch.manual_seed(0)
+    n, model = 512, make_model(embed_dim=32)
+    tokens, lengths = torch.ones(n, 12, dtype=torch.int64), torch.full((n,), 12)
+    kept = []
+    for chunk in (None, 16):
+        with most_kept() as most:
+            if chunk is None:
+                model.encode_captions(tokens, lengths).sequences.square().sum().backward()
+            else:
+                cache = GradientCache(lambda rows: model.encode_captions(tokens[rows], lengths[rows]), n, chunk, CPU)
+                cache.encoded.sequences.square().sum().backward()
+                cache.backward()
+        kept.append(most[0])
+    assert kept[1] < kept[0] / 10
+
+
+def test_a_training_in_chunks_is_the_same(tmp_path: Path) -> None:
+    config = replace(CONFIG, learning_rate=1e-4, epochs=2)
+    for chunk in (None, 3):
+        model = Scan(make_model(negatives="sum").config)
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        run(tmp_path / str(chunk), replace(config, encode_chunk=chunk), model=model)
+    (_, expected_log, expected), (_, log, found) = everything(tmp_path / "None"), everything(tmp_path / "3")
+    assert [line["loss"] for line in log] == pytest.approx([line["loss"] for line in expected_log], rel=1e-4)
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_training_goes_on_with_another_chunk(tmp_path: Path) -> None:
+    run(tmp_path, replace(CONFIG, epochs=1))
+    assert run(tmp_path, replace(CONFIG, encode_chunk=2), resume=True).epochs_run == CONFIG.epochs
