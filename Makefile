@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test peers tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test peers peers-bench tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,14 @@ peers: setup $(PEER_NAMES:%=peers-%)  ## test what stands in for PyLate, sentenc
 peers-%: $(PEERS)/%/.installed
 	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
 	$(PEER_PYTHON) -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -W default --disable-warnings -rs tests/peers tests/compat
+
+peers-bench: setup $(PEER_NAMES:%=peers-bench-%)  ## measure these packages' training and reranking beside crossret, kept under benchmarks/results and in the README
+	$(BIN)/python -m benchmarks.peer_report $(PEER_NAMES:%=.benchmarks/peers-%.json) --record
+
+peers-bench-%: $(PEERS)/%/.installed
+	mkdir -p .benchmarks
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
+	$(PEER_PYTHON) -W ignore -m benchmarks.peers .benchmarks/peers-$*.json
 
 .PRECIOUS: $(PEERS)/%/.installed
 $(PEERS)/%/.installed: tests/peers/%.txt $(wildcard tests/peers/*-alone.txt)

@@ -26,7 +26,7 @@ class Patch:
         """Puts crossret's functions in place of the package's own; once more is no change.
 
         Raises:
-            ModuleNotFoundError, AttributeError: the package, or a function of it, is not there; nothing is changed.
+            ImportError: the package, or a function of it, is not there; nothing is changed.
         """
         if not self._originals:
             self._originals = {place: _at(place) for place in self._replacements}
@@ -55,12 +55,12 @@ def _at(place: str) -> Any:
     module, _, path = place.partition(":")
     holder: Any = importlib.import_module(module)
     *classes, name = path.split(".")
-    for own in classes:
-        holder = getattr(holder, own)
     try:
+        for own in classes:
+            holder = vars(holder)[own]
         return vars(holder)[name]
     except KeyError:
-        raise AttributeError(f"{place} is not there: another version of the package than crossret knows") from None
+        raise ImportError(f"{place} is not there: another version of the package than crossret knows") from None
 
 
 def _holders(package: str) -> Iterator[Any]:

