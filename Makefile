@@ -49,7 +49,7 @@ peers-bench-%: $(PEERS)/%/.installed
 	$(PEER_PYTHON) -W ignore -m benchmarks.peers .benchmarks/peers-$*.json
 
 .PRECIOUS: $(PEERS)/%/.installed
-$(PEERS)/%/.installed: tests/peers/%.txt $(wildcard tests/peers/*-alone.txt)
+$(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/*-alone.txt)
 	$(PYTHON) -m venv $(PEERS)/$*
 	$(PEERS)/$*/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
 	[ ! -f tests/peers/$*-alone.txt ] || \
