@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test peers peers-bench tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,39 @@ setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, 
 demo: setup  ## render scenes, train SCAN on them, evaluate it, draw its attention into demo-output/
 	$(BIN)/crossret demo --output demo-output
 
-PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10 -rs
 
 test: lint  ## check the sources, then run the test suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
+
+# Packages that want other versions of each other have an environment each, by tests/peers/*.txt; what *-alone.txt names
+# is installed without what it asks for. They take this checkout and its native library, by the torch that built it.
+PEERS := build/peers
+PEER_NAMES = $(filter-out %-alone,$(patsubst tests/peers/%.txt,%,$(wildcard tests/peers/*.txt)))
+PEER_PYTHON = PYTHONPATH=$(CURDIR):$(abspath $(PEERS)) $(PEERS)/$*/bin/python
+
+peers: setup $(PEER_NAMES:%=peers-%)  ## test what stands in for PyLate, sentence-transformers and colpali-engine with these, which it downloads
+
+peers-%: $(PEERS)/%/.installed
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
+	$(PEER_PYTHON) -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -W default --disable-warnings -rs tests/peers tests/compat
+
+peers-bench: setup $(PEER_NAMES:%=peers-bench-%)  ## measure these packages' training and reranking beside crossret, kept under benchmarks/results and in the README
+	$(BIN)/python -m benchmarks.peer_report $(PEER_NAMES:%=.benchmarks/peers-%.json) --record
+
+peers-bench-%: $(PEERS)/%/.installed
+	mkdir -p .benchmarks
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
+	$(PEER_PYTHON) -W ignore -m benchmarks.peers .benchmarks/peers-$*.json
+
+.PRECIOUS: $(PEERS)/%/.installed
+$(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/*-alone.txt)
+	$(PYTHON) -m venv $(PEERS)/$*
+	$(PEERS)/$*/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	[ ! -f tests/peers/$*-alone.txt ] || \
+		$(PEERS)/$*/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --requirement tests/peers/$*-alone.txt
+	@touch $@
 
 # Into folders of their own, ahead of the one that is installed: kernels are compiled here, not run.
 tritons: setup  ## compile Triton's kernels with every other version of Triton that is supported

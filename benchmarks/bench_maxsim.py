@@ -12,7 +12,7 @@ from benchmarks.checks import TOLERANCES, check_scores
 from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS, PRODUCT, maxsim
 from benchmarks.loops import maxsim_loop
 from benchmarks.measure import Bench
-from benchmarks.peers import PEERS
+from benchmarks.peer_scores import PEERS
 
 # What torch's own compiler warns of is no concern of ours.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")

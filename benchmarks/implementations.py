@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.cases import Inputs
 from benchmarks.loops import maxsim_loop, scan_loop
 from benchmarks.measure import Bench
-from benchmarks.peers import PEERS
+from benchmarks.peer_scores import PEERS
 from crossret_kernels import maxsim_scores, scan_scores
 
 # The emulated one is for tests.

@@ -1,0 +1,22 @@
+"""PyPI's torchvision, which is CUDA's, made importable beside the CPU build of torch; colpali-engine imports it."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+
+_KEPT: list[torch.library.Library] = []  # what they define lasts as long as they do
+
+
+def let_torchvision_import() -> None:
+    """Without its library, which does not load, its Python asks for two operations that nobody calls here."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)

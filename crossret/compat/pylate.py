@@ -1,0 +1,122 @@
+"""PyLate's scores on crossret's kernels: what `Contrastive`, `Distillation`, evaluators and `rank.rerank` call.
+
+Arguments and results are those of PyLate 1.6, except on purpose:
+
+| | PyLate | here |
+|---|---|---|
+| a masked document token | has similarity 0, which wins over negative ones | never wins |
+| documents' rows of zeros, no mask (`rank.rerank`) | tokens, which win over negative similarities | padding |
+| scores of bfloat16 and float16 | rounded to that | float32, summed in float32 |
+| masks of other numbers than 0 and 1 | weights | an error |
+| lists of several lengths | an error, but for pairs | taken |
+| another number of queries than documents in pairs | the longer list is cut | an error |
+| `backend` | "auto", "torch", "flash", "lik"; PYLATE_SCORES_BACKEND | crossret's: `maxsim_scores`; CROSSRET_BACKEND |
+| `colbert_scores` of stacked documents | by `ColBERTScores` alone | as `ColBERTScores` |
+
+A document without tokens scores 0, as there. Nothing is built of the size of queries × documents × tokens.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from crossret.compat.patching import Patch
+from crossret.compat.sides import Embeddings, Mask, Side, as_side, score
+from crossret_kernels.late_interaction import maxsim, maxsim_pairs
+
+__all__ = ["colbert_kd_scores", "colbert_scores", "colbert_scores_pairwise", "patch", "unpatch"]
+
+
+def colbert_scores(
+    queries_embeddings: Embeddings,
+    documents_embeddings: Embeddings,
+    queries_mask: Mask = None,
+    documents_mask: Mask = None,
+    backend: str | None = None,
+) -> Tensor:
+    """MaxSim of every query with every document; the `score_metric` of `Contrastive` and `CachedContrastive`.
+
+    Args:
+        queries_embeddings: (n_queries, Q, D), or a list of (Q_i, D); tensors or arrays of floating-point numbers.
+        documents_embeddings: (n_documents, L, D), or a list; or stacked, (n, N, L, D), N documents of each of n items.
+        queries_mask: (n_queries, Q), bool or 0 and 1; None: all rows are tokens.
+        documents_mask: (n_documents, L) or (n, N, L); None: all rows but those of zeros are tokens.
+        backend: as in `crossret_kernels.maxsim_scores`.
+
+    Returns:
+        (n_queries, n_documents), of stacked documents (n_queries, n · N) with document k of item j in column j · N + k.
+        float32, float64 for float64, on the embeddings' device.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `crossret_kernels.late_interaction.maxsim`, and for masks.
+    """
+    queries, documents = _sides(queries_embeddings, documents_embeddings, queries_mask, documents_mask)
+    return score(partial(maxsim, backend=backend), queries, documents.stacked())
+
+
+def colbert_kd_scores(
+    queries_embeddings: Embeddings,
+    documents_embeddings: Embeddings,
+    queries_mask: Mask = None,
+    documents_mask: Mask = None,
+    backend: str | None = None,
+) -> Tensor:
+    """MaxSim of every query with documents of its own, the `score_metric` of `Distillation`.
+
+    Args:
+        documents_embeddings: (n_queries, N, L, D).
+        documents_mask: (n_queries, N, L).
+        queries_embeddings, queries_mask, backend: as in `colbert_scores`.
+
+    Returns:
+        (n_queries, N), in the dtype and on the device of `colbert_scores`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `colbert_scores`.
+    """
+    queries, documents = _sides(queries_embeddings, documents_embeddings, queries_mask, documents_mask)
+    if isinstance(documents.features, list) or documents.features.dim() != 4:
+        raise ValueError("documents_embeddings must be (n_queries, N, L, D), N documents for every query")
+    return score(partial(maxsim, backend=backend), queries, documents)
+
+
+def colbert_scores_pairwise(
+    queries_embeddings: Embeddings, documents_embeddings: Embeddings, backend: str | None = None
+) -> Tensor:
+    """MaxSim of every query with the document in its place.
+
+    Args:
+        queries_embeddings, documents_embeddings: (n, Q, D) and (n, L, D), or lists of (Q_i, D) and (L_i, D).
+        backend: as in `colbert_scores`.
+
+    Returns:
+        (n,), in the dtype and on the device of `colbert_scores`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `colbert_scores`; another number of queries than documents.
+    """
+    return score(partial(maxsim_pairs, backend=backend), *_sides(queries_embeddings, documents_embeddings, None, None))
+
+
+def _sides(queries: Embeddings, documents: Embeddings, query_mask: Mask, document_mask: Mask) -> tuple[Side, Side]:
+    """Both. A query's zeros need no mask: their similarities are 0, whatever the document."""
+    return (
+        as_side(queries, query_mask, ("queries_embeddings", "queries_mask"), zeros_of_padded=False),
+        as_side(
+            documents, document_mask, ("documents_embeddings", "documents_mask"),
+            zeros_of_padded=True, zeros_of_listed=True,
+        ),
+    )  # fmt: skip
+
+
+_PATCH = Patch(
+    "pylate",
+    {
+        "pylate.scores.colbert:colbert_scores": colbert_scores,
+        "pylate.scores.colbert:colbert_kd_scores": colbert_kd_scores,
+        "pylate.scores.colbert:colbert_scores_pairwise": colbert_scores_pairwise,
+    },
+)
+patch, unpatch = _PATCH.patch, _PATCH.unpatch

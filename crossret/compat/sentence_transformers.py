@@ -1,0 +1,292 @@
+"""sentence-transformers' late interaction on crossret's kernels: similarities, and scores that its losses call.
+
+Arguments and results are those of sentence-transformers 6, except on purpose:
+
+| | sentence-transformers | here |
+|---|---|---|
+| bfloat16 and float16 similarities | rounded to that before the maximum | float32 |
+| `chunk_elements` | bounds what is built for a call | bounds only what moves to `device` at once: nothing is built |
+| masks of other numbers than 0 and 1 | weights of the queries' maxima | an error |
+| a mask of True where a list's item has no row | a token of zeros, which can win | no token |
+| a document without tokens | a warning, then −1e9 | −1e9 |
+
+Without a mask, rows of zeros of padded embeddings are padding and all rows of lists are tokens, as there; scores are
+float32, of float64 too, and on the documents' device. The functions named colbert_… are the losses' `similarity_fct`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret.compat.patching import Patch
+from crossret.compat.sides import Embeddings, Mask, Side, as_side, parts, score
+from crossret_kernels.arrays import as_tensor
+from crossret_kernels.late_interaction import maxsim as score_all
+from crossret_kernels.late_interaction import maxsim_pairs as score_pairs
+
+__all__ = [
+    "colbert_kd_scores",
+    "colbert_scores",
+    "colbert_scores_pairwise",
+    "maxsim",
+    "maxsim_pairwise",
+    "mean_maxsim",
+    "mean_maxsim_pairwise",
+    "patch",
+    "unpatch",
+]
+
+EMPTY_DOCUMENT = -1e9
+MOVED_ELEMENTS = 100_000_000
+
+
+def maxsim(
+    a: Embeddings,
+    b: Embeddings,
+    a_mask: Mask = None,
+    b_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = False,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    """MaxSim of every query with every document.
+
+    Args:
+        a: queries: (n_queries, Q, D), padded; or a list of (Q_i, D); or (Q, D), one query. Tensors or arrays; integers
+            become float32.
+        b: documents, the same: (n_documents, L, D) and so on.
+        a_mask: (n_queries, Q) or, of a list, as wide as its longest; (Q,) of one query; or a list of masks (Q_i,).
+            bool or 0 and 1. None: rows of zeros are padding, of lists all rows are tokens.
+        b_mask: the same of documents.
+        chunk_elements: numbers of documents that are moved to `device` at once, where they lie elsewhere; at least one
+            document is. None: 100 million.
+        length_normalize: whether to divide scores by the queries' numbers of tokens.
+        device: where to score; None: where the documents are.
+
+    Returns:
+        (n_queries, n_documents), float32, on the documents' device, the queries' where documents are arrays. A
+        document without tokens scores −1e9 before any division.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `crossret_kernels.late_interaction.maxsim`, and for masks.
+    """
+    if not len(a) or not len(b):
+        return torch.zeros(len(_several(a)), len(_several(b)), device=_device(b) or _device(a))
+    sides = _sides(a, b, a_mask, b_mask, ("a", "b", "a_mask", "b_mask"))
+    return _scores(score_all, *sides, chunk_elements, length_normalize, device)
+
+
+def maxsim_pairwise(
+    a: Embeddings,
+    b: Embeddings,
+    a_mask: Mask = None,
+    b_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = False,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    """MaxSim of every query with the document in its place.
+
+    Args:
+        a, b, a_mask, b_mask, chunk_elements, length_normalize, device: as in `maxsim`, as many queries as documents.
+
+    Returns:
+        (n,), as the scores of `maxsim`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`; another number of queries than documents.
+    """
+    counts = len(_several(a)), len(_several(b))
+    if counts[0] != counts[1]:
+        raise ValueError(f"a and b are pairs, but a holds {counts[0]} queries and b {counts[1]} documents")
+    if not counts[0]:
+        return torch.zeros(0, device=_device(b) or _device(a))
+    sides = _sides(a, b, a_mask, b_mask, ("a", "b", "a_mask", "b_mask"))
+    return _scores(score_pairs, *sides, chunk_elements, length_normalize, device)
+
+
+def mean_maxsim(
+    a: Embeddings,
+    b: Embeddings,
+    a_mask: Mask = None,
+    b_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = True,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    """`maxsim`, divided by the queries' numbers of tokens unless `length_normalize` is False."""
+    return maxsim(a, b, a_mask, b_mask, chunk_elements, length_normalize, device)
+
+
+def mean_maxsim_pairwise(
+    a: Embeddings,
+    b: Embeddings,
+    a_mask: Mask = None,
+    b_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = True,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    """`maxsim_pairwise`, divided by the queries' numbers of tokens unless `length_normalize` is False."""
+    return maxsim_pairwise(a, b, a_mask, b_mask, chunk_elements, length_normalize, device)
+
+
+def colbert_scores(
+    queries_embeddings: Embeddings,
+    documents_embeddings: Embeddings,
+    queries_mask: Mask = None,
+    documents_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = False,
+) -> Tensor:
+    """MaxSim of every query with all documents of all items, for the multiple-negatives losses.
+
+    Args:
+        queries_embeddings: (n_queries, Q, D).
+        documents_embeddings: (n, N, L, D), N documents of each of n items; tensors, arrays or lists of such.
+        queries_mask, documents_mask: (n_queries, Q) and (n, N, L), as in `maxsim`.
+        chunk_elements, length_normalize: as in `maxsim`.
+
+    Returns:
+        (n_queries, n · N), document k of item j in column j · N + k; as the scores of `maxsim`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
+    """
+    sides = _stacks(queries_embeddings, documents_embeddings, queries_mask, documents_mask)
+    return _scores(score_all, sides[0], sides[1].stacked(), chunk_elements, length_normalize)
+
+
+def colbert_kd_scores(
+    queries_embeddings: Embeddings,
+    documents_embeddings: Embeddings,
+    queries_mask: Mask = None,
+    documents_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = False,
+) -> Tensor:
+    """MaxSim of every query with documents of its own, for `MultiVectorDistillKLDivLoss`.
+
+    Args:
+        documents_embeddings: (n_queries, N, L, D), tensors, arrays or lists of such.
+        documents_mask: (n_queries, N, L).
+        queries_embeddings, queries_mask, chunk_elements, length_normalize: as in `colbert_scores`.
+
+    Returns:
+        (n_queries, N), as the scores of `maxsim`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
+    """
+    sides = _stacks(queries_embeddings, documents_embeddings, queries_mask, documents_mask)
+    return _scores(score_all, *sides, chunk_elements, length_normalize)
+
+
+def colbert_scores_pairwise(
+    queries_embeddings: Embeddings,
+    documents_embeddings: Embeddings,
+    queries_mask: Mask = None,
+    documents_mask: Mask = None,
+    chunk_elements: int | None = None,
+    length_normalize: bool = False,
+) -> Tensor:
+    """`maxsim_pairwise` under the names of `MultiVectorMarginMSELoss`."""
+    return maxsim_pairwise(
+        queries_embeddings, documents_embeddings, queries_mask, documents_mask, chunk_elements, length_normalize
+    )
+
+
+def _scores(
+    of: Callable[..., Tensor],
+    queries: Side,
+    documents: Side,
+    chunk_elements: int | None,
+    length_normalize: bool,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    home = documents.device
+    there = home if device is None else torch.device(device)
+    runs = []
+    for start, stop in parts(len(documents), len(documents) if there == home else _moved(documents, chunk_elements)):
+        own = queries.part(start, stop, there) if of is score_pairs else queries.part(0, len(queries), there)
+        runs.append(score(of, own, documents.part(start, stop, there)).to(home))
+    scores = runs[0] if len(runs) == 1 else torch.cat(runs, -1)
+    # Theirs is float32 of float64, too.
+    scores = scores.float().masked_fill(documents.tokens() == 0, EMPTY_DOCUMENT)
+    if not length_normalize:
+        return scores
+    tokens = queries.tokens().clamp(min=1).to(home)
+    return scores / (tokens if scores.dim() == 1 else tokens[:, None])
+
+
+def _sides(
+    queries: Embeddings, documents: Embeddings, query_mask: Mask, document_mask: Mask, names: tuple[str, str, str, str]
+) -> tuple[Side, Side]:
+    """Both, on the documents' device or, where these are arrays, the queries'; `names` of features and masks."""
+    sides = (
+        as_side(_several(queries), query_mask, (names[0], names[2]), zeros_of_padded=True),
+        as_side(_several(documents), document_mask, (names[1], names[3]), zeros_of_padded=True),
+    )
+    if _device(documents) is None and (device := _device(queries)) is not None:
+        return sides[0], sides[1].part(0, len(sides[1]), device)
+    return sides
+
+
+def _stacks(queries: Embeddings, documents: Embeddings, query_mask: Mask, document_mask: Mask) -> tuple[Side, Side]:
+    """Queries (n, Q, D), and documents (n, N, L, D), which may be listed, with their masks."""
+    names = "queries_embeddings", "documents_embeddings", "queries_mask", "documents_mask"
+    masks = [None if mask is None else _together(mask) for mask in (query_mask, document_mask)]
+    sides = _sides(_together(queries), _together(documents), masks[0], masks[1], names)
+    if sides[1].features[0].dim() != 3:
+        raise ValueError("documents_embeddings must be (n, N, L, D), N documents of each item")
+    return sides
+
+
+def _several(embeddings: Embeddings) -> Embeddings:
+    """One item, (L, D), as the only one of several."""
+    return embeddings[None] if isinstance(embeddings, (Tensor, np.ndarray)) and embeddings.ndim == 2 else embeddings
+
+
+def _together(stacked: Embeddings) -> Tensor:
+    """Tensors or arrays of one shape as one tensor."""
+    if isinstance(stacked, Tensor):
+        return stacked
+    if isinstance(stacked, np.ndarray):
+        return torch.as_tensor(as_tensor(stacked, "embeddings"))
+    return torch.stack([torch.as_tensor(own) for own in stacked])
+
+
+def _device(embeddings: Embeddings) -> torch.device | None:
+    """That of tensors; arrays have none."""
+    first = embeddings[0] if isinstance(embeddings, (list, tuple)) and embeddings else embeddings
+    return first.device if isinstance(first, Tensor) else None
+
+
+def _moved(documents: Side, chunk_elements: int | None) -> int:
+    """How many documents move to another device at once."""
+    rows = (
+        max(len(item) for item in documents.features)
+        if isinstance(documents.features, list)
+        else (documents.features.size(-2))
+    )
+    width = documents.features[0].size(-1)
+    return max(1, (MOVED_ELEMENTS if chunk_elements is None else chunk_elements) // max(1, rows * width))
+
+
+_PATCH = Patch(
+    "sentence_transformers",
+    {
+        "sentence_transformers.util.similarity:maxsim": maxsim,
+        "sentence_transformers.util.similarity:maxsim_pairwise": maxsim_pairwise,
+        "sentence_transformers.util.similarity:mean_maxsim": mean_maxsim,
+        "sentence_transformers.util.similarity:mean_maxsim_pairwise": mean_maxsim_pairwise,
+        "sentence_transformers.multi_vector_encoder.scoring.colbert:colbert_scores": colbert_scores,
+        "sentence_transformers.multi_vector_encoder.scoring.colbert:colbert_kd_scores": colbert_kd_scores,
+        "sentence_transformers.multi_vector_encoder.scoring.colbert:colbert_scores_pairwise": colbert_scores_pairwise,
+    },
+)
+patch, unpatch = _PATCH.patch, _PATCH.unpatch

@@ -1,0 +1,143 @@
+"""Queries and documents as other packages pass them, and what those packages all want of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from crossret_kernels.arrays import as_tensor
+
+Embeddings: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any]"
+Mask: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any] | None"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Embeddings that `crossret_kernels.late_interaction` takes: padded with a bool mask, or listed."""
+
+    features: Tensor | list[Tensor]  # (…, L, D), or (L_i, D) each
+    mask: Tensor | None = None  # (…, L) of padded ones; None: all rows are tokens
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def device(self) -> torch.device:
+        return self.features[0].device if isinstance(self.features, list) else self.features.device
+
+    def tokens(self) -> Tensor:
+        """How many every item has, int64."""
+        if isinstance(self.features, list):
+            return torch.tensor([len(item) for item in self.features], device=self.device)
+        if self.mask is not None:
+            return self.mask.sum(-1)
+        shape = self.features.shape[:-2]
+        return torch.full(shape, self.features.size(-2), dtype=torch.int64, device=self.device)
+
+    def part(self, start: int, stop: int, device: torch.device) -> Side:
+        """Some items, on a device."""
+        if isinstance(self.features, list):
+            return Side([item.to(device) for item in self.features[start:stop]])
+        mask = None if self.mask is None else self.mask[start:stop].to(device)
+        return Side(self.features[start:stop].to(device), mask)
+
+    def stacked(self) -> Side:
+        """(n, N, L, D) as (n · N, L, D); what has no such groups as it is."""
+        if isinstance(self.features, list) or self.features.dim() != 4:
+            return self
+        return Side(self.features.flatten(0, 1), None if self.mask is None else self.mask.flatten(0, 1))
+
+
+def as_side(
+    embeddings: Embeddings, mask: Mask, names: tuple[str, str], *, zeros_of_padded: bool, zeros_of_listed: bool = False
+) -> Side:
+    """Embeddings and their mask, checked as far as `late_interaction` does not.
+
+    Args:
+        embeddings: a tensor or array (…, L, D), or a list of (L_i, D); integers become float32.
+        mask: bool, or 0 and 1 of any dtype, that broadcasts to (…, L), L the longest item's of a list; or a list of
+            masks (L_i,). None: all rows are tokens, except where zeros tell otherwise.
+        names: of both, for errors.
+        zeros_of_padded, zeros_of_listed: whether, without a mask, rows of norm 0 are padding.
+
+    Raises:
+        ValueError: a mask of another shape or with other numbers.
+        TypeError: arrays that no tensor can share.
+    """
+    name, mask_name = names
+    if isinstance(embeddings, (Tensor, np.ndarray)):
+        features = _floating(embeddings, name)
+        if mask is not None:
+            return Side(features, as_mask(mask, mask_name, features.shape[:-1], features.device))
+        return _without_zeros(features) if zeros_of_padded else Side(features)
+    items = [_floating(item, f"{name}[{index}]") for index, item in enumerate(embeddings)]
+    if mask is not None and items:
+        shape = (len(items), max(len(item) for item in items))
+        chosen = as_mask(mask, mask_name, shape, items[0].device)
+        items = [item[own[: len(item)]] for item, own in zip(items, chosen, strict=True)]
+    elif zeros_of_listed and items:
+        items = _rows_without_zeros(items)
+    return Side(items)
+
+
+def as_mask(mask: Mask, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+    """A mask of bool, or of 0 and 1, as a bool tensor of this shape.
+
+    Raises ValueError naming the mask, and the place of a number that is neither.
+    """
+    if isinstance(mask, (list, tuple)):
+        mask = pad_sequence([torch.as_tensor(own) for own in mask], batch_first=True)
+    tensor = torch.as_tensor(as_tensor(mask, name), device=device)
+    if tensor.dtype != torch.bool:
+        kept = tensor != 0
+        other = kept & (tensor != 1)
+        if other.any():
+            place = other.nonzero()[0].tolist()
+            number = tensor[tuple(place)].item()
+            raise ValueError(f"{name}{place} is {number}: a mask holds True and False or 1 and 0, no weights")
+        tensor = kept
+    try:
+        return tensor.expand(*shape)
+    except RuntimeError:
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}") from None
+
+
+def score(of: Callable[..., Tensor], queries: Side, documents: Side) -> Tensor:
+    """By `maxsim` or `maxsim_pairs`; pairs with an empty item score 0."""
+    return of(queries.features, documents.features, queries.mask, documents.mask, empty_score=0.0)
+
+
+def parts(items: int, most: int) -> list[tuple[int, int]]:
+    """Bounds of runs of at most so many items."""
+    return [(start, min(start + most, items)) for start in range(0, items, most)]
+
+
+def _floating(embeddings: Any, name: str) -> Tensor:
+    tensor = torch.as_tensor(as_tensor(embeddings, name))
+    return tensor if tensor.is_floating_point() else tensor.float()
+
+
+def _norms(features: Tensor) -> Tensor:
+    """0 of rows of zeros, and of numbers whose squares are: an eighth of the time of `any`, and no copy."""
+    return torch.linalg.vector_norm(features.detach(), dim=-1)
+
+
+def _without_zeros(features: Tensor) -> Side:
+    tokens = _norms(features) != 0
+    return Side(features, None if tokens.all() else tokens)
+
+
+def _rows_without_zeros(items: list[Tensor]) -> list[Tensor]:
+    """Looked at together: a wait for every item of a list would take longer than its scores."""
+    tokens = torch.cat([_norms(item) for item in items]) != 0
+    if tokens.all():
+        return items
+    own = tokens.split([len(item) for item in items])
+    return [item[mask] for item, mask in zip(items, own, strict=True)]

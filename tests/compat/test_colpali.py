@@ -1,0 +1,86 @@
+"""colpali-engine's scores without that package: against its formulas, and where they differ on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret.compat import colpali
+from crossret.compat.colpali import maxsim_inbatch, maxsim_kd, score_multi_vector
+from tests.compat.oracles import chosen, embeddings, every, some
+
+MASK = some(4, 6, seed=1)
+QUERIES, DOCUMENTS = embeddings(3, 5), embeddings(4, 6, seed=1) * MASK[..., None]
+EXPECTED = every(list(QUERIES), chosen(DOCUMENTS, MASK)).float()
+
+
+def test_padding_never_wins() -> None:
+    torch.testing.assert_close(maxsim_inbatch(QUERIES, DOCUMENTS), EXPECTED)
+    places = torch.tensor([[0, 1], [2, 3], [3, 1]])
+    torch.testing.assert_close(maxsim_kd(QUERIES, DOCUMENTS[places]), EXPECTED.gather(1, places))
+
+
+def test_agrees_where_similarities_are_positive() -> None:
+    queries, documents = QUERIES.abs(), DOCUMENTS.abs()
+    queries[0, 3:] = 0
+    expected = torch.einsum("bnd,csd->bcns", queries, documents).amax(3).sum(2)
+    torch.testing.assert_close(maxsim_inbatch(queries, documents), expected)
+    torch.testing.assert_close(score_multi_vector(queries, documents), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("listed", [False, True])
+def test_scores_of_processors(dtype: torch.dtype, listed: bool) -> None:
+    queries, documents = QUERIES.to(dtype), DOCUMENTS.to(dtype)
+    layouts: list[Any] = [documents, list(documents), chosen(documents, MASK)]
+    expected = every(list(queries), chosen(documents, MASK)).float()
+    for passages in layouts:
+        scores = score_multi_vector(list(queries) if listed else queries, passages, batch_size=2, device="cpu")
+        assert scores.dtype == torch.float32 and scores.device.type == "cpu"
+        torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_passages_move_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here to a device that holds no values: what arrives there is recorded in place of scores."""
+    arrived: list[int] = []
+
+    def recorded(queries: Any, passages: Any, *_masks: Any, **_options: Any) -> Tensor:
+        arrived.append(len(passages))
+        return torch.zeros(len(queries), len(passages))
+
+    monkeypatch.setattr(colpali, "maxsim", recorded)
+    assert score_multi_vector(list(QUERIES), list(DOCUMENTS), batch_size=3, device="meta").shape == (3, 4)
+    assert arrived == [3, 1]
+
+
+def test_passages_without_tokens_score_zero() -> None:
+    documents = DOCUMENTS.clone()
+    documents[2] = 0
+    assert (maxsim_inbatch(QUERIES, documents)[:, 2] == 0).all()
+    assert (score_multi_vector(QUERIES, [documents[2], documents[1][:0]]) == 0).all()
+
+
+def test_gradients() -> None:
+    leaves = [QUERIES.clone().requires_grad_(), DOCUMENTS.clone().requires_grad_()]
+    scores = maxsim_inbatch(*leaves)
+    scores[0, 1] *= 0.5  # as the losses do where they filter negatives
+    scores.square().sum().backward()
+    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = every(list(doubles[0]), chosen(doubles[1], MASK))
+    expected[0, 1] *= 0.5
+    expected.square().sum().backward()
+    for leaf, double in zip(leaves, doubles, strict=True):
+        assert leaf.grad is not None and double.grad is not None
+        torch.testing.assert_close(leaf.grad.double(), double.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="No queries"):
+        score_multi_vector([], DOCUMENTS)
+    with pytest.raises(ValueError, match="No passages"):
+        score_multi_vector(QUERIES, [])
+    with pytest.raises(ValueError, match="doc must be"):
+        maxsim_kd(QUERIES, DOCUMENTS)

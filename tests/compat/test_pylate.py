@@ -1,0 +1,127 @@
+"""PyLate's scores without PyLate: against its formulas where both agree, and where they differ on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from crossret.compat.pylate import colbert_kd_scores, colbert_scores, colbert_scores_pairwise
+from tests.compat.oracles import chosen, embeddings, every, pair, some
+
+QUERIES, DOCUMENTS = embeddings(3, 5), embeddings(4, 6, seed=1)
+QUERY_MASK, MASK = some(3, 5), some(4, 6, seed=1)
+EXPECTED = every(chosen(QUERIES, QUERY_MASK), chosen(DOCUMENTS, MASK)).float()
+
+
+def multiplied(queries: Tensor, documents: Tensor, query_mask: Tensor, mask: Tensor) -> Tensor:
+    """Masks as factors of similarities, as PyLate has them."""
+    similarities = torch.einsum("aid,bjd->abij", queries, documents)
+    return (similarities * query_mask[:, None, :, None] * mask[None, :, None]).amax(3).sum(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.int64, torch.bfloat16])
+def test_masks(dtype: torch.dtype) -> None:
+    scores = colbert_scores(QUERIES, DOCUMENTS, QUERY_MASK.to(dtype), MASK.to(dtype))
+    torch.testing.assert_close(scores, EXPECTED)
+    scores = colbert_scores(QUERIES.numpy(), DOCUMENTS.numpy(), QUERY_MASK.numpy(), MASK.numpy())
+    torch.testing.assert_close(scores, EXPECTED)
+
+
+def test_agrees_where_similarities_are_positive() -> None:
+    queries, documents = QUERIES.abs(), DOCUMENTS.abs()
+    expected = multiplied(queries, documents, QUERY_MASK, MASK)
+    torch.testing.assert_close(colbert_scores(queries, documents, QUERY_MASK, MASK), expected)
+
+
+def test_masked_rows_never_win() -> None:
+    queries, documents = QUERIES.abs(), -DOCUMENTS.abs()
+    assert (multiplied(queries, documents, QUERY_MASK, MASK)[:, ~MASK.all(1)] == 0).all()
+    scores = colbert_scores(queries, documents, QUERY_MASK, MASK)
+    torch.testing.assert_close(scores, every(chosen(queries, QUERY_MASK), chosen(documents, MASK)).float())
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(4, 6)])
+def test_zeros_are_padding_unless_a_mask_says_otherwise(mask: Tensor | None) -> None:
+    documents = DOCUMENTS * MASK[..., None]
+    scores = colbert_scores(QUERIES, documents, documents_mask=mask)
+    own = chosen(DOCUMENTS, MASK) if mask is None else list(documents)
+    torch.testing.assert_close(scores, every(list(QUERIES), own).float())
+
+
+def test_zeros_are_padding_of_pairs() -> None:
+    expected = [pair(*both) for both in zip(QUERIES, chosen(DOCUMENTS, MASK)[:3], strict=True)]
+    scores = colbert_scores_pairwise(QUERIES, (DOCUMENTS * MASK[..., None])[:3])
+    torch.testing.assert_close(scores, torch.stack(expected).float())
+
+
+def test_stacked_documents_are_columns_by_item() -> None:
+    stacked, mask = torch.stack([DOCUMENTS, DOCUMENTS.flip(0)], 1), torch.stack([MASK, MASK.flip(0)], 1)
+    scores = colbert_scores(QUERIES, stacked, QUERY_MASK, mask)
+    torch.testing.assert_close(scores, torch.stack([EXPECTED, EXPECTED.flip(1)], 2).flatten(1))
+
+
+def test_documents_of_each_query() -> None:
+    documents = torch.stack([DOCUMENTS[[0, 1]], DOCUMENTS[[2, 3]], DOCUMENTS[[3, 1]]])
+    mask = torch.stack([MASK[[0, 1]], MASK[[2, 3]], MASK[[3, 1]]])
+    places = torch.tensor([[0, 1], [2, 3], [3, 1]])
+    torch.testing.assert_close(
+        colbert_kd_scores(QUERIES, documents, QUERY_MASK, mask.float()), EXPECTED.gather(1, places)
+    )
+    with pytest.raises(ValueError, match="documents_embeddings must be"):
+        colbert_kd_scores(QUERIES, DOCUMENTS)
+
+
+def test_lists() -> None:
+    queries, documents = chosen(QUERIES, QUERY_MASK), chosen(DOCUMENTS, MASK)
+    torch.testing.assert_close(colbert_scores(queries, documents), EXPECTED)
+    torch.testing.assert_close(colbert_scores_pairwise(queries, documents[:3]), EXPECTED.diagonal())
+    arrays = [item.numpy() for item in documents[:3]]
+    torch.testing.assert_close(colbert_scores_pairwise([item.numpy() for item in queries], arrays), EXPECTED.diagonal())
+    padded = [item * own[:, None] for item, own in zip(DOCUMENTS, MASK, strict=True)]
+    torch.testing.assert_close(colbert_scores(queries, padded), EXPECTED)
+    torch.testing.assert_close(colbert_scores(queries, list(DOCUMENTS), None, MASK), EXPECTED)
+    with pytest.raises(ValueError, match="3 queries and 4 documents"):
+        colbert_scores_pairwise(queries, documents)
+
+
+def test_documents_without_tokens_score_zero() -> None:
+    mask = MASK.clone()
+    mask[1] = False
+    scores = colbert_scores(QUERIES, DOCUMENTS, QUERY_MASK, mask)
+    assert (scores[:, 1] == 0).all()
+    torch.testing.assert_close(scores[:, [0, 2, 3]], EXPECTED[:, [0, 2, 3]])
+    assert (colbert_scores(QUERIES, torch.zeros_like(DOCUMENTS)) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    queries, documents = QUERIES.to(dtype), DOCUMENTS.to(dtype)
+    scores = colbert_scores(queries, documents)
+    assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(scores.double(), every(list(queries), list(documents)), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients() -> None:
+    leaves = [QUERIES.clone().requires_grad_(), DOCUMENTS.clone().requires_grad_()]
+    colbert_scores(*leaves, QUERY_MASK, MASK).square().sum().backward()
+    found = [leaf.grad for leaf in leaves]
+    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    every(chosen(doubles[0], QUERY_MASK), chosen(doubles[1], MASK)).square().sum().backward()
+    for own, double in zip(found, doubles, strict=True):
+        assert own is not None and double.grad is not None
+        torch.testing.assert_close(own.double(), double.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_mistakes() -> None:
+    mask = MASK.float()
+    mask[2, 3] = 0.5
+    with pytest.raises(ValueError, match=r"documents_mask\[2, 3\] is 0.5"):
+        colbert_scores(QUERIES, DOCUMENTS, None, mask)
+    with pytest.raises(ValueError, match=r"queries_mask must have shape \(3, 5\), got \(3, 4\)"):
+        colbert_scores(QUERIES, DOCUMENTS, QUERY_MASK[:, 1:])
+    with pytest.raises(ValueError, match="backend must be one of"):
+        colbert_scores(QUERIES, DOCUMENTS, backend="flash")
+    with pytest.raises(TypeError, match="documents_embeddings"):
+        colbert_scores(QUERIES, np.array([["a"]]))
