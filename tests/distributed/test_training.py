@@ -83,9 +83,10 @@ def test_a_training_on_three_ranks_is_that_of_one_process(alone: Path, tmp_path:
         assert str(weights) == str(by_rank[0][1])
 
 
-def test_ranks_and_chunks_agree_on_a_dtype_under_autocast(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "chunk"), [(3, None), (2, 2)])
+def test_ranks_and_chunks_agree_on_a_dtype_under_autocast(tmp_path: Path, size: int, chunk: int | None) -> None:
     expected = run_in_bfloat16(tmp_path / "alone", None)
-    for of_rank in on_ranks(3, run_in_bfloat16, tmp_path / "ranks", 1):
+    for of_rank in on_ranks(size, run_in_bfloat16, tmp_path / "ranks", chunk):
         assert of_rank == pytest.approx(expected, rel=1e-2)
 
 
