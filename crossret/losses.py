@@ -71,6 +71,7 @@ class TripletLoss(nn.Module):
             )
         if positive_offset:
             raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
+        scores = _exact(scores)
         columns = share.exchanged(scores)
         ids = None if image_ids is None else share.gathered(image_ids)
         of_rows, of_columns = (
@@ -202,7 +203,7 @@ class StructurePreservingLoss(nn.Module):
         match = ids[share.rows, None] == ids[None, :]
         intra = inter.new_zeros(())
         within = (images, captions)
-        ranking = (scores, share.exchanged(scores.detach()).T) if self.intra_negatives == "partner" else within
+        ranking = (scores, share.exchanged(_exact(scores.detach())).T) if self.intra_negatives == "partner" else within
         for own, other in zip(within, ranking, strict=True):
             ranked = other.detach().masked_fill(match, -torch.inf)
             hardest = own.gather(1, ranked.argmax(1, keepdim=True)).squeeze(1)
@@ -215,3 +216,8 @@ class StructurePreservingLoss(nn.Module):
             f"intra_negatives={self.intra_negatives!r}, intra_margin={self.intra_margin}, "
             f"intra_weight={self.intra_weight}"
         )
+
+
+def _exact(scores: Tensor) -> Tensor:
+    """At least float32, as losses are summed, and as all ranks have them: autocast's dtypes hang on a rank's items."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))

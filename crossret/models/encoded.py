@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +79,7 @@ class Encoded:
         """All items of ``parts`` in order, padded with zeros to the longest.
 
         So are vectors of one number a row, as far as they differ in length: with zeros, or with -1 where they are
-        places, integers.
+        places, integers. Parts of different dtypes become the widest.
 
         Raises:
             ValueError: there are no parts, or they differ in D or in the names of their vectors.
@@ -91,7 +92,8 @@ class Encoded:
                 raise ValueError(f"parts[{index}] differs from parts[0] in D or in the names of its vectors")
         n = sum(len(part) for part in parts)
         longest = max(part.sequences.shape[1] for part in parts)
-        sequences = first.sequences.new_zeros(n, longest, first.sequences.shape[2])
+        dtype = _widest(part.sequences.dtype for part in parts)
+        sequences = first.sequences.new_zeros(n, longest, first.sequences.shape[2], dtype=dtype)
         begin = 0
         for part in parts:
             sequences[begin : begin + len(part), : part.sequences.shape[1]] = part.sequences
@@ -103,23 +105,29 @@ class Encoded:
     def gathered(self, share: Share) -> Encoded:
         """The items of all ranks, in the order of the ranks, of which ``self`` is this rank's share; differentiable.
 
-        Gradients are as ``Share.gathered`` has them. All are padded as by ``concat``.
+        Gradients are as ``Share.gathered`` has them. All are padded as by ``concat``, and of the widest dtype of any
+        rank's.
 
         Raises:
             ValueError: they are not as many as the share says.
         """
         if share.group.size == 1:
             return self
-        rows = {name for name, vector in self.vectors.items() if vector.dim() == 2}
-        widths = [self.sequences.shape[1], *(self.vectors[name].shape[1] for name in sorted(rows))]
-        longest = [max(of_ranks) for of_ranks in zip(*share.group.numbers(widths), strict=True)]
-        width_of = dict(zip(sorted(rows), longest[1:], strict=True))
-        vectors = {
-            name: share.gathered(_widened(vector, width_of[name]) if name in rows else vector)
-            for name, vector in self.vectors.items()
-        }
-        padded = F.pad(self.sequences, (0, 0, 0, longest[0] - self.sequences.shape[1]))
-        return Encoded(share.gathered(padded), share.gathered(self.lengths), vectors)
+        names = sorted(self.vectors)
+        parts = [self.sequences, *(self.vectors[name] for name in names)]
+        widths = [part.shape[1] if part.dim() > 1 else 0 for part in parts]
+        kinds = [_PRECISIONS.index(part.dtype) if part.is_floating_point() else -1 for part in parts]
+        of_all = torch.tensor(share.group.numbers([*widths, *kinds])).unflatten(1, (2, len(parts)))
+        gathered = []
+        for part, width, kinds_of_part in zip(
+            parts, of_all[:, 0].amax(0).tolist(), of_all[:, 1].T.tolist(), strict=True
+        ):
+            if part.dim() > 1:
+                part = _widened(part, width)
+            if part.is_floating_point():
+                part = part.to(_widest(_PRECISIONS[kind] for kind in kinds_of_part))
+            gathered.append(share.gathered(part))
+        return Encoded(gathered[0], share.gathered(self.lengths), dict(zip(names, gathered[1:], strict=True)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, atomically."""
@@ -151,6 +159,14 @@ class Encoded:
         return Encoded(change(self.sequences), change(self.lengths), vectors)
 
 
+# Under autocast torch's LSTM computes in one or another of them, as the lengths of a batch's captions have it.
+_PRECISIONS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    return reduce(torch.promote_types, dtypes)
+
+
 def _joined(vectors: Sequence[Tensor]) -> Tensor:
     if all(vector.dim() == 2 for vector in vectors):
         longest = max(vector.shape[1] for vector in vectors)
@@ -158,6 +174,7 @@ def _joined(vectors: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(vectors))
 
 
-def _widened(vector: Tensor, width: int) -> Tensor:
-    """Numbers (n, L) to (n, width), padded with zeros, or with -1 where they are places, integers."""
-    return F.pad(vector, (0, width - vector.shape[1]), value=0 if vector.is_floating_point() else -1)
+def _widened(rows: Tensor, width: int) -> Tensor:
+    """(n, L, …) to (n, width, …), padded with zeros, or with -1 where they are places, integers."""
+    behind = (0, 0) * (rows.dim() - 2) + (0, width - rows.shape[1])
+    return F.pad(rows, behind, value=0 if rows.is_floating_point() else -1)

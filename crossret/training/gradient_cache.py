@@ -62,8 +62,11 @@ class GradientCache:
             kept = {"": self.encoded.sequences, **self.encoded.vectors}
             pairs = [(made[name], kept[name].grad) for name in made if made[name].requires_grad]
             reached = [(tensor, grad[rows]) for tensor, grad in pairs if grad is not None]
-            # A chunk is padded to its own longest item.
-            gradients = [grad if grad.shape == tensor.shape else grad[:, : tensor.shape[1]] for tensor, grad in reached]
+            # A chunk is padded to its own longest item, and may be of a narrower dtype.
+            gradients = [
+                (grad if grad.shape == tensor.shape else grad[:, : tensor.shape[1]]).to(tensor.dtype)
+                for tensor, grad in reached
+            ]
             if reached:
                 torch.autograd.backward([tensor for tensor, _ in reached], gradients)
         set_random_state(after, self._device)

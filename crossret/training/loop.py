@@ -154,6 +154,7 @@ def train(
                 run.close()
             raise
         run.close()
+        group.first(lambda: None)  # the files are whole where any rank returns
     position = run.position
     metrics = RetrievalMetrics.from_dict(position.best)
     ended_early = position.epoch < config.epochs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from crossret.distributed import Group, RankLost
-from crossret.models import Scan
+from crossret.models import Scan, Sman, SmanConfig
 from crossret.training import ResumedElsewhere
 from tests.distributed.ranks import on_ranks
 from tests.training import toy
@@ -46,6 +47,14 @@ def run_in_chunks(directory: Path, chunk: int | None) -> tuple[float, dict[str, 
     return run(directory, plain(), config=replace(SMOOTH, encode_chunk=chunk))
 
 
+def run_in_bfloat16(directory: Path, chunk: int | None) -> list[float]:
+    """The losses of a model whose words come in another dtype where all captions are of one length."""
+    torch.manual_seed(0)
+    model = Sman(SmanConfig(toy.IMAGE_DIM, len(toy.TRAIN.vocabulary), embed_dim=12, word_dim=6, dropout=0.0))
+    toy.run(directory, replace(SMOOTH, epochs=1, amp=True, encode_chunk=chunk), model=model)
+    return [json.loads(line)["loss"] for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
 def assert_nearly_the_same(found: Path, expected: Path) -> None:
     (tensors, log, best), (expected_tensors, expected_log, expected_best) = everything(found), everything(expected)
     for line, other in zip(log, expected_log, strict=True):
@@ -72,6 +81,13 @@ def test_a_training_on_three_ranks_is_that_of_one_process(alone: Path, tmp_path:
     for rsum, weights in by_rank[1:]:
         assert rsum == by_rank[0][0]
         assert str(weights) == str(by_rank[0][1])
+
+
+@pytest.mark.parametrize(("size", "chunk"), [(3, None), (2, 2)])
+def test_ranks_and_chunks_agree_on_a_dtype_under_autocast(tmp_path: Path, size: int, chunk: int | None) -> None:
+    expected = run_in_bfloat16(tmp_path / "alone", None)
+    for of_rank in on_ranks(size, run_in_bfloat16, tmp_path / "ranks", chunk):
+        assert of_rank == pytest.approx(expected, rel=1e-2)
 
 
 def fail_at(model: Any, call: int, fail: Any) -> Any:
