@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
 
 import pytest
 
@@ -21,3 +23,16 @@ def test_the_snippets_are_found() -> None:
 def test_snippets_run_as_printed(snippet: str, tmp_path: Path) -> None:
     process = run_python("-W", "error", "-c", snippet, directory=tmp_path, PYTHONPATH=str(ROOT))
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_the_guide_names_what_there_is() -> None:
+    """Every command, and every module and function that a table names with its package."""
+    text = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    help_text = run_python("-m", "crossret", "--help", directory=ROOT, PYTHONPATH=str(ROOT)).stdout
+    commands = set(re.findall(r"\bcrossret ([a-z-]+)", text))
+    assert len(commands) > 5
+    assert commands <= set(re.findall(r"^  ([a-z-]+) ", help_text, re.M))
+    names = set(re.findall(r"`(crossret(?:_kernels)?(?:\.\w+)+)`", text))
+    assert len(names) > 5
+    for name in names:
+        assert callable(resolve_name(name)) or isinstance(resolve_name(name), ModuleType), name
