@@ -20,6 +20,9 @@ from crossret_kernels.selection import Pairs
 
 _BOTH = define_scores_both_ways("maxsim_both", CPU_OPTIONS)
 _GRADIENTS = torch.ops.crossret.maxsim_scores_backward.plain
+# Similarities of a pair at most: every thread holds a group's with a block. Of longer items either direction is found
+# part by part.
+MOST_CELLS = 2**21
 _TENSORS = 9  # of the operation's arguments
 
 
@@ -33,12 +36,13 @@ def score_both_ways(
 ) -> tuple[Tensor, Tensor]:
     """`score_sides` in the direction of the options, and in the other one.
 
-    One product is made of the two on the CPU; by other backends, under autocast, torch.func and torch.compile there are
-    two, and gradients always take one for each direction.
+    One product is made of the two on the CPU; by other backends, of items that are too long, under autocast, torch.func
+    and torch.compile there are two, and gradients always take one for each direction.
     """
     device = images.values.device
     twice = is_compiling() or transformed() or autocasts(device.type)
-    if twice or select_backend(backend, device, images.values.dtype) != "cpu":
+    twice = twice or select_backend(backend, device, images.values.dtype) != "cpu"
+    if twice or images.width * captions.width > MOST_CELLS:
         turned = replace(options, direction=DIRECTIONS[1 - DIRECTIONS.index(options.direction)])
         first, second = (
             score_sides(images, captions, selected, way, empty_score, backend) for way in (options, turned)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels.late_interaction import maxsim, maxsim_pairs, retrieve
+from crossret_kernels.maxsim import both
 
 DIM = 8
 GENERATOR = torch.Generator().manual_seed(0)
@@ -238,6 +239,13 @@ class TestBoth:
             torch.testing.assert_close(gradient, expected)
         (alone,) = torch.autograd.grad(maxsim(*sides, direction="both")[1].sum(), given[:1])
         torch.testing.assert_close(alone, torch.autograd.grad(maxsim(*sides, direction="d2q").sum(), given[:1])[0])
+
+    def test_items_too_long_for_one_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = maxsim(QUERIES, DOCUMENTS, direction="both")
+        monkeypatch.setattr(both, "MOST_CELLS", 29)  # of 5 × 6
+        monkeypatch.setattr(both, "_BOTH", None)
+        for scores, other in zip(maxsim(QUERIES, DOCUMENTS, direction="both"), expected, strict=True):
+            torch.testing.assert_close(scores, other)
 
     def test_nan_and_zeros(self) -> None:
         """A NaN is the maximum of what it is among, on either side; of −0 and 0 the score is 0."""
