@@ -19,7 +19,7 @@ from crossret_kernels.registration import define_scores_both_ways, needs_gradien
 from crossret_kernels.selection import Pairs
 
 _BOTH = define_scores_both_ways("maxsim_both", CPU_OPTIONS)
-_GRADIENTS = torch.ops.crossret.maxsim_scores_backward.plain
+_GRADIENTS = torch.ops.crossret.maxsim_scores_backward.default  # which refuses to be differentiated
 # Similarities of a pair at most: every thread holds a group's with a block. Of longer items either direction is found
 # part by part.
 MOST_CELLS = 2**21

@@ -240,6 +240,13 @@ class TestBoth:
         (alone,) = torch.autograd.grad(maxsim(*sides, direction="both")[1].sum(), given[:1])
         torch.testing.assert_close(alone, torch.autograd.grad(maxsim(*sides, direction="d2q").sum(), given[:1])[0])
 
+    def test_second_derivatives_are_refused(self) -> None:
+        leaf = QUERIES.clone().requires_grad_()
+        total = sum(scores.square().sum() for scores in maxsim(leaf, DOCUMENTS, direction="both"))
+        (gradient,) = torch.autograd.grad(total, leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivatives are served by backend='torch'"):
+            (gradient.square().sum() + leaf.sum()).backward()
+
     def test_items_too_long_for_one_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = maxsim(QUERIES, DOCUMENTS, direction="both")
         monkeypatch.setattr(both, "MOST_CELLS", 29)  # of 5 × 6
