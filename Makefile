@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test peers peers-bench tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test peers peers-bench peers-suites tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,33 @@ peers-bench-%: $(PEERS)/%/.installed
 	mkdir -p .benchmarks
 	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
 	$(PEER_PYTHON) -W ignore -m benchmarks.peers .benchmarks/peers-$*.json
+
+# A package's own suite, of its source distribution, with and without crossret in its place. That of sentence-transformers
+# has tests of merging models alone. No hub is asked: what wants one is skipped in both runs.
+SUITES := $(PEERS)/suites
+SUITE_NAMES := pylate colpali-engine
+SUITE_PYTHON = $(abspath $(PEERS)/$(if $(filter pylate,$*),pylate,sentence-transformers)/bin/python)
+SUITE = cd $(SUITES)/$*/* && HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+	PYTHONPATH=$(CURDIR)/tests/peers:$(CURDIR):$(abspath $(PEERS)) $(SUITE_PYTHON) -m pytest -p suites --quiet -o addopts= \
+	-p no:cacheprovider -W default --disable-warnings --tb no --continue-on-collection-errors
+
+peers-suites: setup $(SUITE_NAMES:%=peers-suite-%)  ## run the own tests of PyLate and colpali-engine with and without crossret in their place, and tell what differs
+
+peers-suite-%: $(SUITES)/%/.unpacked $(PEERS)/pylate/.installed $(PEERS)/sentence-transformers/.installed
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
+	rm -f $(SUITES)/$*-*.xml
+	$(SUITE) --junit-xml $(abspath $(SUITES))/$*-without.xml tests; [ $$? -le 1 ]  # 1: some tests failed
+	$(SUITE) --junit-xml $(abspath $(SUITES))/$*-with.xml --in-place-of $* tests; [ $$? -le 1 ]
+	$(BIN)/python -m tests.peers.suites $* $(SUITES)/$*-without.xml $(SUITES)/$*-with.xml
+
+.PRECIOUS: $(SUITES)/%/.unpacked
+$(SUITES)/%/.unpacked: constraints.txt
+	rm -rf $(SUITES)/$* $(SUITES)/$(subst -,_,$*)-*.tar.gz
+	mkdir -p $(SUITES)/$*
+	$(PYTHON) -m pip --disable-pip-version-check download --quiet --no-deps --no-binary $* --constraint constraints.txt \
+		--dest $(SUITES) $*
+	tar --extract --gzip --directory $(SUITES)/$* --file $(SUITES)/$(subst -,_,$*)-*.tar.gz
+	@touch $@
 
 .PRECIOUS: $(PEERS)/%/.installed
 $(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/*-alone.txt)

@@ -36,7 +36,7 @@ class LayeredInputs(Inputs):
 
     @property
     def flop(self) -> int:
-        """Of the products that kernels.md §6 leaves to each pair.
+        """Of the products that docs/kernels.md §3 leaves to each pair.
 
         Logits and values of each head across the pair in the first layer, whose output projection is then in the
         values; projections, logits and values of all rows in the others; cosines and attended vectors of the matching.

@@ -34,7 +34,7 @@ from crossret.files.json import write_json
 from crossret.files.shards import StoredShards
 from crossret.machine import describe_machine
 from crossret.search.cluster import RayCorpus
-from crossret.search.retrieval import retrieve_features
+from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
 from crossret_kernels import maxsim_scores
 from crossret_kernels.topk import merge_topk
@@ -87,12 +87,12 @@ def measure(directory: Path, documents: int, seconds: float) -> dict[str, Any]:
 def _compare(searched: RayCorpus, path: Path, seconds: float) -> dict[str, Any]:
     queries = StoredItems.of_file(path)
     found = searched.topk(_SCORER, queries.features, k=K, query="image")
-    expected = retrieve_features(_SCORER, queries, searched.corpus, k=K, query="image")
+    expected = retrieve(_SCORER, queries, searched.corpus, k=K, query="image")
     if not all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True)):
         raise RuntimeError("the cluster finds something else than one process")
     turns = take_turns(
         {
-            PROCESS: timed(lambda: retrieve_features(_SCORER, queries, searched.corpus, k=K, query="image")),
+            PROCESS: timed(lambda: retrieve(_SCORER, queries, searched.corpus, k=K, query="image")),
             "cluster": timed(lambda: searched.topk(_SCORER, queries.features, k=K, query="image")),
         },
         seconds,

@@ -55,7 +55,10 @@ def training_rates(scenes: Path, epochs: int, policy: Mapping[str, str]) -> list
         command = [sys.executable, "-m", "crossret", "train", str(scenes), "--output", directory, "--device", "cpu"]
         options = ["--preset", "scenes", "--epochs", str(epochs)]
         done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=True)
-    rates = [float(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) captions/s", done.stderr)]
+    rates = [
+        float(rate.replace(",", ""))
+        for rate in re.findall(r"^epoch \d+ .* ([\d,]+) captions/s", done.stderr, re.MULTILINE)
+    ]
     return rates[1:] or rates
 
 

@@ -14,22 +14,21 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
-from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.corpus import PrecomputedCorpus, fields_of_data
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
 from crossret.explain.pointing import PointingGame
+from crossret.files.directories import occupied
 from crossret.files.json import read_json, write_json
-from crossret.files.locks import locked
 from crossret.hyperparameters import TrainingConfig
 from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
 from crossret.models.checkpoints import load_model
 from crossret.models.encoded import Encoded
-from crossret.terminal import pointing_table, progress_bar, retrieval_table
+from crossret.terminal import plain, pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, train
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
 
@@ -65,8 +64,8 @@ def run_demo(
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, not {model!r}")
-    _claim(output)
-    with locked(output):
+    with occupied(output):
+        _claim(output)
         return _run(output, model=model, images=images, epochs=epochs, seed=seed, console=console)
 
 
@@ -95,7 +94,7 @@ def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int
         with steps.step("compare", "Timing the einsum reference on a part of them"):
             comparison = _time_backends(trained, *encoded)
     with steps.step("explain", "Asking the model where it looks"):
-        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded)
+        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=trained.config.max_words)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
     report = {
@@ -117,7 +116,7 @@ def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int
         console.print(pointing_table(games, "Pointing game"))
     console.print(_figures_table(report, games[0] if len(games) == 1 else None))
     console.print(
-        escape(f"Pictures and figures are in {output}: attention/, model/curves.png, report.json"), soft_wrap=True
+        plain(f"Pictures and figures are in {output}: attention/, model/curves.png, report.json"), soft_wrap=True
     )
     return report
 
@@ -127,7 +126,6 @@ def _claim(output: Path) -> None:
 
     Hidden files do not count: a mark whose writer was killed leaves one.
     """
-    output.mkdir(parents=True, exist_ok=True)
     mark = output / MARK
     if mark.is_file():
         if read_json(mark) != _MARK_CONTENTS:
@@ -161,7 +159,7 @@ def _train(model: str, scenes: Path, run: Path, schedule: TrainingConfig) -> tup
     torch.manual_seed(schedule.seed)
     config_class, model_class = MODELS[model]
     train(
-        model_class(config_class.preset(PRESET, image_dim=data.image_dim, vocabulary_size=len(vocabulary))),
+        model_class(config_class.preset(PRESET, **fields_of_data(config_class, data, vocabulary))),
         PrecomputedCorpus(data, vocabulary),
         PrecomputedCorpus(PrecomputedDataset(scenes, "dev"), vocabulary),
         schedule,
@@ -226,7 +224,7 @@ def _draw(model: Matcher, test: GroundedSplit, directory: Path) -> list[str]:
 def _figures_table(report: dict[str, Any], game: PointingGame | None) -> Table:
     """Speed and, of a model with a single pointing game, that; of several there is a table of their own."""
     scoring, machine = report["scoring"], report["machine"]
-    table = Table(title=escape(f"{machine['cpu']}, {machine['threads']} threads"), show_header=False)
+    table = Table(title=plain(f"{machine['cpu']}, {machine['threads']} threads"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     backend = f", backend {scoring['backend']}" if "backend" in scoring else ""

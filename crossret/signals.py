@@ -30,6 +30,20 @@ def what_happened() -> str:
     return "interrupted" if _received == signal.SIGINT else f"ended by {signal.Signals(_received).name}"
 
 
+def how_it_ended(status: int) -> str:
+    """What became of another process, in words that follow its name.
+
+    Args:
+        status: as ``subprocess`` has it, less than 0 where a signal ended it, or as ``exit_status``.
+    """
+    number = -status if status < 0 else status - 128
+    if number == signal.SIGKILL:  # with which the system ends a process where memory is short
+        return "was killed by SIGKILL, perhaps for want of memory"
+    if number in set(signal.Signals):
+        return f"was ended by {signal.Signals(number).name}"
+    return f"ended unexpectedly, with exit status {status}"
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _received
     _received = number

@@ -1,25 +1,33 @@
-"""What figures look like on the terminal: tables and progress bars."""
+"""What figures look like on the terminal: tables and progress."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from crossret.evaluation import RetrievalMetrics
 from crossret.explain.pointing import PointingGame
+from crossret.files.unicode import printable, shortened
+from crossret.progress import ProgressLines
 
 _SHOWN_QUERIES = 10  # of a search: the rest is for the file of results
 
 
+def plain(text: str) -> str:
+    """A text of others, such as a path or a caption, as rich prints it: no markup, nothing that a terminal obeys."""
+    return markup.escape(printable(text))
+
+
 def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
     """Recall at 1, 5 and 10 in percent, median and mean rank, both ways; their sums below."""
-    table = Table(title=escape(title), caption=f"rsum {metrics.rsum:.1f}   mR {metrics.mr:.1f}", caption_style="bold")
+    table = Table(title=plain(title), caption=f"rsum {metrics.rsum:.1f}   mR {metrics.mr:.1f}", caption_style="bold")
     table.add_column("query → retrieved")
     for heading in ("R@1", "R@5", "R@10", "medr", "meanr"):
         table.add_column(heading, justify="right")
@@ -30,7 +38,7 @@ def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
 
 def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
     """How often what attends points at what the captions name, by both rules, in percent; a section a map."""
-    table = Table(title=escape(title), caption="the strongest region against the objects that captions name")
+    table = Table(title=plain(title), caption="the strongest region against the objects that captions name")
     for heading in ("attention", "query"):
         table.add_column(heading, overflow="fold")
     for heading in ("asked", "overlaps", "by chance", "centre inside", "by chance"):
@@ -47,24 +55,29 @@ def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
     return table
 
 
-def results_table(found: Sequence[dict[str, Any]], title: str) -> Table:
-    """What a search found, as ``crossret.search.retrieval.ranked`` gives it: the results of the first queries."""
+def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Table:
+    """What a search found, as ``crossret.search.retrieval.ranked`` gives it: the results of the first queries.
+
+    ``item`` is what one of those that were searched is called.
+    """
     hidden = len(found) - _SHOWN_QUERIES
     caption = f"… and the results of {hidden:,} more queries" if hidden > 0 else None
-    table = Table(title=escape(title), caption=caption)
+    table = Table(title=plain(title), caption=caption)
     table.add_column("query")
-    for heading in ("rank", "index", "score"):
+    for heading in ("rank", item, "score"):
         table.add_column(heading, justify="right")
     described = any(result.keys() & {"caption", "captions"} for entry in found for result in entry["results"])
     if described:
-        table.add_column("caption")
+        table.add_column("text")
     for entry in found[:_SHOWN_QUERIES]:
         label = entry.get("caption") or (f"image {entry['image']}" if "image" in entry else str(entry["query"]))
         for result in entry["results"]:
             text = result.get("caption") or next(iter(result.get("captions", [])), "")
-            cells = [escape(label), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}"]
-            table.add_row(*cells, *([escape(text)] if described else []))
+            cells = [plain(shortened(label)), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}"]
+            table.add_row(*cells, *([plain(shortened(text))] if described else []))
             label = ""
+        if not entry["results"]:
+            table.add_row(plain(label), "none")
         table.add_section()
     return table
 
@@ -75,14 +88,27 @@ def facts_table(facts: Mapping[str, str]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, fact in facts.items():
-        table.add_row(name, escape(fact))
+        table.add_row(name, plain(fact))
     return table
 
 
 @contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error if that is a terminal, gone at the end; call what it gives with (done, all)."""
+def progress_bar(text: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error if that is a terminal, gone at the end, else lines; call what it gives with (done, all).
+
+    The lines are those of ``ProgressLines``: what takes less than half a minute has none.
+    """
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+
+    def describe() -> str:
+        return text if lines.total is None else f"{text}  {lines.done:,}/{lines.total:,}"
+
+    lines = ProgressLines(describe, enabled=not console.is_terminal, clock=clock)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress, lines:
         task = progress.add_task(text, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+            lines.update(done, total)
+
+        yield show

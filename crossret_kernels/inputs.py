@@ -201,10 +201,16 @@ def as_int64(integers: Tensor, name: str) -> Tensor:
     return integers if integers.dtype is INT64 else integers.to(torch.int64)
 
 
+def check_dense(tensor: Tensor, name: str) -> None:
+    """Raises TypeError where a tensor is sparse, nested or in a layout of its own."""
+    if tensor.layout is not DENSE or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} must be a dense tensor, not a {kind} one")
+
+
 def check_integers(integers: Tensor, name: str) -> None:
     """The check alone, which copies nothing."""
-    if integers.layout is not DENSE or integers.is_nested:
-        raise _not_dense(integers, name)
+    check_dense(integers, name)
     if integers.dtype not in INTEGER_DTYPES:
         raise TypeError(f"{name} must be integers, not {integers.dtype}")
     if integers.is_meta:
@@ -213,8 +219,7 @@ def check_integers(integers: Tensor, name: str) -> None:
 
 def check_floating(tensor: Tensor, name: str) -> None:
     """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
-    if tensor.layout is not DENSE or tensor.is_nested:
-        raise _not_dense(tensor, name)
+    check_dense(tensor, name)
     if tensor.dtype not in FEATURE_DTYPES:
         raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")
 
@@ -246,8 +251,7 @@ def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, e
     mask = as_tensor(mask, mask_name)
     if not isinstance(mask, Tensor):
         raise TypeError(f"{mask_name} must be a bool tensor, not {type(mask).__name__}")
-    if mask.is_nested or mask.layout is not DENSE:
-        raise _not_dense(mask, mask_name)
+    check_dense(mask, mask_name)
     if mask.dtype != torch.bool:
         raise TypeError(f"{mask_name} must be bool, True where {name} hold a row, not {mask.dtype}")
     if mask.shape != features.shape[:2]:
@@ -377,8 +381,3 @@ def _check_offsets(offsets: Tensor, rows: int, name: str, item: str, empty: bool
         raise ValueError(f"{name}[1] (cu_seqlens) ends at {ends[-1]} but {name}[0] has {rows} rows")
     if not few or not all(map(lt, ends, ends[1:])):
         _check_lengths(offsets.diff(), rows, f"diff of {name}[1] (cu_seqlens)", item, empty)
-
-
-def _not_dense(tensor: Tensor, name: str) -> TypeError:
-    kind = "nested" if tensor.is_nested else tensor.layout
-    return TypeError(f"{name} must be a dense tensor, not a {kind} one")

@@ -144,6 +144,26 @@ class FeatureBlocks:
         first, last = int(offsets[0]), int(offsets[-1])
         return (self._read(self.values[first:last]), offsets - first), None, None
 
+    def take(self, items: Tensor) -> tuple[Features, Tensor | None, Tensor | None]:
+        """The items of these places (n,) int64 on the CPU, in this order: a copy, of them alone."""
+        if not isinstance(self.values, (Tensor, np.ndarray)):
+            return [self._item(self.values[item]) for item in items.tolist()], None, None
+        if self.values.ndim == 3:
+            lengths = None if self.lengths is None else self.lengths[items.to(self.lengths.device)]
+            mask = None if self.mask is None else self.mask[items.to(self.mask.device)].to(self.device)
+            return self._copied(self.values, items), lengths, mask
+        begins, sizes = self.offsets[items], self.offsets.diff()[items]
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        rows = torch.arange(int(offsets[-1])) + (begins - offsets[:-1]).repeat_interleave(sizes)
+        return (self._copied(self.values, rows), offsets), None, None
+
+    def _copied(self, values: Tensor | NDArray[Any], places: Tensor) -> Tensor:
+        if isinstance(values, Tensor):
+            return values[places.to(values.device)]
+        copy = as_tensor(np.asarray(values[places.numpy()]), "features").to(self.device, self.staging.dtype)
+        release_pages(values)
+        return copy
+
     def _item(self, item: Array) -> Tensor:
         return item if isinstance(item, Tensor) else as_tensor(item, "item").to(self.device, self.staging.dtype)
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import checked, choose
-from crossret_kernels.inputs import Array, Features, Lengths, SideNames, as_sides, check_together
+from crossret_kernels.checks import check_flag, checked, choose
+from crossret_kernels.inputs import Array, Features, Lengths, SideNames, as_sides, check_dense, check_together
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
@@ -105,8 +105,7 @@ def maxsim(
     """
     shape: tuple[int, ...] = ()
     if _dimensions(documents) == 4:
-        shape = documents.shape[:2]  # type: ignore[union-attr]
-        documents, document_mask, document_lengths = _flat(documents, document_mask, document_lengths)
+        shape, documents, document_mask, document_lengths = _flat(documents, document_mask, document_lengths)
     sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
     if not shape:
         return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
@@ -210,41 +209,48 @@ def retrieve(
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
+    largest: bool = True,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The k best documents for every query by `maxsim`, without the matrix of all scores.
+    """The k best documents for every query by `maxsim`, or the k worst, without the matrix of all scores.
 
     Args:
         k: how many to retrieve, at least 1; all documents where there are fewer.
+        largest: True: those of the greatest scores, the greatest first; False: of the smallest, the smallest first.
         queries, documents, query_mask, document_mask, query_lengths, document_lengths, direction, pooling, normalize,
             empty_score, backend: as in `maxsim`; documents are for all queries. NumPy arrays of documents may be
             larger than memory if they are memory-mapped: they are read once, from front to back.
         progress: called with (documents scored so far, all of them) now and then; what it raises ends the search.
 
     Returns:
-        (values, indices), both (n_queries, min(k, n_documents)), best first: scores without gradient, and int64 places
-        among the documents. Of equal scores the lower index comes first; NaN comes before all numbers.
+        (values, indices), both (n_queries, min(k, n_documents)), in that order: scores without gradient, and int64
+        places among the documents. Of equal scores the lower index comes first; NaN comes before all numbers, also
+        before the smallest.
 
     Raises:
-        ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k or progress is none.
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k, largest or progress is none.
     """
-    queries, query_mask = _several(queries, query_mask)
-    documents, document_mask = _several(documents, document_mask)
+    queries, query_mask = _several(queries, query_mask, QUERIES)
+    documents, document_mask = _several(documents, document_mask, DOCUMENTS)
     choose("direction", direction, tuple(DIRECTIONS))
+    check_flag("largest", largest)
 
     def score(
         own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
         word_mask: Array | None = None,
     ) -> Tensor:  # fmt: skip
         sides = _sides(own, others, region_mask, word_mask, lengths, of_others, empty_score)
-        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
+        scores: Tensor = _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
+        return scores if largest else -scores
 
-    return feature_topk(
+    # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
+    values, indices = feature_topk(
         score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
         word_mask=document_mask, empty=empty_score is not None, progress=progress, backend=backend,
         names=NAMES,
     )  # fmt: skip
+    return (values if largest else -values), indices
 
 
 def _sides(
@@ -257,8 +263,8 @@ def _sides(
     empty_score: float | None,
 ) -> tuple[Ragged, Ragged]:
     """Both, checked."""
-    queries, query_mask = _several(queries, query_mask)
-    documents, document_mask = _several(documents, document_mask)
+    queries, query_mask = _several(queries, query_mask, QUERIES)
+    documents, document_mask = _several(documents, document_mask, DOCUMENTS)
     sides = as_sides(queries, documents, query_lengths, document_lengths, query_mask, document_mask, empty_score, NAMES)
     check_together(*sides, NAMES)
     return sides
@@ -288,15 +294,20 @@ def _dimensions(features: Any) -> int | None:
     return features.ndim if isinstance(features, (Tensor, np.ndarray)) else None
 
 
-def _several(features: Features, mask: Array | None) -> tuple[Features, Array | None]:
+def _several(features: Features, mask: Array | None, names: SideNames) -> tuple[Features, Array | None]:
     """One item, (L, D), as the only one of several."""
     if _dimensions(features) != 2:
         return features, mask
+    if isinstance(features, Tensor):
+        check_dense(features, names.features)
     return features[None], mask[None] if _dimensions(mask) == 1 else mask  # type: ignore[index,call-overload]
 
 
-def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[Any, Any, Any]:
-    """(n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
+def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[tuple[int, int], Any, Any, Any]:
+    """(n_queries, K), and (n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
+    for own, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):
+        if isinstance(own, Tensor):
+            check_dense(own, name)
     n, k, longest, dim = documents.shape
     if _dimensions(mask) is not None:
         if tuple(mask.shape) != (n, k, longest):  # of which another order would have as many places
@@ -305,4 +316,4 @@ def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[Any, Any, Any]:
         mask = mask.reshape(n * k, longest)
     if _dimensions(lengths) == 2 and tuple(lengths.shape) == (n, k):
         lengths = lengths.reshape(n * k)
-    return documents.reshape(n * k, longest, dim), mask, lengths
+    return (n, k), documents.reshape(n * k, longest, dim), mask, lengths

@@ -45,14 +45,16 @@ def test_memory_that_torch_cannot_have_is_a_mistake_in_one_line() -> None:
     ("work", "error", "message"),
     [
         ("torch.empty(2**60)", ValueError, "^not enough memory: .*DefaultCPUAllocator"),
-        ("torch.empty(2).reshape(3)", ChildProcessError, "ended unexpectedly: exit status 1"),
+        ("os.kill(os.getpid(), 15)", ChildProcessError, "^the process to train it was ended by SIGTERM$"),
+        ("os.kill(os.getpid(), 10)", ChildProcessError, "^the process to train it was ended by SIGUSR1$"),
+        ("torch.empty(2).reshape(3)", ChildProcessError, "ended unexpectedly, with exit status 1$"),
     ],
 )
 def test_a_step_tells_mistakes_and_dies_of_bugs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, error: type[Exception], message: str
 ) -> None:
     program = (
-        "import torch; from crossret.comparison import process\n"
+        "import os, torch; from crossret.comparison import process\n"
         f"process._STEPS['train'] = lambda step: {work}\n"
         "process.serve()"
     )

@@ -36,3 +36,14 @@ def test_the_guide_names_what_there_is() -> None:
     assert len(names) > 5
     for name in names:
         assert callable(resolve_name(name)) or isinstance(resolve_name(name), ModuleType), name
+
+
+def test_pages_that_sources_cite_are_there() -> None:
+    """By their sections, as `kernels.md` and the sign of a section."""
+    own = [ROOT / name for name in ("crossret", "crossret_kernels", "csrc", "benchmarks", "tests")]
+    kinds = (".py", ".h", ".inl", ".cpp", ".cuh", ".cu")
+    texts = [path.read_text(encoding="utf-8") for top in own for path in top.rglob("*") if path.suffix in kinds]
+    cited = {cite for text in texts for cite in re.findall(r"\b([\w-]+\.md) §(\d+)", text)}
+    assert len(cited) > 2
+    for page, section in cited:
+        assert f"\n## {section}. " in (ROOT / "docs" / page).read_text(encoding="utf-8"), (page, section)

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+import typer
+
 from crossret.cli.options import given, option, spelling
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
-from crossret.hyperparameters.config import Config
+from crossret.hyperparameters.config import NONE, Config, parse_value, without_none
 
 
 def option_name(config: type[Config], field: str) -> str:
@@ -17,10 +19,27 @@ def option_name(config: type[Config], field: str) -> str:
 
 
 def _kind(hint: Any) -> Any:
-    """The type of the option of a field of this type."""
-    if type(None) in get_args(hint):
-        hint = next(part for part in get_args(hint) if part is not type(None))
-    return list[int] if get_origin(hint) is tuple else hint
+    """The type of the option of a field of this type, but for None."""
+    kind, _ = without_none(hint)
+    return list[int] if get_origin(kind) is tuple else kind
+
+
+def _or_none(kind: Any) -> dict[str, Any]:
+    """What an option takes of fields that may be None: a value of this type, or the word "none", which stays one."""
+
+    def parse(text: str) -> Any:
+        try:
+            return text if text == NONE else parse_value(kind | None, text)
+        except ValueError as error:
+            raise typer.BadParameter(f"must be {error}, not {text!r}") from None
+
+    return {"parser": parse, "metavar": f"<{kind.__name__}|{NONE}>"}
+
+
+def _fields_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields that were typed as these."""
+    hints = get_type_hints(config)
+    return {name: None if value == NONE and without_none(hints[name])[1] else value for name, value in values.items()}
 
 
 def _united(name: str, kinds: Iterable[Any]) -> Any:
@@ -47,6 +66,7 @@ def _options_of(name: str, configs: Mapping[str, type[Config]]) -> type[Any]:
     """A dataclass of the options; None is the preset's value."""
     kinds: dict[str, dict[str, Any]] = {}
     texts: dict[str, dict[str, str]] = {}
+    may_be_none = set()
     for owner, config in configs.items():
         hints = get_type_hints(config)
         for field in dataclasses.fields(config):
@@ -54,15 +74,23 @@ def _options_of(name: str, configs: Mapping[str, type[Config]]) -> type[Any]:
                 called = option_name(config, field.name)
                 kinds.setdefault(called, {})[owner] = _kind(hints[field.name])
                 texts.setdefault(called, {})[owner] = field.metadata["help"]
+                if without_none(hints[field.name])[1]:
+                    may_be_none.add(called)
     fields = []
     for called, by_owner in kinds.items():
         kind = _united(called, by_owner.values())
-        repeated = {"metavar": "<int>"} if kind == list[int] else {}
-        fields.append((called, Annotated[kind | None, option(_help(texts[called], configs), **repeated)], None))
+        taken: dict[str, Any] = {"metavar": "<int>"} if kind == list[int] else {}
+        if called in may_be_none:
+            taken = _or_none(kind)
+        fields.append((called, Annotated[kind | None, option(_help(texts[called], configs), **taken)], None))
     return dataclasses.make_dataclass(name, fields)
 
 
-HyperParameters = _options_of("HyperParameters", MODEL_CONFIGS)
+def hyperparameters_of(models: Mapping[str, type[Config]]) -> type[Any]:
+    """A dataclass of the options of these models, by name; None is the preset's value."""
+    return _options_of("HyperParameters", models)
+
+
 Schedule = _options_of("Schedule", {"training": TrainingConfig})
 
 
@@ -80,13 +108,14 @@ def chosen_of(model: str, hyperparameters: Any) -> dict[str, Any]:
                 f"{spelling(name, value)}: {model} has no such hyper-parameter; "
                 f"{' and '.join(have)} {'has' if len(have) == 1 else 'have'}"
             )
-    return chosen
+    return _fields_of(MODEL_CONFIGS[model], chosen)
 
 
 def schedule_of(schedule: Any) -> dict[str, Any]:
     """The fields of ``TrainingConfig`` that were given, by name."""
     options = {option_name(TrainingConfig, field.name): field.name for field in dataclasses.fields(TrainingConfig)}
-    return {options[name]: value for name, value in given(vars(schedule)).items() if value != []}
+    chosen = {options[name]: value for name, value in given(vars(schedule)).items() if value != []}
+    return _fields_of(TrainingConfig, chosen)
 
 
 def options_of(config: Config) -> dict[str, Any]:
@@ -94,7 +123,7 @@ def options_of(config: Config) -> dict[str, Any]:
     typed = [field.name for field in dataclasses.fields(config) if "help" in field.metadata]
     values = {option_name(type(config), name): getattr(config, name) for name in typed}
     return {
-        name: list(value) if isinstance(value, tuple) else value
+        name: NONE if value is None else list(value) if isinstance(value, tuple) else value
         for name, value in values.items()
-        if value not in (None, ())
+        if value != ()
     }

@@ -9,6 +9,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
 from crossret import signals
+from crossret.files.unicode import printable, shortened
+
+_LONGEST_LINE = 1000  # characters
 
 
 class Interrupted(Exception):
@@ -18,8 +21,13 @@ class Interrupted(Exception):
 def fail(message: str, status: int = 2) -> NoReturn:
     """Say what is wrong and exit."""
     with suppress(OSError):  # a terminal that is gone
-        print("crossret:", " ".join(message.split()), file=sys.stderr)
+        print("crossret:", one_line(message), file=sys.stderr)
     sys.exit(status)
+
+
+def one_line(message: str) -> str:
+    """A message as ``printable``, in one line, of which a terminal makes a few."""
+    return shortened(printable(" ".join(message.split())), _LONGEST_LINE)
 
 
 def fail_interrupted(left: str | None = None) -> NoReturn:
@@ -52,4 +60,4 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """A warning as one line without the place in the code, instead of ``warnings.showwarning``."""
-    print("crossret: warning:", " ".join(str(message).split()), file=sys.stderr)
+    print("crossret: warning:", one_line(str(message)), file=sys.stderr)

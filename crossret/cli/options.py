@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
+from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.hyperparameters.config import NONE
+
 if TYPE_CHECKING:
     import torch
 
-    from crossret.data import PrecomputedDataset
+    from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
-
-Direction = Literal["t2i", "i2t"]
 
 
 def option(text: str, *names: str, **settings: Any) -> Any:
@@ -48,9 +49,19 @@ DataDirectory = Annotated[
 RegionLengths = Annotated[
     Path | None, option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
 ]
+QueryLengths = Annotated[
+    Path | None, option("Rows of each query, .npy of integers; by default all.", exists=True, dir_okay=False)
+]
 WordLengths = Annotated[
     Path | None, option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
 ]
+
+
+def kind_of(model: str, name: str = "--model") -> str:
+    """The model's name; a ValueError that begins with ``name``, of the option or argument, where there is none such."""
+    if model not in MODEL_CONFIGS:
+        raise ValueError(f"{name} must be one of {', '.join(MODEL_CONFIGS)}, not {model!r}")
+    return model
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +78,8 @@ def spelt_with_value(name: str, value: object) -> str:
     """The option of this name and its value as they are typed."""
     if isinstance(value, bool):
         return spelling(name, value)
+    if value is None:
+        return f"{spelling(name)} {NONE}"
     return f"{spelling(name)} {value:g}" if isinstance(value, float) else f"{spelling(name)} {value}"
 
 
@@ -134,11 +147,21 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split that has been opened."""
-    from crossret.data.corpus import PrecomputedCorpus, check_regions
+    from crossret.data.corpus import PrecomputedCorpus, check_readable
+
+    model, vocabulary = load_model_of(run, device)
+    corpus = PrecomputedCorpus(images, vocabulary)
+    check_readable(model.config, corpus)
+    return model, corpus
+
+
+def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary]:
+    """A model, from the output directory of `train` or its own, where --device says, and its vocabulary.
+
+    Raises an OSError or a ValueError where there is none, or as ``use_device``.
+    """
     from crossret.models.checkpoints import load_model, model_directory
 
     place = use_device(device)
     model, vocabulary = load_model(model_directory(run))
-    corpus = PrecomputedCorpus(images, vocabulary)
-    check_regions(model.config, corpus)
-    return model.to(place), corpus
+    return model.to(place), vocabulary

@@ -6,7 +6,15 @@ import io
 import sys
 from typing import Any
 
+import typer
+
 from crossret.files.naming import named_errors
+from crossret.files.unicode import printable
+
+
+def say(text: str) -> None:
+    """Print a line, whatever names are in it."""
+    typer.echo(printable(text))
 
 
 class _StandardOutput(io.FileIO):

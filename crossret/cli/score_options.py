@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from crossret.cli.options import Direction, given, option, refuse_unused
+from crossret.cli.options import given, option, refuse_unused
 from crossret.cli.signatures import with_fields
 from crossret.hyperparameters import ScanConfig
 from crossret.hyperparameters.model import Pooling
 from crossret.hyperparameters.scan import RawFeatureNorm
 
 if TYPE_CHECKING:
-    from crossret.search.score_files import Scorer
+    from crossret.search.blocks import Scorer
+
+Direction = Literal["t2i", "i2t", "q2d", "d2q"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,11 @@ class ScoreOptions:
     """How features are scored; None is the default of the kernels."""
 
     direction: Annotated[
-        Direction | None, option("t2i: words attend to regions; i2t: regions to words. By default t2i.")
+        Direction | None,
+        option(
+            "t2i: words attend to regions; i2t: regions to words. By default t2i. By their roles in a search, q2d: the "
+            "rows of queries attend to those of what is searched, as in late interaction; d2q: the other way round."
+        ),
     ] = None
     raw_feature_norm: Annotated[
         RawFeatureNorm | None, option("Normalisation of similarities; by default clipped_l2norm.")
@@ -37,8 +43,8 @@ class ScoreOptions:
     normalize: Annotated[bool, option("L2-normalise all features first.", "--normalize")] = False
     sum_max: Annotated[bool, option("Instead of attention, sum each query's largest similarity.", "--sum-max")] = False
 
-    def scorer(self) -> Scorer:
-        """The kernels' score that these options ask for.
+    def scorer(self, query: str | None = None) -> Scorer:
+        """The kernels' score that these options ask for, where captions or images are the queries, or neither.
 
         Raises a ValueError where one is out of range or makes no difference.
         """
@@ -51,7 +57,14 @@ class ScoreOptions:
             "pooling": self.pooling,
             "lambda_lse": self.lambda_lse,
         }
-        direction = self.direction or "t2i"
+        direction: Literal["t2i", "i2t"]
+        if self.direction == "q2d" or self.direction == "d2q":
+            if query is None:
+                raise ValueError(f"--direction {self.direction} is for search; of regions and words take t2i or i2t")
+            # Captions that ask attend to regions, images that ask to words.
+            direction = "t2i" if (self.direction == "q2d") == (query == "caption") else "i2t"
+        else:
+            direction = self.direction or "t2i"
         # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
         cross_attention = f"sum_max_{direction}" if self.sum_max else direction
         config = ScanConfig.from_dict(

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from crossret.comparison.plot import draw_comparison
 from crossret.comparison.process import run_step
 from crossret.comparison.steps import TRAINING, Step
-from crossret.comparison.table import comparison_table, markdown
+from crossret.comparison.table import check_result, comparison_table, markdown
 from crossret.comparison.variants import Variant
 from crossret.data import PrecomputedDataset, Vocabulary
-from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.corpus import PrecomputedCorpus, check_boxes_agree, check_readable, fields_of_data
+from crossret.evaluation.finiteness import check_features
 from crossret.files.atomic import atomic_write
-from crossret.files.json import read_json_object, write_json
+from crossret.files.directories import occupied
+from crossret.files.json import flattened, read_json_object, write_json
+from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.terminal import plain, progress_bar
 
 SETTINGS, RESULT, NAME = "settings.json", "result.json", "compare"
 
@@ -62,37 +65,49 @@ def run_comparison(
         What compare.json holds.
 
     Raises:
-        ValueError: a variant is there twice, does not fit the data or fails, or ``output`` has it with other settings;
-            names the variant.
-        OSError: the data cannot be read or ``output`` not written.
+        ValueError: a variant is there twice, does not fit one of the splits or fails, or ``output`` has it with other
+            settings; names the variant. Or features of any split are not finite, which is found before anything is
+            written. See ``check_features``.
+        OSError: the data cannot be read or ``output`` not written; BlockingIOError where another process works in it.
         KeyboardInterrupt: interrupted; finished variants are kept.
     """
     names = [variant.name for variant in variants]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"variant {twice[0]!r}: given twice")
-    settings, data = _settings(variants, conditions)
-    report: dict[str, Any] = {
-        "crossret": metadata.version("crossret"),
-        "command": command,
-        "split": conditions.split,
-        "seed": conditions.seed,
-        "data": data,
-        "variants": [],
-    }
-    for variant in variants:
-        _check(variant, settings[variant.name], directory_of(output, variant))
-    output.mkdir(parents=True, exist_ok=True)
-    for number, variant in enumerate(variants, start=1):
-        place = f"{variant.name} ({number} of {len(variants)})"
-        directory = directory_of(output, variant)
-        if (directory / RESULT).exists():
-            console.print(escape(f"{place}: finished before, {directory / RESULT}"), highlight=False, soft_wrap=True)
-        else:
-            _run(variant, settings[variant.name], conditions, directory, place, console)
-        report["variants"].append(read_json_object(directory / RESULT))
-        _write(report, output)
-    console.print(comparison_table(report))
-    console.print(escape(f"Figures are in {output}: compare.json, compare.md, compare.png"), soft_wrap=True)
+    with occupied(output):
+        corpora = _corpora(conditions)
+        data = {
+            split: {"images": corpus.n_images, "captions": corpus.n_captions, "fingerprint": corpus.fingerprint()}
+            for split, corpus in corpora.items()
+        }
+        settings = {variant.name: _settings(variant, conditions, corpora, data) for variant in variants}
+        report: dict[str, Any] = {
+            "crossret": metadata.version("crossret"),
+            "command": command,
+            "split": conditions.split,
+            "seed": conditions.seed,
+            "data": data,
+            "variants": [],
+        }
+        for variant in variants:
+            _check(variant, settings[variant.name], directory_of(output, variant))
+        if not all((directory_of(output, variant) / RESULT).exists() for variant in variants):
+            for split, corpus in corpora.items():
+                with progress_bar(f"reading features of {split}") as progress:
+                    check_features(corpus, progress=progress)
+        for number, variant in enumerate(variants, start=1):
+            place = f"{variant.name} ({number} of {len(variants)})"
+            directory = directory_of(output, variant)
+            if (directory / RESULT).exists():
+                console.print(plain(f"{place}: finished before, {directory / RESULT}"), highlight=False, soft_wrap=True)
+            else:
+                _run(variant, settings[variant.name], conditions, directory, place, console)
+            result = read_json_object(directory / RESULT)
+            check_result(result, directory / RESULT)
+            report["variants"].append(result)
+            _write(report, output)
+        console.print(comparison_table(report))
+        console.print(plain(f"Figures are in {output}: compare.json, compare.md, compare.png"), soft_wrap=True)
     return report
 
 
@@ -101,32 +116,33 @@ def directory_of(output: Path, variant: Variant) -> Path:
     return output / variant.name.replace(" ", "-")
 
 
-def _settings(
-    variants: Sequence[Variant], conditions: Conditions
-) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """By variant all that its result depends on, as JSON has it; and the splits' sizes and fingerprints."""
+def _corpora(conditions: Conditions) -> dict[str, PrecomputedCorpus]:
+    """The splits that are read, with the words of the training captions."""
     splits = {split: PrecomputedDataset(conditions.data, split) for split in ("train", "dev", conditions.split)}
     vocabulary = Vocabulary.build(splits["train"].captions)
-    described = {
-        split: {
-            "images": data.n_images,
-            "captions": data.n_captions,
-            "fingerprint": PrecomputedCorpus(data, vocabulary).fingerprint(),
-        }
-        for split, data in splits.items()
+    return {split: PrecomputedCorpus(data, vocabulary) for split, data in splits.items()}
+
+
+def _settings(
+    variant: Variant, conditions: Conditions, corpora: Mapping[str, PrecomputedCorpus], described: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that a variant's result depends on, as JSON has it; raises a ValueError where it does not fit a split."""
+    train = corpora["train"]
+    config = variant.config(**fields_of_data(MODEL_CONFIGS[variant.model], train.data, train.vocabulary))
+    try:
+        for corpus in corpora.values():
+            check_readable(config, corpus)
+        check_boxes_agree(config, *corpora.values())
+    except ValueError as error:
+        raise ValueError(f"variant {variant.name!r}: {error}") from error
+    return {
+        "model": variant.model,
+        "config": json.loads(config.to_json()),
+        "schedule": json.loads(variant.training(conditions.seed, conditions.epochs).to_json()),
+        "split": conditions.split,
+        "threads": conditions.threads,
+        "data": described,
     }
-    settings = {
-        variant.name: {
-            "model": variant.model,
-            "config": json.loads(variant.config(splits["train"].image_dim, len(vocabulary)).to_json()),
-            "schedule": json.loads(variant.training(conditions.seed, conditions.epochs).to_json()),
-            "split": conditions.split,
-            "threads": conditions.threads,
-            "data": described,
-        }
-        for variant in variants
-    }
-    return settings, described
 
 
 def _check(variant: Variant, settings: Mapping[str, Any], directory: Path) -> None:
@@ -134,20 +150,13 @@ def _check(variant: Variant, settings: Mapping[str, Any], directory: Path) -> No
     path = directory / SETTINGS
     if not path.exists():
         return
-    before, now = _flat(read_json_object(path)), _flat(settings)
-    for name in now:
-        if before.get(name) != now[name]:
+    before, now = flattened(read_json_object(path)), flattened(settings)
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
             raise ValueError(
-                f"variant {variant.name!r}: {path} has {name} {before.get(name)}, not {now[name]}; "
+                f"variant {variant.name!r}: {path} has {name} {before.get(name)}, not {now.get(name)}; "
                 "choose another directory"
             )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _run(
@@ -167,9 +176,9 @@ def _run(
     try:
         training = _finished_training(directory / TRAINING)
         if training is None:
-            console.print(escape(f"{place}: training ..."), highlight=False)
+            console.print(plain(f"{place}: training ..."), highlight=False)
             training = run_step("train", step)
-        console.print(escape(f"{place}: evaluating ..."), highlight=False)
+        console.print(plain(f"{place}: evaluating ..."), highlight=False)
         evaluation = run_step("evaluate", step)
     except (ValueError, ChildProcessError) as error:
         raise ValueError(f"variant {variant.name!r}: {error}") from error

@@ -63,8 +63,7 @@ def run_step(name: str, step: Step) -> dict[str, Any]:
         finally:
             process.stdout.close()
     if answer is None:
-        cause = f"killed by signal {-status}, perhaps for want of memory" if status < 0 else f"exit status {status}"
-        raise ChildProcessError(f"the process to {name} it ended unexpectedly: {cause}")
+        raise ChildProcessError(f"the process to {name} it {signals.how_it_ended(status)}")
     if "error" in answer:
         raise ValueError(answer["error"])
     result: dict[str, Any] = answer["result"]

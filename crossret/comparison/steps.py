@@ -26,6 +26,7 @@ from crossret.models.encoded import Encoded
 from crossret.terminal import progress_bar
 from crossret.training import BEST, CHECKPOINT, LOG, ResumedElsewhere, train
 from crossret.training.log import STEP_FIELDS
+from crossret.training.summary import count_learnt
 
 TRAINING = "training.json"
 
@@ -83,7 +84,7 @@ def train_variant(step: Step) -> dict[str, Any]:
         epochs=result.epochs_run,
         best_epoch=result.best_epoch,
         dev_rsum=result.best_rsum,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=count_learnt(model, schedule),
         loss=last_terms(read_json_lines(step.directory / LOG)),
     )
     return clock.contents
@@ -142,7 +143,11 @@ class _Clock:
         self.path = path
         self.contents: dict[str, Any] = {"seconds": 0.0, "seconds_known": True, "sessions": 0, "peak_mebibytes": 0.0}
         if resume and path.exists():
-            self.contents.update(read_json_object(path))
+            known = read_json_object(path)
+            for name, value in self.contents.items():
+                if type(known.get(name)) is not type(value):
+                    raise ValueError(f"{path}: its {name} is {known.get(name)!r}, not {type(value).__name__}")
+            self.contents.update(known)
         elif resume:
             self.contents["seconds_known"] = False
         if self.contents.pop("running", False):
@@ -170,7 +175,7 @@ def _pointing_game(
 ) -> dict[str, Any] | None:
     if not grounding_path(step.data, step.split).exists():
         return None
-    split = GroundedSplit.load(step.data, step.split, corpus.data, images, captions)
+    split = GroundedSplit.load(step.data, step.split, corpus.data, images, captions, max_words=model.config.max_words)
     games = play_pointing_game(model, split)
     # Of the first map, the judged one, what stands for all of its queries comes last.
     return asdict([game for game in games if game.map == games[0].map][-1]) if games else None

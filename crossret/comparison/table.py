@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+
+from crossret.files.json import flattened
+from crossret.terminal import plain
 
 # Names of cells by heading: in Markdown, and on a terminal, eighty columns of which have no room for all.
 _LONG = {
@@ -38,7 +41,7 @@ _KINDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 def comparison_table(report: Mapping[str, Any]) -> Table:
     """A row a variant, for the terminal: recall at 1 both ways, image → sentence first; the rest is in Markdown."""
     table = Table(
-        title=escape(_title(report)), caption=escape(" ".join(_notes(report))), box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=plain(_title(report)), caption=plain(" ".join(_notes(report))), box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     longest = max((len(word) for result in report["variants"] for word in result["variant"].split()), default=0)
     table.add_column("variant", min_width=longest)
@@ -46,8 +49,23 @@ def comparison_table(report: Mapping[str, Any]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for result in report["variants"]:
         cells = _cells(result)
-        table.add_row(*(escape(cells[name]) for name in _SHORT.values()))
+        table.add_row(*(plain(cells[name]) for name in _SHORT.values()))
     return table
+
+
+def check_result(result: Mapping[str, Any], place: object) -> None:
+    """Raise a ValueError where what a result.json holds is no result of a variant; names the place."""
+    try:
+        for name, value in flattened(result).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}")
+        _cells(result)
+        _notes({"variants": [result]})
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{place}: not the result of a variant ({why}); remove it, to have it measured again"
+        ) from error
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
+from crossret.hyperparameters.config import parse_value
 
 _PRESET = "preset"
-_NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
-_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,14 @@ class Variant:
     fields: dict[str, Any]
     schedule: dict[str, Any]
 
-    def config(self, image_dim: int, vocabulary_size: int) -> ModelConfig:
-        """The model's hyper-parameters for data of these sizes.
+    def config(self, **of_data: Any) -> ModelConfig:
+        """The model's hyper-parameters, those that the training data decide given (``fields_of_data``).
 
         Raises:
             ValueError: a field is out of its range or makes no difference; names the variant and the field.
         """
         try:
-            config = MODEL_CONFIGS[self.model].preset(
-                self.preset, image_dim=image_dim, vocabulary_size=vocabulary_size, **self.fields
-            )
+            config = MODEL_CONFIGS[self.model].preset(self.preset, **of_data, **self.fields)
         except (TypeError, ValueError) as error:
             raise self._mistake(str(error)) from error
         for name in config.unused():
@@ -92,7 +89,7 @@ def parse_variant(text: str, preset: str) -> Variant:
         if name in values:
             raise ValueError(f"variant {text!r}: {name} is set twice")
         try:
-            values[name] = _value(kinds[name], value)
+            values[name] = parse_value(kinds[name], value)
         except ValueError as error:
             raise ValueError(f"variant {text!r}: {name} must be {error}, not {value!r}") from None
     given = dict(setting.partition("=")[::2] for setting in settings)
@@ -113,27 +110,3 @@ def _fields_of(model: str) -> tuple[dict[str, Any], dict[str, Any]]:
     own = {field.name: hints[field.name] for field in dataclasses.fields(config) if "help" in field.metadata}
     del scheduled["seed"]
     return own, scheduled
-
-
-def _value(kind: Any, text: str) -> Any:
-    """The value of a field of this type; a ValueError says what it must be."""
-    if type(None) in get_args(kind):
-        if text == "none":
-            return None
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    if kind is str:
-        return text
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise ValueError(f"one of {', '.join(get_args(kind))}")
-        return text
-    if kind is bool:
-        if text not in _BOOLEANS:
-            raise ValueError("true or false")
-        return _BOOLEANS[text]
-    try:
-        if get_origin(kind) is tuple:
-            return tuple(int(number) for number in text.split(",")) if text else ()
-        return kind(text)
-    except ValueError:
-        raise ValueError(_NUMBERS.get(kind, "whole numbers between commas")) from None

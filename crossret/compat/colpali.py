@@ -43,12 +43,12 @@ def score_multi_vector(
         ValueError: no queries, no passages, or as `crossret_kernels.late_interaction.maxsim`.
         TypeError, UnsupportedByBackend: as that.
     """
-    if not len(qs):
+    queries, passages = _queries(qs, "qs"), _documents(ps, "ps")
+    if not len(queries):
         raise ValueError("No queries provided")
-    if not len(ps):
+    if not len(passages):
         raise ValueError("No passages provided")
     there = torch.device(_accelerator() if device is None else device)
-    queries, passages = as_side(qs, None, ("qs", ""), zeros_of_padded=False), _documents(ps, "ps")
     check_dimensions(passages, "ps", "(n_passages, L, D)")
     queries = queries.part(0, len(queries), there)
     runs = parts(len(passages), len(passages) if passages.device == there else batch_size)
@@ -69,9 +69,9 @@ def maxsim_inbatch(query: Tensor, doc: Tensor) -> Tensor:
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `crossret_kernels.late_interaction.maxsim`.
     """
-    documents = _documents(doc, "doc")
+    queries, documents = _queries(query, "query"), _documents(doc, "doc")
     check_dimensions(documents, "doc", "(n_documents, L, D)")
-    return score(maxsim, Side(query), documents)
+    return score(maxsim, queries, documents)
 
 
 def maxsim_kd(query: Tensor, doc: Tensor) -> Tensor:
@@ -87,13 +87,17 @@ def maxsim_kd(query: Tensor, doc: Tensor) -> Tensor:
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_inbatch`.
     """
-    documents = _documents(doc, "doc")
+    queries, documents = _queries(query, "query"), _documents(doc, "doc")
     check_dimensions(documents, "doc", "(n_queries, N, L, D)")
-    return score(maxsim, Side(query), documents)
+    return score(maxsim, queries, documents)
+
+
+def _queries(embeddings: Embeddings, name: str) -> Side:
+    """Zeros need no mask here: their similarities are 0, whatever the document."""
+    return as_side(embeddings, None, (name, ""), zeros_of_padded=False)
 
 
 def _documents(embeddings: Embeddings, name: str) -> Side:
-    """A query's zeros, unlike these, need no mask: their similarities are 0, whatever the document."""
     return as_side(embeddings, None, (name, ""), zeros_of_padded=True, zeros_of_listed=True)
 
 
@@ -105,6 +109,8 @@ def _accelerator() -> str:
 
 _PATCH = Patch(
     "colpali_engine",
+    "colpali-engine>=0.3.18",
+    "pip install 'crossret[colpali]'",
     {
         "colpali_engine.utils.maxsim:maxsim_inbatch": maxsim_inbatch,
         "colpali_engine.utils.maxsim:maxsim_kd": maxsim_kd,

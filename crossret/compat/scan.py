@@ -1,4 +1,19 @@
-"""The functions of SCAN's published code, model.py of github.com/kuanghuei/SCAN, under their names and signatures."""
+r"""The functions of SCAN's published code, model.py of github.com/kuanghuei/SCAN, under their names and signatures.
+
+Arguments and results are those of the published code, except on purpose:
+
+| | published code | here |
+|---|---|---|
+| a length of 0 | minus infinity, NaN or an error, by `agg_func` | an error that names it |
+| a length beyond the padding | all rows there are | an error that names it |
+| a length below 0 | counts rows from the end | an error that names it |
+| more lengths than captions | the first ones | an error; of fewer, as there |
+| `lambda_lse` below 0 | a soft minimum | an error; of 0, where it divides by 0, too |
+| one image, or one word or region that attends | an error of `sum`, or another sum | its scores |
+| "l1norm", "clipped_l1norm" | an error: their function is missing | divided by Σ\|s\| + 1e-8 |
+| gradients where a norm is 0 | NaN | 0 |
+| scores of bfloat16 and float16 | rounded to that | float32, summed in float32 |
+"""
 
 from __future__ import annotations
 
@@ -8,12 +23,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossret_kernels import scan_scores, triplet_loss
-from crossret_kernels.checks import choose
+from crossret_kernels import triplet_loss
+from crossret_kernels.arrays import as_tensor
+from crossret_kernels.backends import select_backend
+from crossret_kernels.checks import checked, choose
 from crossret_kernels.cross_attention.attention import attention_logits
+from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionOptions
-from crossret_kernels.inputs import Array
+from crossret_kernels.inputs import (
+    Array,
+    SideNames,
+    as_sides,
+    check_floating,
+    check_has_values,
+    check_together,
+)
+from crossret_kernels.selection import shape_scores
 
+# What errors call the arguments of the scores, and of the loss; there are no masks.
+_NAMES = SideNames("images", "", "", "image"), SideNames("captions", "cap_lens", "", "caption")
+_LOSS_NAMES = SideNames("im", "", "", "image"), SideNames("s", "s_l", "", "caption")
 _SLOPE = 0.1  # of the LeakyReLU that the published code clips by
 _POOLINGS = {"LogSumExp": "lse", "Max": "max", "Sum": "sum", "Mean": "avg"}
 
@@ -35,11 +64,18 @@ def func_attention(query: Tensor, context: Tensor, opt: Any, smooth: float, eps:
 
     Raises:
         ValueError: the shapes do not agree, or ``raw_feature_norm`` is no mode.
+        TypeError: no floating-point tensors, or of two dtypes or devices.
     """
+    query, context = _features(query, "query"), _features(context, "context")
     if query.dim() != 3 or context.dim() != 3 or query.shape[::2] != context.shape[::2]:
         raise ValueError(
             "query and context must have shapes (n, queryL, D) and (n, sourceL, D), "
             f"got {tuple(query.shape)} and {tuple(context.shape)}"
+        )
+    if (query.dtype, query.device) != (context.dtype, context.device):
+        raise TypeError(
+            "query and context must be of one dtype and on one device, "
+            f"got {query.dtype} on {query.device} and {context.dtype} on {context.device}"
         )
     # Of these options the logits depend on the norm and the temperature alone.
     options = CrossAttentionOptions("t2i", _norm_of(opt), _SLOPE, smooth, "avg", 1.0, False)
@@ -68,12 +104,12 @@ def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Array | Sequence
         ValueError, TypeError: as ``crossret_kernels.scan_scores``, or ``opt`` has no known ``agg_func`` or
             ``raw_feature_norm``; names the argument. AttributeError: ``opt`` lacks one.
     """
-    return _score("t2i", images, captions, cap_lens, opt)
+    return _score("t2i", images, captions, cap_lens, opt, _NAMES)
 
 
 def xattn_score_i2t(images: Tensor, captions: Tensor, cap_lens: Array | Sequence[int], opt: Any) -> Tensor:
     """As ``xattn_score_t2i``, of regions that attend to words (SCAN Eqs. 5, 6)."""
-    return _score("i2t", images, captions, cap_lens, opt)
+    return _score("i2t", images, captions, cap_lens, opt, _NAMES)
 
 
 class ContrastiveLoss(nn.Module):
@@ -103,21 +139,40 @@ class ContrastiveLoss(nn.Module):
             ValueError, TypeError: as ``xattn_score_t2i`` and ``crossret_kernels.triplet_loss``, there are not as many
                 captions as images, or ``opt.cross_attn`` is neither.
         """
-        if len(im) != len(s):
-            raise ValueError(f"im and s must match one to one, got {len(im)} images and {len(s)} captions")
         choose("opt.cross_attn", self.opt.cross_attn, ("t2i", "i2t"))
-        scores = _score(self.opt.cross_attn, im, s, s_l, self.opt)
+        scores = _score(self.opt.cross_attn, im, s, s_l, self.opt, _LOSS_NAMES)
+        if scores.size(0) != scores.size(1):
+            raise ValueError(f"im and s must match one to one, got {len(im)} images and {len(s)} captions")
         return triplet_loss(scores, margin=self.margin, negatives="hardest" if self.max_violation else "sum")
 
 
-def _score(direction: str, images: Tensor, captions: Tensor, lengths: Array | Sequence[int], opt: Any) -> Tensor:
+def _score(
+    direction: str,
+    images: Tensor,
+    captions: Tensor,
+    lengths: Array | Sequence[int],
+    opt: Any,
+    names: tuple[SideNames, SideNames],
+) -> Tensor:
     choose("opt.agg_func", opt.agg_func, tuple(_POOLINGS))
     pooling = _POOLINGS[opt.agg_func]
-    sharpness = {"lambda_lse": opt.lambda_lse} if pooling == "lse" else {}  # the only pooling that reads it
-    return scan_scores(
-        images, captions, word_lengths=lengths, direction=direction, raw_feature_norm=_norm_of(opt), clip_slope=_SLOPE,
-        lambda_softmax=opt.lambda_softmax, pooling=pooling, **sharpness,
-    )  # fmt: skip
+    sharpness = opt.lambda_lse if pooling == "lse" else 1.0  # the only pooling that reads it
+    norm = _norm_of(opt)
+    options = checked(CrossAttentionOptions, direction, norm, _SLOPE, opt.lambda_softmax, pooling, sharpness, False)
+    given = _features(images, names[0].features), _features(captions, names[1].features)
+    sides = as_sides(*given, None, lengths, None, None, None, names)
+    check_together(*sides, names)
+    chosen = select_backend(None, sides[0].values.device, sides[0].values.dtype)
+    return shape_scores(score_sides(*sides, None, options, None, chosen), None)
+
+
+def _features(given: Any, name: str) -> Tensor:
+    features = as_tensor(given, name)
+    if not isinstance(features, Tensor):
+        raise TypeError(f"{name} must be a tensor, not {type(features).__name__}")
+    check_floating(features, name)
+    check_has_values(features, name)
+    return features
 
 
 def _norm_of(opt: Any) -> str:

@@ -9,9 +9,11 @@ Arguments and results are those of sentence-transformers 6, except on purpose:
 | masks of other numbers than 0 and 1 | weights of the queries' maxima | an error |
 | a mask of True where a list's item has no row | a token of zeros, which can win | no token |
 | a document without tokens | a warning, then −1e9 | −1e9 |
+| scores of float64 | of maxima rounded to float32; float32 with a mask, unless that is float64 | float64 |
 
 Without a mask, rows of zeros of padded embeddings are padding and all rows of lists are tokens, as there; scores are
-float32, of float64 too, and on the documents' device. The functions named colbert_… are the losses' `similarity_fct`.
+float32 of all other dtypes, and on the documents' device. The functions named colbert_… are the losses'
+`similarity_fct`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ import torch
 from torch import Tensor
 
 from crossret.compat.patching import Patch
-from crossret.compat.sides import Embeddings, Mask, Side, as_side, check_dimensions, parts, score, together
+from crossret.compat.sides import (
+    Embeddings,
+    Mask,
+    Side,
+    as_embeddings,
+    as_side,
+    check_dimensions,
+    parts,
+    score,
+    together,
+)
 from crossret_kernels.late_interaction import maxsim as score_all
 from crossret_kernels.late_interaction import maxsim_pairs as score_pairs
 
@@ -39,6 +51,8 @@ __all__ = [
     "unpatch",
 ]
 
+NAMES = "a", "b", "a_mask", "b_mask"
+LOSSES_NAMES = "queries_embeddings", "documents_embeddings", "queries_mask", "documents_mask"
 EMPTY_DOCUMENT = -1e9
 MOVED_ELEMENTS = 100_000_000
 
@@ -67,16 +81,16 @@ def maxsim(
         device: where to score; None: where the documents are.
 
     Returns:
-        (n_queries, n_documents), float32, on the documents' device, the queries' where documents are arrays. A
-        document without tokens scores −1e9 before any division.
+        (n_queries, n_documents), float32, float64 for float64, on the documents' device, the queries' where documents
+        are arrays. A document without tokens scores −1e9 before any division.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `crossret_kernels.late_interaction.maxsim`, and for masks.
     """
-    counts = len(_several(a)), len(_several(b))
+    sides = _sides(a, b, a_mask, b_mask, NAMES)
+    counts = len(sides[0]), len(sides[1])
     if not all(counts):
-        return torch.zeros(counts, device=_device(b) or _device(a))
-    sides = _sides(a, b, a_mask, b_mask, ("a", "b", "a_mask", "b_mask"))
+        return _no_scores(counts, *sides)
     check_dimensions(sides[1], "b", "(n_documents, L, D)")
     return _scores(score_all, *sides, chunk_elements, length_normalize, device)
 
@@ -101,13 +115,7 @@ def maxsim_pairwise(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`; another number of queries than documents.
     """
-    counts = len(_several(a)), len(_several(b))
-    if counts[0] != counts[1]:
-        raise ValueError(f"a and b are pairs, but a holds {counts[0]} queries and b {counts[1]} documents")
-    if not counts[0]:
-        return torch.zeros(0, device=_device(b) or _device(a))
-    sides = _sides(a, b, a_mask, b_mask, ("a", "b", "a_mask", "b_mask"))
-    return _scores(score_pairs, *sides, chunk_elements, length_normalize, device)
+    return _pairwise(a, b, a_mask, b_mask, NAMES, chunk_elements, length_normalize, device)
 
 
 def mean_maxsim(
@@ -196,9 +204,30 @@ def colbert_scores_pairwise(
     length_normalize: bool = False,
 ) -> Tensor:
     """`maxsim_pairwise` under the names of `MultiVectorMarginMSELoss`."""
-    return maxsim_pairwise(
-        queries_embeddings, documents_embeddings, queries_mask, documents_mask, chunk_elements, length_normalize
-    )
+    return _pairwise(
+        queries_embeddings, documents_embeddings, queries_mask, documents_mask, LOSSES_NAMES, chunk_elements,
+        length_normalize,
+    )  # fmt: skip
+
+
+def _pairwise(
+    queries: Embeddings,
+    documents: Embeddings,
+    query_mask: Mask,
+    document_mask: Mask,
+    names: tuple[str, str, str, str],
+    chunk_elements: int | None,
+    length_normalize: bool,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    sides = _sides(queries, documents, query_mask, document_mask, names)
+    counts = len(sides[0]), len(sides[1])
+    if counts[0] != counts[1]:
+        both = f"{names[0]} and {names[1]} must hold the same number of items to score as pairs"
+        raise ValueError(f"{both}, got {counts[0]} and {counts[1]}")
+    if not counts[0]:
+        return _no_scores(counts[:1], *sides)
+    return _scores(score_pairs, *sides, chunk_elements, length_normalize, device)
 
 
 def _scores(
@@ -216,8 +245,7 @@ def _scores(
         own = queries.part(start, stop, there) if of is score_pairs else queries.part(0, len(queries), there)
         runs.append(score(of, own, documents.part(start, stop, there)).to(home))
     scores = runs[0] if len(runs) == 1 else torch.cat(runs, -1)
-    # Theirs is float32 of float64, too.
-    scores = scores.float().masked_fill(documents.tokens() == 0, EMPTY_DOCUMENT)
+    scores = scores.masked_fill(documents.tokens() == 0, EMPTY_DOCUMENT)
     if not length_normalize:
         return scores
     tokens = queries.tokens().clamp(min=1).to(home)
@@ -229,8 +257,8 @@ def _sides(
 ) -> tuple[Side, Side]:
     """Both, on the documents' device or, where these are arrays, the queries'; `names` of features and masks."""
     sides = (
-        as_side(_several(queries), query_mask, (names[0], names[2]), zeros_of_padded=True),
-        as_side(_several(documents), document_mask, (names[1], names[3]), zeros_of_padded=True),
+        as_side(_several(queries, names[0]), query_mask, (names[0], names[2]), zeros_of_padded=True),
+        as_side(_several(documents, names[1]), document_mask, (names[1], names[3]), zeros_of_padded=True),
     )
     if _device(documents) is None and (device := _device(queries)) is not None:
         return sides[0], sides[1].part(0, len(sides[1]), device)
@@ -239,19 +267,31 @@ def _sides(
 
 def _stacks(queries: Embeddings, documents: Embeddings, query_mask: Mask, document_mask: Mask) -> tuple[Side, Side]:
     """Queries (n, Q, D), and documents (n, N, L, D), which may be listed, with their masks."""
-    names = "queries_embeddings", "documents_embeddings", "queries_mask", "documents_mask"
     masks = [
         None if mask is None else together(mask, name)
-        for mask, name in zip((query_mask, document_mask), names[2:], strict=True)
+        for mask, name in zip((query_mask, document_mask), LOSSES_NAMES[2:], strict=True)
     ]
-    sides = _sides(together(queries, names[0]), together(documents, names[1]), masks[0], masks[1], names)
-    check_dimensions(sides[1], names[1], "(n, N, L, D)")
+    stacked = together(queries, LOSSES_NAMES[0]), together(documents, LOSSES_NAMES[1])
+    sides = _sides(*stacked, masks[0], masks[1], LOSSES_NAMES)
+    check_dimensions(sides[1], LOSSES_NAMES[1], "(n, N, L, D)")
     return sides
 
 
-def _several(embeddings: Embeddings) -> Embeddings:
+def _several(embeddings: Embeddings, name: str) -> Embeddings:
     """One item, (L, D), as the only one of several."""
-    return embeddings[None] if isinstance(embeddings, (Tensor, np.ndarray)) and embeddings.ndim == 2 else embeddings
+    if not isinstance(embeddings, (Tensor, np.ndarray)):
+        return embeddings
+    features = as_embeddings(embeddings, name)
+    return features[None] if features.dim() == 2 else features
+
+
+def _no_scores(shape: tuple[int, ...], queries: Side, documents: Side) -> Tensor:
+    """Of scores' dtype, on their device: the documents', or the queries' where documents are an empty list."""
+    for side in (documents, queries):
+        if isinstance(side.features, Tensor) or side.features:
+            some = side.features if isinstance(side.features, Tensor) else side.features[0]
+            return some.new_zeros(shape, dtype=torch.promote_types(some.dtype, torch.float32))
+    return torch.zeros(shape)
 
 
 def _device(embeddings: Embeddings) -> torch.device | None:
@@ -273,6 +313,8 @@ def _moved(documents: Side, chunk_elements: int | None) -> int:
 
 _PATCH = Patch(
     "sentence_transformers",
+    "sentence-transformers>=6",
+    "pip install 'crossret[sentence-transformers]'",
     {
         "sentence_transformers.util.similarity:maxsim": maxsim,
         "sentence_transformers.util.similarity:maxsim_pairwise": maxsim_pairwise,

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from crossret_kernels.arrays import as_tensor
+from crossret_kernels.inputs import check_dense, check_floating, check_has_values, checkable
 
 Embeddings: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any]"
 Mask: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any] | None"
@@ -67,44 +68,61 @@ def as_side(
         names: of both, for errors.
         zeros_of_padded, zeros_of_listed: whether, without a mask, rows of norm 0 are padding.
 
+    While torch.compile traces, nothing depends on values: what would be left out of lists is masked.
+
     Raises:
-        ValueError: a mask of another shape or with other numbers.
-        TypeError: embeddings that are none, arrays that no tensor can share.
+        ValueError: a mask of another shape or with other numbers; what is on the meta device.
+        TypeError: what holds no real numbers, is not dense, or is no tensor, array or list of such.
     """
     name, mask_name = names
     if isinstance(embeddings, (Tensor, np.ndarray)):
-        features = _floating(embeddings, name)
+        features = as_embeddings(embeddings, name)
+        if features.dim() < 2:
+            raise ValueError(f"{name} must be (n, L, D), got shape {tuple(features.shape)}")
         if mask is not None:
             return Side(features, as_mask(mask, mask_name, features.shape[:-1], features.device))
         return _without_zeros(features) if zeros_of_padded else Side(features)
-    if not isinstance(embeddings, Sequence):
+    if not isinstance(embeddings, Sequence) or isinstance(embeddings, str):
         raise TypeError(f"{name} must be a tensor, an array or a list, not {type(embeddings).__name__}")
-    items = [_floating(item, f"{name}[{index}]") for index, item in enumerate(embeddings)]
-    if mask is not None and items:
-        shape = (len(items), max(len(item) for item in items))
-        chosen = as_mask(mask, mask_name, shape, items[0].device)
-        items = [item[own[: len(item)]] for item, own in zip(items, chosen, strict=True)]
-    elif zeros_of_listed and items:
-        items = _rows_without_zeros(items)
-    return Side(items)
+    items = [as_embeddings(item, f"{name}[{index}]") for index, item in enumerate(embeddings)]
+    for index, item in enumerate(items):
+        if item.dim() != 2:
+            raise ValueError(f"{name}[{index}] must be (L, D), got shape {tuple(item.shape)}")
+    if not items or (mask is None and not zeros_of_listed):
+        return Side(items)
+    if mask is None:
+        return (
+            Side(_rows_without_zeros(items)) if checkable() else _without_zeros(pad_sequence(items, batch_first=True))
+        )
+    lengths = [len(item) for item in items]
+    chosen = as_mask(mask, mask_name, (len(items), max(lengths)), items[0].device)
+    if checkable():
+        return Side([item[own[: len(item)]] for item, own in zip(items, chosen, strict=True)])
+    rows = torch.arange(max(lengths), device=chosen.device) < torch.tensor(lengths, device=chosen.device)[:, None]
+    return Side(pad_sequence(items, batch_first=True), chosen & rows)
 
 
 def as_mask(mask: Mask, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
     """A mask of bool, or of 0 and 1, as a bool tensor of this shape.
 
-    Raises ValueError naming the mask, and the place of a number that is neither; TypeError for what is no mask.
+    Raises ValueError naming the mask, and the place of a number that is neither, which torch.compile cannot look for;
+    TypeError for what is no mask.
     """
     if isinstance(mask, (list, tuple)):
         if len(mask) != shape[0]:  # a single one would do for all
             raise ValueError(f"{name} holds {len(mask)} masks, but there are {shape[0]} items")
-        mask = pad_sequence([torch.as_tensor(own) for own in mask], batch_first=True) if mask else torch.ones(shape)
+        masks = [_numbers(own, f"{name}[{index}]") for index, own in enumerate(mask)]
+        for index, own in enumerate(masks):
+            if not own.dim():
+                raise ValueError(f"{name}[{index}] must be a mask (L,), not a number")
+        mask = pad_sequence(masks, batch_first=True) if masks else torch.ones(shape)
     if not isinstance(mask, (Tensor, np.ndarray)):
         raise TypeError(f"{name} must be a tensor, an array or a list of masks, not {type(mask).__name__}")
-    tensor = torch.as_tensor(as_tensor(mask, name), device=device)
+    tensor = _numbers(mask, name).to(device)
     if tensor.dtype != torch.bool:
         kept = tensor != 0
         other = kept & (tensor != 1)
-        if other.any():
+        if checkable() and other.any():
             place = other.nonzero()[0].tolist()
             number = tensor[tuple(place)].item()
             raise ValueError(f"{name}{place} is {number}: a mask holds True and False or 1 and 0, no weights")
@@ -112,7 +130,10 @@ def as_mask(mask: Mask, name: str, shape: Sequence[int], device: torch.device) -
     try:
         return tensor.expand(*shape)
     except RuntimeError:
-        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}") from None
+        error = f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
+        if 0 < tensor.dim() <= len(shape) and tensor.shape[-1] != shape[-1]:
+            error += f": it covers {tensor.shape[-1]} tokens, but the padded embeddings have {shape[-1]}"
+        raise ValueError(error) from None
 
 
 def together(stacked: Embeddings, name: str) -> Tensor:
@@ -121,8 +142,10 @@ def together(stacked: Embeddings, name: str) -> Tensor:
     Raises ValueError naming the first that has another shape, or where there is none.
     """
     if isinstance(stacked, (Tensor, np.ndarray)):
-        return torch.as_tensor(as_tensor(stacked, name))
-    items = [torch.as_tensor(as_tensor(own, f"{name}[{index}]")) for index, own in enumerate(stacked)]
+        return _numbers(stacked, name)
+    if not isinstance(stacked, Sequence) or isinstance(stacked, str):
+        raise TypeError(f"{name} must be a tensor, an array or a list, not {type(stacked).__name__}")
+    items = [_numbers(own, f"{name}[{index}]") for index, own in enumerate(stacked)]
     if not items:
         raise ValueError(f"{name} is an empty list: pass a tensor of no items")
     for index, item in enumerate(items):
@@ -148,9 +171,30 @@ def parts(items: int, most: int) -> list[tuple[int, int]]:
     return [(start, min(start + most, items)) for start in range(0, max(1, items), max(1, most))]
 
 
-def _floating(embeddings: Any, name: str) -> Tensor:
-    tensor = torch.as_tensor(as_tensor(embeddings, name))
-    return tensor if tensor.is_floating_point() else tensor.float()
+def as_embeddings(embeddings: Any, name: str) -> Tensor:
+    """A tensor of a dtype that is scored; integers become float32.
+
+    Raises TypeError or ValueError naming the argument, as `as_side`.
+    """
+    tensor = _numbers(embeddings, name)
+    tensor = tensor if tensor.is_floating_point() else tensor.float()
+    check_floating(tensor, name)
+    return tensor
+
+
+def _numbers(candidate: Any, name: str) -> Tensor:
+    """A tensor, an array or numbers in lists as a dense tensor of real numbers that has values."""
+    try:
+        tensor = torch.as_tensor(as_tensor(candidate, name))
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(candidate, np.ndarray):  # which names the argument
+            raise
+        raise TypeError(f"{name} must hold numbers in the shape of a tensor: {error}") from None
+    check_dense(tensor, name)
+    if tensor.is_complex() or tensor.is_quantized:
+        raise TypeError(f"{name} must hold real numbers, not {tensor.dtype}")
+    check_has_values(tensor, name)
+    return tensor
 
 
 def _norms(features: Tensor) -> Tensor:
@@ -160,7 +204,7 @@ def _norms(features: Tensor) -> Tensor:
 
 def _without_zeros(features: Tensor) -> Side:
     tokens = _norms(features) != 0
-    return Side(features, None if tokens.all() else tokens)
+    return Side(features, None if checkable() and tokens.all() else tokens)
 
 
 def _rows_without_zeros(items: list[Tensor]) -> list[Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,24 @@ from torch import Tensor
 
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import PAD, Vocabulary
+
+
+class Regions(NamedTuple):
+    """The regions of some images and what is known of them.
+
+    Attributes:
+        features: (n, k, d) float32.
+        boxes: (n, k, 4) float32 x0, y0, x1, y1; None where the data have none.
+        clusters: (n, k) int64, their clusters, where the model that reads them takes such; see ``corpus_for``.
+    """
+
+    features: Tensor
+    boxes: Tensor | None = None
+    clusters: Tensor | None = None
+
+    def on(self, device: torch.device) -> dict[str, Tensor]:
+        """The arguments of ``Matcher.encode_images`` on a device; without those that are None."""
+        return {name: part.to(device) for name, part in self._asdict().items() if part is not None}
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,7 @@ class Batch:
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
         lengths: (b,) int64, each caption's number of words.
         image_ids, caption_ids: (b,) int64, their places in the data set.
+        clusters: (b, k) int64, as of ``Regions``.
     """
 
     regions: Tensor
@@ -32,6 +52,7 @@ class Batch:
     lengths: Tensor
     image_ids: Tensor
     caption_ids: Tensor
+    clusters: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.caption_ids)
@@ -50,11 +71,13 @@ def caption_batches(
     epoch: int,
     shuffle: bool,
     part: Part = slice,
+    clusters: NDArray[np.int32] | None = None,
 ) -> Iterator[Batch]:
     """Go once through the captions, as SCAN trains: every caption is one entry, with its image's regions.
 
     The order is a function of ``seed`` and ``epoch`` only, so an interrupted epoch is resumed bit for bit by skipping
     the batches already seen. The last batch may be smaller. Of each only ``part`` is read; by default all of it.
+    ``clusters`` (n_images, k) are those of the images' regions.
 
     Raises:
         ValueError: ``batch_size`` is less than 1, or ``seed`` or ``epoch`` is negative.
@@ -65,15 +88,19 @@ def caption_batches(
         raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
     batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
-    return (_batch(data, vocabulary, batch[part(len(batch))]) for batch in batches)
+    return (_batch(data, vocabulary, batch[part(len(batch))], clusters) for batch in batches)
 
 
-def read_regions(data: PrecomputedDataset, images: NDArray[np.int64] | slice) -> tuple[Tensor, Tensor | None]:
-    """The regions (n, k, d) of some images and their boxes (n, k, 4), None where there are none; float32 in memory."""
+def read_regions(
+    data: PrecomputedDataset, images: NDArray[np.int64] | slice, clusters: NDArray[np.int32] | None = None
+) -> Regions:
+    """The regions of some images, in memory, with their rows of ``clusters`` (n_images, k)."""
     rows = data.feature_rows[images]
     # Indexing a memory map by rows copies them: the tensors own their memory and may be written to.
-    regions = torch.from_numpy(np.asarray(data.features[rows]))
-    return regions, None if data.boxes is None else torch.from_numpy(np.asarray(data.boxes[rows]))
+    regions = torch.from_numpy(np.asarray(data.features[rows])).float()
+    boxes = None if data.boxes is None else torch.from_numpy(np.asarray(data.boxes[rows]))
+    numbers = None if clusters is None else torch.from_numpy(np.asarray(clusters[images], np.int64))
+    return Regions(regions, boxes, numbers)
 
 
 def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -95,8 +122,14 @@ def check_lengths(lengths: Tensor, longest: int) -> None:
         raise ValueError(f"lengths[{item}] must be in 1..{longest}, got {int(lengths[item])}")
 
 
-def _batch(data: PrecomputedDataset, vocabulary: Vocabulary, caption_ids: np.ndarray) -> Batch:
+def _batch(
+    data: PrecomputedDataset,
+    vocabulary: Vocabulary,
+    caption_ids: NDArray[np.int64],
+    clusters: NDArray[np.int32] | None,
+) -> Batch:
     image_ids = data.image_of_caption[caption_ids]
     tokens, lengths = pad_tokens([vocabulary.encode(data.captions[caption]) for caption in caption_ids])
-    regions, boxes = read_regions(data, image_ids)
-    return Batch(regions, boxes, tokens, lengths, torch.from_numpy(image_ids), torch.from_numpy(caption_ids))
+    regions = read_regions(data, image_ids, clusters)
+    numbers = torch.from_numpy(image_ids), torch.from_numpy(caption_ids)
+    return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters)

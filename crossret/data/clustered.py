@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossret.data.clustering import cluster_regions
-from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
+from crossret.data.clustering import centres_of, cluster_regions
+from crossret.data.directories import link_file, list_splits
 from crossret.data.precomputed import PrecomputedDataset, captions_path, features_path
 from crossret.files.atomic import atomic_write
+from crossret.files.directories import new_directory
 
 _BLOCK_BYTES = 64 * 2**20
 
@@ -24,8 +25,9 @@ def cluster_directory(
 
     It is there when it is complete. Images are mapped and taken in blocks: memory is bounded, whatever their number.
     Rows that are there five times are clustered and written once. An image with fewer different regions than
-    ``clusters`` repeats its centres in order, as the format has as many rows for all. Captions are hard-linked, or
-    copied where they cannot be. Boxes and grounding stay behind: a centre has no place in the picture.
+    ``clusters`` repeats its centres in order, as the format has as many rows for all. Float16 stays float16. Captions
+    are hard-linked, or copied where they cannot be. Boxes and grounding stay behind: a centre has no place in the
+    picture.
 
     Args:
         data: a directory in the precomputed-feature format.
@@ -41,20 +43,19 @@ def cluster_directory(
         ValueError: ``output`` is ``data`` or inside it, ``data`` has no split, or a split is malformed, has fewer
             regions than ``clusters`` or features that are not finite; names the file and the image.
     """
-    target = check_new_directory(output, data)
-    sets = {split: PrecomputedDataset(data, split) for split in list_splits(data)}
-    for split, images in sets.items():
-        if not 1 <= clusters <= images.n_regions:
-            raise ValueError(
-                f"{features_path(data, split)}: clusters must be 1 to its {images.n_regions} regions, not {clusters}"
-            )
-    done, total = 0, sum(images.n_images for images in sets.values())
-    with new_directory(target) as directory:
+    with new_directory(output, data) as directory:
+        sets = {split: PrecomputedDataset(data, split) for split in list_splits(data)}
+        for split, images in sets.items():
+            if not 1 <= clusters <= images.n_regions:
+                wanted = f"clusters must be 1 to its {images.n_regions} regions, not {clusters}"
+                raise ValueError(f"{features_path(data, split)}: {wanted}")
+        done, total = 0, sum(images.n_images for images in sets.values())
         for split, images in sets.items():
             block = max(1, _BLOCK_BYTES // (4 * images.n_regions * images.image_dim))
             with atomic_write(features_path(directory, split)) as file:
                 shape = (images.n_images, clusters, images.image_dim)
-                np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+                header = {"descr": images.features.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
                 for begin in range(0, images.n_images, block):
                     rows = images.feature_rows[begin : begin + block]
                     file.write(_centres(images.features[rows], features_path(data, split), rows, clusters).tobytes())
@@ -65,10 +66,13 @@ def cluster_directory(
     return {split: images.n_images for split, images in sets.items()}
 
 
-def _centres(features: NDArray[np.float32], path: Path, rows: NDArray[np.int64], clusters: int) -> NDArray[np.float32]:
+def _centres(
+    features: NDArray[np.floating], path: Path, rows: NDArray[np.int64], clusters: int
+) -> NDArray[np.floating]:
     finite = np.isfinite(features).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"{path}: row {rows[finite.argmin()]} has features that are not finite")
-    centres, _, counts = cluster_regions(torch.from_numpy(features), clusters=clusters)
+    regions = torch.from_numpy(features)
+    centres, counts = centres_of(regions, cluster_regions(regions, clusters=clusters), clusters)
     order = torch.arange(clusters) % counts[:, None]
     return centres.gather(1, order[:, :, None].expand_as(centres)).numpy()

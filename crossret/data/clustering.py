@@ -7,12 +7,8 @@ from torch import Tensor
 
 from crossret.data.batches import check_lengths
 
-# Of a block of images, their features and what is computed of them: larger ones leave the caches.
-_BLOCK_BYTES = 16 * 2**20
-# Squared distances that a product in float32 can tell: those above this part of both regions' squared norms, and above
-# this number, below which squares lose digits.
-_TOLD, _TOLD_AT_LEAST = 1e-3, 1e-30
-_ROUNDING = 1e-12  # likewise in float64, with room for sums of thousands of squares
+_BLOCK_BYTES = 16 * 2**20  # of images that are clustered together: larger ones leave the caches
+_ROUNDING = 1e-12  # squared distances up to this part of both squared norms are none, but float64's rounding
 
 
 @torch.no_grad()
@@ -23,33 +19,30 @@ def cluster_regions(
     clusters: int,
     iterations: int = 100,
     tolerance: float = 1e-5,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cluster the regions of each image by k-means, with nothing random in it; no gradient flows back.
+) -> Tensor:
+    """Cluster the regions of each image by k-means, with nothing random in it.
 
     The first centre is the region nearest to the image's mean, each next one the region farthest from its nearest
     centre (k-means++ with its draw replaced by the most probable one). Then each region goes to its nearest centre and
-    each centre to the mean of its regions, until no region of the image moves or ``iterations`` are done. The first of
-    equals is taken everywhere; a centre that loses all its regions stays where it is.
+    each centre to the mean of its regions (Lloyd), until no region of the image moves or ``iterations`` are done. The
+    first of equals is taken everywhere. A centre that loses all its regions is one of none from then on.
 
-    Distances come from products of regions with each other, once an image: one (R, D)·(D, R) product, then
-    (R, R)·(R, clusters) an iteration. The first is in float64 for an image that has regions too near each other, too
-    far out, too large or too small to be told apart in float32. Images are taken in blocks, so memory beside the
-    results is bounded.
+    An image gets the same clusters whatever images it is computed with. Distances are those of float64, from the
+    products of its regions with each other: a centre is a mean of regions, and so are its products. Images are taken in
+    blocks, so that memory is bounded.
 
     Args:
-        features: (n, R, D) floating point; computed in float32 at least. An image with one that is not finite gets
-            one centre, the mean of its regions, which is not finite either.
+        features: (n, R, D) floating point. An image with one that is not finite gets one cluster of all its regions.
         lengths: (n,) int64, regions of each image, each in 1..R; None where all have R.
-        clusters: centres of an image, at least 1.
+        clusters: centres of an image, 1 to R.
         iterations: the most that are done, at least 1.
         tolerance: regions count as the same, and get no centre each, where their squared distance is at most this
             part of the median squared distance of the image's regions to the first centre, which a few regions far
             out do not change; and always where no more than float64's rounding sets them apart.
 
     Returns:
-        centres: (n, clusters, D) in the dtype of ``features``, zero behind an image's number of centres.
-        assignment: (n, R) int64, each region's centre, and -1 behind the image's length.
-        counts: (n,) int64, centres of each image: ``clusters``, or its number of different regions if that is less.
+        (n, R) int64, the number of each region's cluster, and -1 behind the image's length. An image with fewer
+        different regions has fewer clusters; they are numbered from 0 without gaps. See ``centres_of``.
 
     Raises:
         TypeError: ``features`` are not floating point, or ``lengths`` not int64.
@@ -60,107 +53,96 @@ def cluster_regions(
     if features.dim() != 3 or 0 in features.shape[1:]:
         raise ValueError(f"features must have shape (n, R, D), R and D at least 1, got {tuple(features.shape)}")
     n, longest, dim = features.shape
-    for name, number in (("clusters", clusters), ("iterations", iterations)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, not {number}")
+    if not 1 <= clusters <= longest:
+        raise ValueError(f"clusters must be 1 to the {longest} regions of an image, not {clusters}")
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, not {iterations}")
     if lengths is None:
         lengths = torch.full((n,), longest, dtype=torch.int64, device=features.device)
-    if lengths.dtype != torch.int64:
-        raise TypeError(f"lengths must be int64, got {lengths.dtype}")
     if lengths.shape != (n,):
         raise ValueError(f"lengths must have shape ({n},), one an image, got {tuple(lengths.shape)}")
     check_lengths(lengths, longest)
-    centres = features.new_zeros(n, clusters, dim)
-    assignment = torch.empty(n, longest, dtype=torch.int64, device=features.device)
-    counts = torch.empty(n, dtype=torch.int64, device=features.device)
-    block = max(1, _BLOCK_BYTES // (4 * longest * (dim + 2 * longest + 8 * clusters)))
-    for begin in range(0, n, block):
-        part = slice(begin, begin + block)
-        centres[part], assignment[part], counts[part] = _cluster_block(
-            features[part], lengths[part], clusters, iterations, tolerance
-        )
-    return centres, assignment, counts
+    valid = torch.arange(longest, device=features.device) < lengths[:, None]
+    block = max(1, _BLOCK_BYTES // (8 * longest * (dim + 2 * longest + 4 * clusters)))
+    parts = [
+        _cluster(regions, there, clusters, iterations, tolerance)
+        for regions, there in zip(features.split(block), valid.split(block), strict=True)
+    ]
+    return torch.cat(parts) if parts else torch.empty_like(valid, dtype=torch.int64)
 
 
-def _cluster_block(
-    features: Tensor, lengths: Tensor, clusters: int, iterations: int, tolerance: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    valid = torch.arange(features.shape[1], device=features.device) < lengths[:, None]
+@torch.no_grad()
+def centres_of(features: Tensor, assignment: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
+    """The means of the regions of each cluster; no gradient flows back.
+
+    Args:
+        features: (n, R, D) floating point.
+        assignment: (n, R) int64, as ``cluster_regions`` gives them for no more than so many ``clusters``.
+
+    Returns:
+        centres: (n, clusters, D) in the dtype of ``features``, computed in float32 at least; zero behind an image's
+            number of centres.
+        counts: (n,) int64, centres of each image.
+    """
     regions = features.to(torch.promote_types(features.dtype, torch.float32))
+    regions = regions.masked_fill(assignment[:, :, None] < 0, 0)  # what lies behind may be NaN
+    members = _members(assignment, clusters, regions.dtype)
+    sizes = members.sum(1)
+    centres = torch.bmm(members.mT, regions) / sizes.clamp(min=1)[:, :, None]
+    return centres.masked_fill_(sizes[:, :, None] == 0, 0).to(features.dtype), assignment.amax(1) + 1
+
+
+def _cluster(features: Tensor, valid: Tensor, clusters: int, iterations: int, tolerance: float) -> Tensor:
+    regions = features.double()
     if not bool(valid.all()):
         regions = regions.masked_fill(~valid[:, :, None], 0)  # what lies behind may be NaN
     products = _products(regions, valid)
-    first, counts = _first_centres(products, valid, clusters, tolerance)
-    exists = torch.arange(clusters, device=features.device) < counts[:, None]
-    # A centre is a mean of regions: its weights are (R,), and distances to it follow from the regions' products.
-    weights = torch.zeros_like(products[:, :, :1]).expand(-1, -1, clusters).contiguous()
-    weights.scatter_(1, first[:, None], 1.0)
-    assignment, moving = torch.full_like(valid, -1, dtype=torch.int64), torch.arange(len(features))
-    moving = moving.to(features.device)
-    for iteration in range(iterations + 1):
-        nearest = _nearest(products[moving], weights[moving], exists[moving]).masked_fill_(~valid[moving], -1)
-        changed = (nearest != assignment[moving]).any(1)
-        assignment[moving] = nearest
-        moving = moving[changed]
-        if iteration == iterations or not len(moving):
+    centres, exists = _first_centres(products, valid, clusters, tolerance)
+    # Of a centre, a mean of regions, the weights of these (R,): distances follow from the regions' products.
+    weights = torch.zeros_like(products[:, :, :1]).repeat(1, 1, clusters).scatter_(1, centres[:, None], 1.0)
+    assignment = _nearest(products, weights, exists)
+    for _ in range(iterations):
+        members = _members(assignment.masked_fill(~valid, -1), clusters, products.dtype)
+        sizes = members.sum(1, keepdim=True)
+        before, assignment = assignment, _nearest(products, members / sizes.clamp(min=1), sizes[:, 0] > 0)
+        if torch.equal(assignment, before):
             break
-        weights[moving] = _means(nearest[changed], weights[moving])
-    centres = torch.bmm(weights.transpose(1, 2).to(regions.dtype), regions)
-    return centres.masked_fill_(~exists[:, :, None], 0).to(features.dtype), assignment, counts
+    used = _members(assignment.masked_fill(~valid, -1), clusters, torch.int64).amax(1)
+    return (used.cumsum(1) - 1).gather(1, assignment).masked_fill_(~valid, -1)
 
 
 def _products(regions: Tensor, valid: Tensor) -> Tensor:
-    """Products (n, R, R) float64 of regions (n, R, D) with each other, about an origin; 0 where one is not valid.
+    """Products (n, R, R) of regions (n, R, D) about that nearest to the image's mean, on which no distance depends.
 
-    Distances do not depend on the origin. About the mean they lose few digits, unless a region far out draws it away:
-    then the region nearest to the mean is a better one. What follows is short beside the product: in float64 it leaves
-    the rounding of the product alone to matter.
+    About it they lose few digits: about the mean itself, which one region far out draws away, they may lose them all.
+    What is not valid has to be zero, and has some products or other.
     """
-    products = _products_about(_mean(regions, valid), regions)
-    squares = products.diagonal(dim1=1, dim2=2)
-    sums = squares[:, :, None] + squares[:, None]
-    told = sums - 2 * products > _TOLD * sums + _TOLD_AT_LEAST  # false where squares are infinite or NaN
-    pairs = valid[:, :, None] & valid[:, None]
-    apart = pairs & ~torch.eye(valid.shape[1], dtype=torch.bool, device=valid.device)
-    again = (apart & ~told).flatten(1).any(1).nonzero()[:, 0].tolist()
-    products = products.double()
-    for image in again:  # one by one: an image stays in the caches
-        wide, there = regions[image : image + 1].double(), valid[image : image + 1]
-        squares = (wide - _mean(wide, there)).square_().sum(2).masked_fill_(~there, torch.inf)
-        products[image] = _products_about(wide[:, int(squares.argmin())], wide)[0]
-    return products.masked_fill_(~pairs, 0)
-
-
-def _mean(regions: Tensor, valid: Tensor) -> Tensor:
-    return regions.sum(1, keepdim=True) / valid.sum(1)[:, None, None]
-
-
-def _products_about(origin: Tensor, regions: Tensor) -> Tensor:
-    offsets = regions - origin
-    return torch.bmm(offsets, offsets.transpose(1, 2))
+    squares = (regions - regions.sum(1, keepdim=True) / valid.sum(1)[:, None, None]).square_().sum(2)
+    nearest = squares.masked_fill_(~valid, torch.inf).argmin(1)
+    offsets = regions - regions[torch.arange(len(regions), device=regions.device), nearest][:, None]
+    return torch.bmm(offsets, offsets.mT)
 
 
 def _first_centres(products: Tensor, valid: Tensor, clusters: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Regions (n, clusters) that centres start from, and how many of these (n,) are different."""
+    """Regions (n, clusters) that centres start from, and which of them (n, clusters) are different from those before.
+
+    The first is the one that products are about, whose own are zero.
+    """
     images = torch.arange(len(products), device=products.device)
     squares = products.diagonal(dim1=1, dim2=2)
-    chosen = squares.masked_fill(~valid, torch.inf).argmin(1)
-    first = [chosen]
-    counts = torch.ones_like(chosen)
-    distances = torch.full_like(squares, torch.inf).masked_fill_(~valid, -torch.inf)
-    same = torch.zeros_like(squares[:, 0])
-    for number in range(1, clusters):
-        sums = squares + squares[images, chosen][:, None]
-        to_chosen = sums - 2 * products[images, chosen]
-        to_chosen.masked_fill_(to_chosen <= _ROUNDING * sums, 0)
-        distances = torch.minimum(distances, to_chosen)
-        if number == 1:
-            ordered = distances.masked_fill(~valid, torch.inf).sort(1).values
-            same = tolerance * ordered.gather(1, (valid.sum(1, keepdim=True) - 1) // 2)[:, 0]
-        farthest, chosen = distances.max(1)
-        counts += farthest > same
-        first.append(chosen)
-    return torch.stack(first, dim=1), counts
+    distances = squares.masked_fill(~valid, -torch.inf)
+    ordered = distances.masked_fill(~valid, torch.inf).sort(1).values
+    same = tolerance * ordered.gather(1, (valid.sum(1, keepdim=True) - 1) // 2)[:, 0]
+    chosen = [squares.masked_fill(~valid, torch.inf).argmin(1)]
+    exists = [torch.ones_like(images, dtype=torch.bool)]
+    for _ in range(1, clusters):
+        farthest, region = distances.max(1)
+        chosen.append(region)
+        exists.append(exists[-1] & (farthest > same))
+        sums = squares + squares[images, region][:, None]
+        to_region = sums - 2 * products[images, region]
+        distances = torch.minimum(distances, to_region.masked_fill_(to_region <= _ROUNDING * sums, 0))
+    return torch.stack(chosen, dim=1), torch.stack(exists, dim=1)
 
 
 def _nearest(products: Tensor, weights: Tensor, exists: Tensor) -> Tensor:
@@ -170,9 +152,7 @@ def _nearest(products: Tensor, weights: Tensor, exists: Tensor) -> Tensor:
     return (squares - 2 * with_centres).masked_fill_(~exists[:, None], torch.inf).argmin(2)
 
 
-def _means(assignment: Tensor, weights: Tensor) -> Tensor:
-    """Weights (n, R, clusters) of the means of assigned regions; those of before where a centre has none."""
-    members = torch.zeros_like(weights).scatter_(2, assignment.clamp(min=0)[:, :, None], 1.0)
-    members.mul_((assignment >= 0)[:, :, None])
-    sizes = members.sum(1, keepdim=True)
-    return torch.where(sizes > 0, members / sizes.clamp(min=1), weights)
+def _members(assignment: Tensor, clusters: int, dtype: torch.dtype) -> Tensor:
+    """Ones (n, R, clusters) where a region is of a cluster; nowhere for -1."""
+    numbers = torch.arange(clusters, device=assignment.device)
+    return (assignment[:, :, None] == numbers).to(dtype)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.batches import Batch, Part, caption_batches, pad_tokens, read_regions
-from crossret.data.precomputed import PrecomputedDataset
+from crossret.data.batches import Batch, Part, Regions, caption_batches, pad_tokens, read_regions
+from crossret.data.cluster_cache import Clusters, Progress, clusters_of
+from crossret.data.precomputed import PrecomputedDataset, check_words
 from crossret.data.vocabulary import Vocabulary
-from crossret.hyperparameters import ModelConfig, ScanConfig
+from crossret.hyperparameters import HanConfig, ModelConfig, SmanConfig
+from crossret_kernels.item_blocks import release_pages
 
 _SAMPLED_IMAGES = 64
 
@@ -37,6 +39,8 @@ class Corpus(Protocol):
         image_dim: length of a region's feature.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
+        has_boxes, boxes_name: whether there are boxes of the regions, and what errors call them. Asked of for models
+            that may read them.
     """
 
     name: str
@@ -46,6 +50,8 @@ class Corpus(Protocol):
     n_images: int
     n_captions: int
     image_of_caption: NDArray[np.int64]
+    has_boxes: bool
+    boxes_name: str
 
     def fingerprint(self) -> str:
         """A digest that tells these images and captions from others, without reading all of them."""
@@ -58,35 +64,71 @@ class Corpus(Protocol):
         Of a batch of n only the rows ``part(n)`` are read; by default all.
         """
 
-    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The regions of the images, in order: (b, R, image_dim) float32, and (b, R, 4) float32 x0, y0, x1, y1.
-
-        The boxes are None where the data have none. ``items`` are some images, one after another.
-        """
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
+        """The regions of the images, in order; ``items`` are some images, one after another."""
 
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         """The captions, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths; ``items`` are some."""
 
 
-def check_regions(config: ModelConfig, data: Corpus) -> None:
+def check_readable(config: ModelConfig, data: Corpus) -> None:
     """What training and evaluation ask before they begin.
 
     Raises:
-        ValueError: the model cannot read such regions, or would use more of them than there are; names the data.
+        ValueError: the model cannot read such regions, would use more of them than there are, or reads them in the
+            order of boxes that there are not; names the data. A caption has more words than it reads; names the line.
     """
     if data.image_dim != config.image_dim:
         raise ValueError(
             f"{data.name}: regions have {data.image_dim} features, but the model's image_dim is {config.image_dim}"
         )
-    used = config.region_count if isinstance(config, ScanConfig) else None
-    if used is not None and used > data.n_regions:
+    name, needed = config.needed_regions()
+    if needed > data.n_regions:
+        raise ValueError(f"{data.name}: images have {data.n_regions} regions, fewer than the model's {name} {needed}")
+    if may_read_boxes(config) and config.spatial_order and not data.has_boxes:
         raise ValueError(
-            f"{data.name}: images have {data.n_regions} regions, fewer than the model's region_count {used}"
+            f"{data.boxes_name}: no such file, but the model was made to read regions in the order of their boxes"
         )
+    if isinstance(data, PrecomputedCorpus):
+        check_words(data.data.captions, config, f"{data.data.captions_name}, line")
+
+
+def check_boxes_agree(config: ModelConfig, first: Corpus, *others: Corpus) -> None:
+    """Raise a ValueError that names a file of boxes that some of the data of one model have and others have not."""
+    for other in others if may_read_boxes(config) else ():
+        if other.has_boxes != first.has_boxes:
+            there, missing = (first, other) if first.has_boxes else (other, first)
+            raise ValueError(
+                f"{missing.boxes_name}: no such file, but there is {there.boxes_name}: {config.kind} reads regions in "
+                "the order of their boxes, which all splits must have or none"
+            )
+
+
+def may_read_boxes(config: ModelConfig) -> TypeGuard[SmanConfig]:
+    """Whether it matters to a model in which order regions come, which boxes decide."""
+    return isinstance(config, SmanConfig) and config.location
+
+
+def fields_of_data(config: type[ModelConfig], data: PrecomputedDataset, vocabulary: Vocabulary) -> dict[str, Any]:
+    """The hyper-parameters of a model that its training data decide, by name."""
+    fields = {"image_dim": data.image_dim, "vocabulary_size": len(vocabulary)}
+    return {**fields, "spatial_order": data.boxes is not None} if config is SmanConfig else fields
+
+
+def corpus_for(config: ModelConfig, data: Corpus, progress: Progress | None = None) -> Corpus:
+    """The same images and captions as a model of these hyper-parameters reads them: ``PrecomputedCorpus.read_by``."""
+    return data.read_by(config, progress) if isinstance(data, PrecomputedCorpus) else data
 
 
 class PrecomputedCorpus:
-    """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk."""
+    """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk.
+
+    Attributes:
+        data, vocabulary: what it is made of.
+        clusters: the clusters of the images' regions that go with them, if any; see ``read_by``.
+    """
+
+    clusters: Clusters | None = None
 
     def __init__(self, data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
         self.data = data
@@ -97,6 +139,28 @@ class PrecomputedCorpus:
         self.n_images = data.n_images
         self.n_captions = data.n_captions
         self.image_of_caption = data.image_of_caption
+        self.has_boxes = data.boxes is not None
+        self.boxes_name = data.boxes_name
+
+    def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
+        """The same as a model of these hyper-parameters reads it.
+
+        Where HAN clusters regions, they are clustered once and for all, not whenever an image is encoded.
+
+        Args:
+            progress: as that of ``clusters_of``; raises as it does.
+        """
+        count = config.clusters if isinstance(config, HanConfig) else None
+        if count == (None if self.clusters is None else self.clusters.number):
+            return self
+        corpus = PrecomputedCorpus(self.data, self.vocabulary)
+        if count is not None:
+            corpus.clusters = clusters_of(self.data, self.fingerprint(), count, progress)
+        return corpus
+
+    def regions(self, images: NDArray[np.int64] | slice) -> Regions:
+        """The regions of some images, in memory."""
+        return read_regions(self.data, images, None if self.clusters is None else self.clusters.of_regions)
 
     def fingerprint(self) -> str:
         """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced."""
@@ -113,14 +177,22 @@ class PrecomputedCorpus:
     ) -> Iterator[Batch]:
         """As ``Corpus.training_batches``."""
         batches = caption_batches(
-            self.data, self.vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True, part=part
+            self.data,
+            self.vocabulary,
+            batch_size,
+            seed=seed,
+            epoch=epoch,
+            shuffle=True,
+            part=part,
+            clusters=None if self.clusters is None else self.clusters.of_regions,
         )
         return islice(batches, start, None)
 
-    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
         """As ``Corpus.image_batches``."""
         for batch in slices_of(self.n_images, batch_size, items):
-            yield read_regions(self.data, batch)
+            yield self.regions(batch)
+            release_pages(self.data.features)
 
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``Corpus.caption_batches``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
+from crossret.data.directories import link_file, list_splits
 from crossret.data.perturbations import drop_words, join_words, shuffle_words
 from crossret.data.precomputed import (
     PrecomputedDataset,
@@ -24,6 +24,7 @@ from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.tagging import DEFAULT_MODEL, load_tagger
 from crossret.data.vocabulary import tokenize
 from crossret.files.atomic import atomic_write
+from crossret.files.directories import new_directory
 
 RECORD = "perturbation.json"
 
@@ -78,32 +79,31 @@ def perturb_data(
             speech, or spaCy or its model is missing (says what to install).
     """
     source = Path(data)
-    target = check_new_directory(output, source)
-    captions = PrecomputedDataset(source, split).captions
-    tokens = [tokenize(caption) for caption in captions]
-    tagged_by = None
-    if drop is None:
-        words = (shuffle_words(old, np.random.default_rng([seed, number])) for number, old in enumerate(tokens))
-    else:
-        tags, tagged_by = _tags(source, split, tokens, tagger)
-        words = (drop_words(old, part, drop) for old, part in zip(tokens, tags, strict=True))
-    changed = kept = 0
-    lines = []
-    for caption, old, new in zip(captions, tokens, words, strict=True):
-        line = join_words(new)
-        if shows_nothing(line):
-            kept += 1
-            line = caption
-        elif new == old:
-            line = caption
+    with new_directory(output, source) as directory:
+        captions = PrecomputedDataset(source, split).captions
+        tokens = [tokenize(caption) for caption in captions]
+        tagged_by = None
+        if drop is None:
+            words = (shuffle_words(old, np.random.default_rng([seed, number])) for number, old in enumerate(tokens))
         else:
-            changed += 1
-        lines.append(line)
-        if progress is not None:
-            progress(len(lines), len(captions))
-    result = Perturbed(len(captions), changed, kept)
-    record = {"split": split, "drop": drop, "tags": tagged_by, "seed": seed if drop is None else None}
-    with new_directory(target) as directory:
+            tags, tagged_by = _tags(source, split, tokens, tagger)
+            words = (drop_words(old, part, drop) for old, part in zip(tokens, tags, strict=True))
+        changed = kept = 0
+        lines = []
+        for caption, old, new in zip(captions, tokens, words, strict=True):
+            line = join_words(new)
+            if shows_nothing(line):
+                kept += 1
+                line = caption
+            elif new == old:
+                line = caption
+            else:
+                changed += 1
+            lines.append(line)
+            if progress is not None:
+                progress(len(lines), len(captions))
+        result = Perturbed(len(captions), changed, kept)
+        record = {"split": split, "drop": drop, "tags": tagged_by, "seed": seed if drop is None else None}
         for name in list_splits(source):
             _link_split(source, directory, name, with_words=name != split)
         with atomic_write(captions_path(directory, split)) as file:

@@ -3,51 +3,94 @@
 from __future__ import annotations
 
 import codecs
+import copy
+import math
 import os
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossret.data.boxes import check_boxes
+from crossret.data.names import check_name
+from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems
-from crossret.files.regular import read_regular
+from crossret.files.regular import LARGEST_LINES, read_regular
 from crossret.files.unicode import escaped, is_unicode
+from crossret.hyperparameters import ModelConfig
 
 CAPTIONS_PER_IMAGE = 5
+LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
+_MOST_CHARACTERS = 2**16  # of a caption
+
+_FEATURES, _BOXES, _CAPTIONS = "_ims.npy", "_boxes.npy", "_caps.txt"
+_PICTURES = (".jpg", ".jpeg", ".png")
+
+
+def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Path:
+    """The file of a split whose name ends so; raises as ``check_name``."""
+    check_name("split", split)
+    return Path(directory) / f"{split}{ending}"
 
 
 def features_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's region features are."""
-    return Path(directory) / f"{split}_ims.npy"
+    return split_path(directory, split, _FEATURES)
 
 
 def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where the boxes of a split's regions are, if anywhere."""
-    return Path(directory) / f"{split}_boxes.npy"
+    return split_path(directory, split, _BOXES)
 
 
 def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's captions are."""
-    return Path(directory) / f"{split}_caps.txt"
+    return split_path(directory, split, _CAPTIONS)
+
+
+def splits_in(directory: str | os.PathLike[str]) -> list[str]:
+    """The splits that a directory has features of, sorted."""
+    files = (path for path in Path(directory).glob(f"?*{_FEATURES}") if path.exists())  # no links to nothing
+    return sorted(path.name.removesuffix(_FEATURES) for path in files)
+
+
+def without_features(directory: str | os.PathLike[str]) -> str:
+    """What to say of a directory that has no features, or not those of the split that is asked for."""
+    if splits := splits_in(directory):
+        return f"there is {', '.join(splits)}"
+    if any(path.suffix.lower() in _PICTURES for path in Path(directory).glob("*")):
+        return (
+            "pictures are not read: SPLIT_ims.npy holds the features that a detector or a vision transformer makes of "
+            "their regions, and SPLIT_caps.txt a caption a line; `crossret import-features` takes features"
+        )
+    return (
+        f"a data directory holds SPLIT{_FEATURES}, region features, and SPLIT{_CAPTIONS}, a caption a line: make it of "
+        "your own features by `crossret import-features`, or `crossret render-scenes DIR` to try"
+    )
 
 
 class PrecomputedDataset:
     """One split of a directory in the precomputed-feature format, memory-mapped and validated.
 
-    ``{split}_ims.npy`` holds float32 region features (rows, k, d), or (rows, d) where an image has one region, and
-    ``{split}_caps.txt`` one UTF-8 caption a line. With a fifth as many rows as captions, an image has five captions on
-    consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five times in
-    succession (some published development arrays are so): then these are one image again, and the first of its rows is
-    used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions (rows, k, 4), in
-    the order of the features, in pixels; whether they are finite is not looked at.
+    ``{split}_ims.npy`` holds float32 or float16 region features (rows, k, d), or (rows, d) where an image has one
+    region, and ``{split}_caps.txt`` one UTF-8 caption a line. With a fifth as many rows as captions, an image has five
+    captions on consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five
+    times in succession (some published development arrays are so): then these are one image again, and the first of its
+    rows is used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions
+    (rows, k, 4), in the order of the features, in pixels. Float16 features stay so on the disk and are widened batch by
+    batch.
 
     Attributes:
         name: the file of the features, by which errors call the split.
-        features: (rows, k, d) float32, read from the disk as it is used.
+        features: (rows, k, d) float32 or float16, read from the disk as it is used.
         boxes: (rows, k, 4) float32, likewise; None where there is no such file.
+        boxes_name: that file.
         captions: the captions in the file's order.
+        captions_name: that file.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
@@ -55,7 +98,8 @@ class PrecomputedDataset:
         stored: the features with the name of their file, by which an image that is wrong is named.
 
     Raises:
-        FileNotFoundError: the directory, the features or the captions are missing.
+        FileNotFoundError: the directory, the features or the captions are missing; says what is needed.
+        TypeError, ValueError: ``split`` is no name.
         ValueError: a file is malformed; the message names the file and the line, or what the array should have been.
     """
 
@@ -63,11 +107,20 @@ class PrecomputedDataset:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
         if not Path(directory).is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
+        if not rows_file.exists():
+            raise FileNotFoundError(f"{rows_file}: no such file; {without_features(directory)}")
+        if not captions_file.exists():
+            raise FileNotFoundError(
+                f"{captions_file}: no such file; it holds the captions of {rows_file.name}, a line each: one an image, "
+                f"or {CAPTIONS_PER_IMAGE} an image on consecutive lines"
+            )
         self.name = str(rows_file)
-        features = map_array(rows_file, ndim=(2, 3), dtypes=["<f4"])
-        self.features: NDArray[np.float32] = features if features.ndim == 3 else features[:, None]
+        features = map_array(rows_file, ndim=(2, 3), dtypes=["<f4", "<f2"])
+        check_image_size(rows_file, features)
+        self.features: NDArray[np.floating] = features if features.ndim == 3 else features[:, None]
         self.stored = StoredItems(rows_file, self.features)
         self.captions = read_captions(captions_file)
+        self.captions_name = str(captions_file)
         rows, captions = len(self.features), len(self.captions)
         if rows == captions:
             captions_per_image = CAPTIONS_PER_IMAGE if _rows_repeat(self.features, CAPTIONS_PER_IMAGE) else 1
@@ -78,12 +131,35 @@ class PrecomputedDataset:
                 f"{rows_file}: {rows} rows do not fit the {captions} captions of {captions_file.name}: "
                 f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
             )
-        self.boxes = _map_boxes(boxes_path(directory, split), self.features.shape[:2])
+        boxes_file = boxes_path(directory, split)
+        self.boxes = _map_boxes(boxes_file, self.features.shape[:2])
+        self.boxes_name = str(boxes_file)
         self.n_captions = captions
         self.n_images = captions // captions_per_image
         self.n_regions, self.image_dim = self.features[0].shape
         self.image_of_caption: NDArray[np.int64] = np.arange(captions, dtype=np.int64) // captions_per_image
         self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
+
+    def first(self, images: int) -> PrecomputedDataset:
+        """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.
+
+        Raises:
+            ValueError: ``images`` is less than 1, or the split has fewer; names its file.
+        """
+        if not 1 <= images <= self.n_images:
+            raise ValueError(f"{self.name}: has {self.n_images} images, of which the first {images} cannot be taken")
+        part = copy.copy(self)
+        part.n_images, part.n_captions = images, images * (self.n_captions // self.n_images)
+        part.captions = self.captions[: part.n_captions]
+        part.image_of_caption = self.image_of_caption[: part.n_captions]
+        part.feature_rows = self.feature_rows[:images]
+        return part
+
+
+def check_image_size(place: object, features: Any) -> None:
+    """Raise a ValueError that names the place where the features of one image are more than any has."""
+    if math.prod(features.shape[1:]) * features.dtype.itemsize > LARGEST_IMAGE:
+        raise ValueError(f"{place}: images of shape {tuple(features.shape[1:])} are larger than any")
 
 
 def _map_boxes(path: Path, regions: tuple[int, ...]) -> NDArray[np.float32] | None:
@@ -93,16 +169,17 @@ def _map_boxes(path: Path, regions: tuple[int, ...]) -> NDArray[np.float32] | No
     boxes = map_array(path, ndim=3, dtypes=["<f4"])
     if boxes.shape != (*regions, 4):
         raise ValueError(f"{path}: shape {boxes.shape} is not {(*regions, 4)}, four numbers for every region")
+    check_boxes(boxes, str(path))
     return boxes
 
 
-def _rows_repeat(features: NDArray[np.float32], times: int) -> bool:
+def _rows_repeat(features: NDArray[np.floating], times: int) -> bool:
     """Whether every row comes ``times`` times in succession, bit for bit."""
     if len(features) % times:
         return False
     # Bits, because NaN is not equal to itself. Group by group: the whole may be gigabytes, and rows that are 1:1 differ
     # in the first group already.
-    groups = features.view(np.uint32).reshape(-1, times, *features.shape[1:])
+    groups = features.view(f"u{features.itemsize}").reshape(-1, times, *features.shape[1:])
     return all(bool((group[1:] == group[0]).all()) for group in groups)
 
 
@@ -110,10 +187,10 @@ def read_captions(path: Path) -> list[str]:
     """Read one caption a line; a byte order mark before the first one is no part of it.
 
     Raises:
-        ValueError: the file is empty, or a line shows nothing, holds a NUL or is not UTF-8; names the file and the
-            line.
+        ValueError: the file is empty, or a line shows nothing, holds a NUL, is not UTF-8 or has more than
+            2¹⁶ characters; names the file and the line.
     """
-    lines = read_regular(path).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    lines = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not lines:
@@ -130,13 +207,32 @@ def read_captions(path: Path) -> list[str]:
 
 
 def check_caption(caption: str, place: str) -> None:
-    """Raise a ValueError that begins with the place where a caption shows nothing, holds a NUL or is not Unicode."""
+    """Raise a ValueError that begins with the place where a caption shows nothing, holds a NUL, is not Unicode or has
+    more than 2¹⁶ characters. How many words it may have is the model's to say: ``check_words``."""
     if not is_unicode(caption):
         raise ValueError(f"{place}: half of a surrogate pair in '{escaped(caption)}', which no UTF-8 text has")
     if "\0" in caption:
         raise ValueError(f"{place}: a NUL character, which no caption has")
     if shows_nothing(caption):
         raise ValueError(f"{place}: the caption is empty")
+    if len(caption) > _MOST_CHARACTERS:
+        raise ValueError(f"{place}: the caption has {len(caption):,} characters, more than {_MOST_CHARACTERS:,}")
+
+
+def check_words(captions: Sequence[str], config: ModelConfig, place: str) -> None:
+    """Raise a ValueError of the first caption that is longer than the model can read and that it does not cut.
+
+    It begins with the place and the caption's number, from 1.
+    """
+    most = config.most_words
+    if config.max_words is not None and config.max_words <= most:
+        return
+    for number, caption in enumerate(captions, start=1):
+        # A word has a character at least: the words of few captions have to be counted.
+        if len(caption) > most and (words := len(tokenize(caption))) > most:
+            raise ValueError(
+                f"{place} {number}: the caption has {words:,} words, more than the {most:,} that the model can read"
+            )
 
 
 def shows_nothing(caption: str) -> bool:

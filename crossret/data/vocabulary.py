@@ -65,9 +65,9 @@ def _treebank_quote(quote: re.Match[str]) -> str:
     return "``" if opens else "''"
 
 
-def word_counts(captions: Iterable[str]) -> Counter[str]:
-    """How often each word occurs."""
-    return Counter(word for caption in captions for word in tokenize(caption))
+def word_counts(captions: Iterable[str], max_words: int | None = None) -> Counter[str]:
+    """How often each word occurs among the first ``max_words`` of each caption; None counts all of them."""
+    return Counter(word for caption in captions for word in tokenize(caption)[:max_words])
 
 
 class Vocabulary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,13 +15,16 @@ from crossret.distributed.group import ALONE, Group
 
 # Seconds to wait: beyond, backends count milliseconds past their integers, and time out at once.
 _LONGEST = 366 * 86400.0
+_MOST_RANKS = 2**16  # beyond any training; torch.distributed would wait for them
+_LONGEST_SHOWN = 40  # characters of a value in an error
 
 
 def started_by_torchrun() -> bool:
     """Whether the environment names other processes to train with.
 
     Raises:
-        ValueError: its WORLD_SIZE is no number, or its RANK is none of such a group.
+        ValueError: one of its WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT is missing beside the others or
+            is none; names it.
     """
     return _place()[1] > 1
 
@@ -34,9 +38,10 @@ def own_device(device: torch.device) -> torch.device:
     """Where this process computes, if it is to compute on such a device: torchrun's have a CUDA device each.
 
     Raises:
-        ValueError: one CUDA device is named for all of them, or there are fewer than processes on this machine.
+        ValueError: one CUDA device is named for all of them, or there are fewer than processes on this machine; or as
+            ``started_by_torchrun``, whatever the device.
     """
-    if device.type != "cuda" or not started_by_torchrun():
+    if not started_by_torchrun() or device.type != "cuda":
         return device
     if str(device) != device.type:
         raise ValueError(f"device {device}: ranks on one machine take a CUDA device each; leave its number out")
@@ -57,8 +62,8 @@ def joined(device: torch.device, seconds: float) -> Iterator[Group]:
         seconds: how long to wait for another process before it counts as lost.
 
     Raises:
-        ValueError: ``seconds`` is not above 0 and at most a year, or the environment does not say which of the ranks
-            this one is, or where they meet. RankLost: the others were not there in time.
+        ValueError: ``seconds`` is not above 0 and at most a year, or as ``started_by_torchrun``. RankLost: the others
+            were not there in time.
     """
     if not started_by_torchrun():
         yield ALONE
@@ -78,15 +83,38 @@ def joined(device: torch.device, seconds: float) -> Iterator[Group]:
 
 
 def _place() -> tuple[int, int]:
-    """The rank of this process and how many there are, as the environment has them; (0, 1) without torchrun."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if not size.isdecimal():
-        raise ValueError(f"the environment's WORLD_SIZE must be a number of processes, not {size!r}")
-    if int(size) <= 1:
+    """The rank of this process and how many there are, as the environment has them; (0, 1) without torchrun.
+
+    All that is read of the environment is looked at, before torch.distributed says of it what it likes or waits for
+    processes that are nowhere.
+    """
+    given = {name: name in os.environ for name in ("WORLD_SIZE", "RANK")}
+    if not any(given.values()):
         return 0, 1
-    rank = os.environ.get("RANK")
-    if rank is None:
-        raise ValueError(f"the environment's WORLD_SIZE is {size}, but it has no RANK to say which of them this is")
-    if not rank.isdecimal() or int(rank) >= int(size):
-        raise ValueError(f"the environment's RANK must be from 0 to {int(size) - 1}, below WORLD_SIZE, not {rank!r}")
-    return int(rank), int(size)
+    for name, there in given.items():
+        if not there:
+            (other,) = given.keys() - {name}
+            raise ValueError(f"the environment has {other}={_shown(other)}, but no {name}: torchrun sets both")
+    size = _number("WORLD_SIZE", 1, _MOST_RANKS)
+    rank = _number("RANK", 0, size - 1)
+    if "LOCAL_RANK" in os.environ:
+        _number("LOCAL_RANK", 0, size - 1)
+    if size > 1:
+        address = os.environ.get("MASTER_ADDR", "")
+        if not address or not address.isprintable() or " " in address:
+            raise ValueError(f"the environment's MASTER_ADDR must be where the ranks meet, not {_shown('MASTER_ADDR')}")
+        _number("MASTER_PORT", 1, 65535)
+    return rank, size
+
+
+def _number(name: str, least: int, most: int) -> int:
+    """A whole number of the environment, in digits alone: int() takes " 2", "1_0" and digits of other scripts."""
+    value = os.environ.get(name, "")
+    if not re.fullmatch("[0-9]{1,9}", value) or not least <= int(value) <= most:
+        raise ValueError(f"the environment's {name} must be a whole number from {least} to {most}, not {_shown(name)}")
+    return int(value)
+
+
+def _shown(name: str) -> str:
+    value = os.environ.get(name)
+    return "unset" if value is None else repr(value[:_LONGEST_SHOWN])

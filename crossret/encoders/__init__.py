@@ -5,7 +5,7 @@ from crossret.encoders.ngrams import NgramEncoder
 from crossret.encoders.normalize import EPSILON, l2_normalize
 from crossret.encoders.regions import RegionEncoder
 from crossret.encoders.sru import SruEncoder
-from crossret.encoders.tokens import check_tokens
+from crossret.encoders.tokens import check_tokens, first_words
 from crossret.encoders.transformer import TransformerEncoder
 from crossret.encoders.words import WordEncoder
 
@@ -17,6 +17,7 @@ __all__ = [
     "TransformerEncoder",
     "WordEncoder",
     "check_tokens",
+    "first_words",
     "l2_normalize",
     "xavier_linear",
 ]

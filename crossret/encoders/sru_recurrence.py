@@ -45,7 +45,8 @@ class _Recurrence(torch.autograd.Function):
         sizes: list[int] = batch_sizes.tolist()
         turned = _turned_rows(batch_sizes).to(projected.device) if bidirectional else None
         projected, highway = _turn(projected, turned), _turn(highway, turned)
-        candidate = projected[:, 0]
+        # What is kept for the backward pass is no view: it would keep all the products that it is a part of.
+        candidate, highway = projected[:, 0].contiguous(), highway.contiguous()
         gates = torch.empty_like(projected[:, 1:])
         cells, hidden = torch.empty_like(highway), torch.empty_like(highway)
         before = highway.new_zeros(sizes[0], highway.shape[1])

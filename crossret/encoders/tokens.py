@@ -20,6 +20,21 @@ def check_tokens(tokens: Tensor, vocabulary_size: int) -> None:
         raise ValueError(f"tokens[{caption}, {word}] is {number}, not in the vocabulary of {vocabulary_size} words")
 
 
+def first_words(tokens: Tensor, lengths: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Captions cut to their first ``most`` words, between the first and the last number, <start> and <end>, that stay.
+
+    Args:
+        tokens: (n, W) int64.
+        lengths: (n,) int64, each in 1..W, <start> and <end> included.
+
+    Returns:
+        (n, at most ``most`` + 2) int64 and (n,) int64.
+    """
+    kept = lengths.clamp(max=most + 2)
+    ends = tokens.gather(1, lengths[:, None] - 1)
+    return tokens[:, : most + 2].scatter(1, kept[:, None] - 1, ends), kept
+
+
 def word_embedding(vocabulary_size: int, word_dim: int) -> nn.Embedding:
     """An embedding that starts uniform in (-0.1, 0.1), as SCAN's."""
     embedding = nn.Embedding(vocabulary_size, word_dim)

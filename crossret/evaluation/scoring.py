@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.corpus import ALL, Corpus, check_regions
-from crossret.evaluation.finiteness import check_finite
+from crossret.data.corpus import ALL, Corpus, check_readable, corpus_for
+from crossret.evaluation.finiteness import Progress, check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-
-Progress = Callable[[int, int], None]
-"""Called with how many items are done and how many there are."""
 
 
 def encode_dataset(
@@ -34,15 +31,17 @@ def encode_dataset(
         data: the images and captions.
         batch_size: items encoded at a time.
         image_items, caption_items: which of them, one after another and at least one; by default all.
-        progress: called with (images and captions done, all of them).
+        progress: called with (images and captions done, all of them); first, where regions are to be clustered, with
+            (images done, all of them).
 
     Returns:
         (images, captions): an entry for each, on the model's device.
 
     Raises:
-        ValueError: as ``check_regions``.
+        ValueError: as ``check_readable``.
     """
-    check_regions(model.config, data)
+    check_readable(model.config, data)
+    data = corpus_for(model.config, data, progress)
     device = next(model.parameters()).device
     n_images, n_captions = (
         len(range(n)[items]) for n, items in ((data.n_images, image_items), (data.n_captions, caption_items))
@@ -63,10 +62,7 @@ def encode_dataset(
     try:
         with torch.inference_mode():
             images = collect(
-                (
-                    model.encode_images(regions.to(device), boxes=None if boxes is None else boxes.to(device))
-                    for regions, boxes in data.image_batches(batch_size, image_items)
-                ),
+                (model.encode_images(**regions.on(device)) for regions in data.image_batches(batch_size, image_items)),
                 0,
             )
             captions = collect(

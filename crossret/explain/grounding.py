@@ -18,6 +18,7 @@ from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.vocabulary import tokenize
 from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import PointingGame, pointing_answers
+from crossret.files.directories import occupied
 from crossret.files.regular import open_regular
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
@@ -31,11 +32,11 @@ class GroundedSplit:
     """A split of rendered scenes as a model encodes it, and what is true of it.
 
     Attributes:
-        images, captions: the encoded split; a caption is its words between <start> and <end>.
+        images, captions: the encoded split; a caption is the words that the model reads between <start> and <end>.
         image_of_caption: (n_captions,) int64.
         pictures: the image files, in order.
         boxes: (n_images, R, 4) float32 x0, y0, x1, y1 of the regions in pixels.
-        grounding: one entry a caption.
+        grounding: one entry a caption, of the words that the model reads.
     """
 
     images: Encoded
@@ -47,9 +48,16 @@ class GroundedSplit:
 
     @classmethod
     def load(
-        cls, directory: Path, split: str, data: PrecomputedDataset, images: Encoded, captions: Encoded
+        cls,
+        directory: Path,
+        split: str,
+        data: PrecomputedDataset,
+        images: Encoded,
+        captions: Encoded,
+        *,
+        max_words: int | None = None,
     ) -> GroundedSplit:
-        """Add to an encoded split, read as ``data``, what ``render_scenes`` wrote about it.
+        """Add to a split, read as ``data`` and encoded by a model of this ``max_words``, what ``render_scenes`` wrote.
 
         Raises:
             OSError: a file is missing or unreadable.
@@ -62,7 +70,8 @@ class GroundedSplit:
         if [truth.words for truth in grounding] != [tokenize(caption) for caption in data.captions]:
             raise ValueError(f"{grounding_file}: not the words of the captions of {split}")
         pictures = [picture_path(directory, split, image) for image in range(len(images))]
-        return cls(images, captions, data.image_of_caption, pictures, data.boxes, grounding)
+        read = [truth.first(max_words) for truth in grounding]
+        return cls(images, captions, data.image_of_caption, pictures, data.boxes, read)
 
     def attention(self, model: Matcher, captions: NDArray[np.int64]) -> tuple[AttentionMap, ...]:
         """How the model looks at the images of these captions beside them, <start> and <end> included."""
@@ -152,15 +161,16 @@ def draw_captions(
         ValueError: an image's file is malformed; names it.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     names = []
-    for caption in captions:
-        maps = split.attention(model, np.array([caption]))
-        pixels = _read_picture(split.pictures[split.image_of_caption[caption]])
-        for attention in maps:
-            names.append(f"{caption:05d}-{attention.name}.png" if len(maps) > 1 else f"{caption:05d}.png")
-            boxes = split.regions(np.array([caption]), attention)[0]
-            draw_attention(directory / names[-1], pixels, boxes, *_panels(attention, split.grounding[caption], boxes))
+    with occupied(directory):
+        for caption in captions:
+            maps = split.attention(model, np.array([caption]))
+            pixels = _read_picture(split.pictures[split.image_of_caption[caption]])
+            for attention in maps:
+                names.append(f"{caption:05d}-{attention.name}.png" if len(maps) > 1 else f"{caption:05d}.png")
+                boxes = split.regions(np.array([caption]), attention)[0]
+                panels = _panels(attention, split.grounding[caption], boxes)
+                draw_attention(directory / names[-1], pixels, boxes, *panels)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Pictures of what a model does: attention of words, heads or steps over an image, and the curves of a training."""
+"""Pictures of attention: where words, heads or steps look in an image, and what heads and steps weigh in a caption."""
 
 from __future__ import annotations
 
@@ -6,33 +6,43 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea, VPacker
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from crossret.files.atomic import atomic_write
 
+NEARLY_UNIFORM = 1.5  # weights are, where the largest is less than so many times their mean
+LEAST_FULL = 2.0  # means that full brightness stands for at least: more than any nearly uniform weight
 DISPLAY_GAMMA = 2.2  # pixel values are not proportional to light; the light that the eye gets shall be, to weights
 DARKEST = 0.2  # brightness where nothing looks at all: the image stays recognisable
-COLUMNS = (6, 5, 7)  # by preference
-PANEL_INCHES = 1.9
-LEAST_INCHES = 7.6  # of a picture's width, for the legend
-REGION_LINEWIDTH = 0.6
-WORD_SIZE, WORD_PAD, WORD_GAP = 6.5, 0.8, 1.0  # points
-LINE_INCHES = (WORD_SIZE * 1.4 + 2 * WORD_PAD + 1) / 72
-NUMBER_SIZE = 7.5  # points
-NUMBER_POINTS = 3 + NUMBER_SIZE * 1.4
 WORD_SHADE = (1.0, 0.55, 0.1)
-TINY = float(np.finfo(np.float32).tiny)
-STRONGEST_LINE: dict[str, Any] = {"edgecolor": "#ff3030", "linewidth": 1.8}
-OBJECT_LINE: dict[str, Any] = {"edgecolor": "#30e060", "linewidth": 1.8, "linestyle": (0, (3, 2))}
+STRONGEST_LINE: dict[str, Any] = {"edgecolor": "#ff3030", "linewidth": 1.3}
+OBJECT_LINE: dict[str, Any] = {"edgecolor": "#30e060", "linewidth": 1.3, "linestyle": (0, (3, 2))}
+REGION_LINEWIDTH = 0.5
+MARK_COLOUR = "#b00020"
+
+# Inches. A sheet is as wide as the text of a page, so that letters have in print the sizes that they have here.
+WIDTH, MARGIN, GAP = 7.0, 0.12, 0.1
+LARGEST_PANEL = 2.2
+TALLEST = 1.5  # of a panel, times its width; a taller image is narrower than its panel
+COLUMNS = (5, 4)  # by preference; either leaves room for what is written beneath a panel
+SCALE_WIDTH, SCALE_HEIGHT = 2.4, 0.09
+
+DOTS = 160  # an inch
+
+# Points.
+CAPTION_SIZE, TITLE_SIZE, NUMBER_SIZE, WORD_SIZE, LEGEND_SIZE = 9.0, 8.5, 6.5, 6.5, 7.5
+WORD_PAD = 0.9  # of a word's shade around it
+SPACE = 0.35  # between words, of their size
+LEADING = 1.4  # from line to line, of their size
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,49 @@ class Panel:
     relevance: float | None = None
     words: Sequence[tuple[str, float]] | None = None
 
+    def mark(self) -> str:
+        """What is written beneath where weights are nearly uniform, if any are."""
+        of_regions = nearly_uniform(self.weights)
+        if self.words is None:
+            return "nearly uniform" if of_regions else ""
+        of_words = nearly_uniform(np.array([weight for _, weight in self.words]))
+        if of_regions and of_words:
+            return "both nearly uniform"
+        return "regions nearly uniform" if of_regions else "words nearly uniform" if of_words else ""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What brightness and shades say of weights: the same in every panel of a sheet.
+
+    Attributes:
+        mean: of all weights, and what each is where they are uniform.
+        full: the weight of full brightness or shade: the sheet's largest, or ``LEAST_FULL`` means where that is more,
+            or weights that hardly differ would look as if they did.
+    """
+
+    mean: float
+    full: float
+
+    @classmethod
+    def of(cls, weights: Sequence[Sequence[float] | NDArray[np.float32]]) -> Scale:
+        """The scale of a sheet with these weights, a sequence a panel."""
+        values = np.concatenate(weights).astype(np.float64)
+        return cls(values.mean(), max(values.max(), LEAST_FULL * values.mean()) or 1.0)
+
+    def light(self, weight: Any) -> Any:
+        """How bright a weight is, 0 to 1, as pixels have it."""
+        return (weight / self.full) ** (1 / DISPLAY_GAMMA)
+
+    def shade(self, weight: Any) -> Any:
+        """How shaded the word of a weight is, 0 to 1: not at all up to the mean, so that uniform weights shade none."""
+        return np.maximum(weight - self.mean, 0) / (self.full - self.mean)
+
+
+def nearly_uniform(weights: NDArray[Any]) -> bool:
+    """Whether the largest of these weights is less than ``NEARLY_UNIFORM`` times their mean."""
+    return bool(weights.max() < NEARLY_UNIFORM * weights.mean(dtype=np.float64))
+
 
 def draw_attention(
     path: str | os.PathLike[str],
@@ -65,136 +118,245 @@ def draw_attention(
     objects: Sequence[NDArray[np.float32]] = (),
     relevance: str | None = None,
 ) -> None:
-    """Write a PNG as SCAN Fig. 4: the image, then one panel a word with brightness by attention weight.
-
-    A word's relevance, by which SCAN's figure is darkened too, is a number instead, or most words would be black.
-    Likewise of heads (MHSAN Figs. 3-5) and of steps (SMAN Figs. 9, 10), with the caption beneath each, its words shaded
-    by their weights. Each panel has a scale of its own, from 0 to the largest weight in it, which is written beneath:
-    where a word looks can be seen also of one that divides its attention among all regions. Where regions overlap, the
-    one with the larger weight is shown.
+    """Write ``attention_sheet`` as a PNG.
 
     Args:
         path: the file to write, atomically.
+        image, boxes, title, panels, objects, relevance: as there.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    sheet = attention_sheet(image, boxes, title, panels, objects, relevance)
+    with atomic_write(path) as file:
+        sheet.savefig(file, format="png", dpi=DOTS)
+
+
+def attention_sheet(
+    image: NDArray[np.uint8],
+    boxes: NDArray[np.float32],
+    title: str,
+    panels: Sequence[Panel],
+    objects: Sequence[NDArray[np.float32]] = (),
+    relevance: str | None = None,
+) -> Figure:
+    """Draw as SCAN Fig. 4 the image, then one panel a word with brightness by attention weight.
+
+    A word's relevance, by which SCAN's figure is darkened too, is a number instead, or most words would be black.
+    Likewise of heads (MHSAN Figs. 3-5) and of steps (SMAN Figs. 9, 10), with the caption beneath each, its words shaded
+    by what their weights are above the mean. All panels have the same scales, which are drawn beneath them, and what is
+    nearly uniform is marked as such: attention that does not choose does not look as if it did. Where regions overlap,
+    the one with the larger weight is shown. The sheet is as wide as a page's text, to be read in print.
+
+    Args:
         image: (H, W, 3).
         boxes: (R, 4) x0, y0, x1, y1 of the regions, pixels.
         title: the caption.
         panels: at least one, in order, all with words or none.
         objects: boxes (4,) outlined in green in the image itself.
         relevance: what the relevances of the panels are, in words; None where they have none.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     count = len(panels) + 1
     # As few empty places as possible; few panels are larger.
     columns = count if count < min(COLUMNS) else min(COLUMNS, key=lambda columns: -count % columns)
     rows = math.ceil(count / columns)
-    inches = max(PANEL_INCHES, LEAST_INCHES / columns)
-    lines = max((len(_lines(panel.words, inches)) for panel in panels if panel.words is not None), default=0)
-    height = inches + 0.3 + NUMBER_POINTS / 72 + lines * LINE_INCHES
-    figure = Figure(figsize=(columns * inches, rows * height + 1.1), layout="constrained")
-    figure.suptitle(title, fontsize=11, wrap=True)
-    # The layout begins with panels as wide as they may get, or it would make room for words that need none.
-    places = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"left": 0, "right": 1}).ravel()
-    for place in places:
-        place.set_axis_off()
-    places[0].imshow(image)
-    places[0].set_title("image", fontsize=10, style="italic", color="0.4")
+    width = min(LARGEST_PANEL, (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns)
+    height = width * min(image.shape[0] / image.shape[1], TALLEST)
+    captions = [_lines(panel.words or (), WORD_SIZE, width) for panel in panels]
+    marked = any(panel.mark() for panel in panels)
+    title_lines = _lines([(word, 0) for word in title.split()], CAPTION_SIZE, WIDTH - 2 * MARGIN)
+    scales = [Scale.of([panel.weights for panel in panels])]
+    if any(captions):
+        scales.append(Scale.of([[weight for _, weight in panel.words or ()] for panel in panels]))
+    notes = [] if relevance is None else [f"relevance: {relevance}"]
+    if marked:
+        notes.append(f"nearly uniform: the largest weight is less than {NEARLY_UNIFORM:g} times the mean")
+
+    above, numbers = _line(TITLE_SIZE), _line(NUMBER_SIZE) * (1 + marked)
+    row = above + height + numbers + _word_line() * max(map(len, captions)) + GAP
+    top = MARGIN + len(title_lines) * _line(CAPTION_SIZE)
+    bottom = top + rows * row + GAP
+    page = _Page(bottom + _line(LEGEND_SIZE) * (1 + 2 * len(scales) + len(notes)) + 2 * MARGIN)
+    for number, line in enumerate(title_lines):
+        page.write(WIDTH / 2, MARGIN + number * _line(CAPTION_SIZE), " ".join(word for word, _ in line), CAPTION_SIZE)
+    left = (WIDTH - columns * width - (columns - 1) * GAP) / 2
+    places = [(left + (n % columns) * (width + GAP), top + (n // columns) * row + above) for n in range(count)]
+    _draw_image(page.axes(*places[0], width, height), image, boxes, objects)
+    page.write(places[0][0] + width / 2, places[0][1] - above, "image", TITLE_SIZE, style="italic", color="0.4")
+    for (x, y), panel, caption in zip(places[1:], panels, captions, strict=True):
+        middle, beneath, weight = x + width / 2, y + height + 0.02, "bold" if panel.objects else "normal"
+        page.write(middle, y - above, _cut(panel.title, TITLE_SIZE, width, weight), TITLE_SIZE, weight=weight)
+        _draw_panel(page.axes(x, y, width, height), image, boxes, panel, scales[0])
+        page.write(middle, beneath, _numbers(panel), NUMBER_SIZE, color="0.3")
+        page.write(middle, beneath + _line(NUMBER_SIZE), panel.mark(), NUMBER_SIZE, color=MARK_COLOUR)
+        for number, line in enumerate(caption):
+            page.write_words(middle, beneath + numbers + number * _word_line(), line, scales[-1])
+    _explain(page, bottom, scales, notes)
+    return page.figure
+
+
+class _Page:
+    """A figure in which everything has its place, in inches from the left and from the top."""
+
+    def __init__(self, height: float) -> None:
+        self.height = height
+        self.figure = Figure(figsize=(WIDTH, height))
+
+    def axes(self, x: float, y: float, width: float, height: float) -> Axes:
+        """Axes with this corner, left and above."""
+        place = (x / WIDTH, 1 - (y + height) / self.height, width / WIDTH, height / self.height)
+        return self.figure.add_axes(place)
+
+    def write(self, x: float, y: float, text: str, size: float, ha: str = "center", **style: Any) -> None:
+        """Text beneath y, in letters of this size."""
+        y += (LEADING - 1) / 2 * size / 72
+        # A caption's dollars are no formulas.
+        self.figure.text(x / WIDTH, 1 - y / self.height, text, size=size, ha=ha, va="top", parse_math=False, **style)
+
+    def write_words(self, x: float, y: float, line: Sequence[tuple[str, float]], scale: Scale) -> None:
+        """A line of words around x, shaded by their weights."""
+        widths = [_width(word, WORD_SIZE) for word, _ in line]
+        space = SPACE * WORD_SIZE / 72
+        x -= (sum(widths) + space * (len(line) - 1)) / 2
+        for (word, weight), width in zip(line, widths, strict=True):
+            shade = (*WORD_SHADE, float(scale.shade(weight)))
+            pad, high = WORD_PAD / 72, _word_line() - WORD_PAD / 72
+            self.figure.add_artist(
+                Rectangle(
+                    ((x - pad) / WIDTH, 1 - (y + high) / self.height), (width + 2 * pad) / WIDTH, high / self.height,
+                    facecolor=shade, edgecolor="none", gid="shade",
+                )
+            )  # fmt: skip
+            self.figure.text(
+                x / WIDTH, 1 - (y + high / 2) / self.height, word, size=WORD_SIZE, va="center_baseline",
+                parse_math=False,
+            )  # fmt: skip
+            x += width + space
+
+
+def _draw_image(
+    place: Axes, image: NDArray[np.uint8], boxes: NDArray[np.float32], objects: Sequence[NDArray[np.float32]]
+) -> None:
+    place.set_axis_off()
+    place.imshow(image)
     for box in boxes:
-        _outline(places[0], box, edgecolor="white", linewidth=REGION_LINEWIDTH)
+        _outline(place, box, edgecolor="white", linewidth=REGION_LINEWIDTH)
     for box in objects:
-        _outline(places[0], box, **OBJECT_LINE)
-    heaviest = max((weight for panel in panels for _, weight in panel.words or ()), default=0.0)
-    for place, panel in zip(places[1:], panels, strict=False):
-        largest = float(panel.weights.max())
-        light = _light(image.shape[:2], boxes, panel.weights / max(largest, TINY))
-        place.imshow((image * light[:, :, None]).astype(np.uint8))
-        place.set_title(panel.title, fontsize=10, weight="bold" if panel.objects else "normal")
-        numbers = f"weight {largest:.2f}"
-        if panel.relevance is not None:
-            numbers += f"   relevance {panel.relevance:.2f}"
-        place.annotate(
-            numbers, (0.5, 0), (0, -3), xycoords="axes fraction", textcoords="offset points", ha="center", va="top",
-            fontsize=NUMBER_SIZE, color="0.3", annotation_clip=False,
-        )  # fmt: skip
-        _outline(place, boxes[panel.strongest], **STRONGEST_LINE)
-        for box in panel.objects:
-            _outline(place, box, **OBJECT_LINE)
-        if panel.words is not None:
-            _write_words(place, _lines(panel.words, inches), heaviest)
-    _explain_marks(figure, relevance, heaviest if lines else None)
-    _save(figure, path)
+        _outline(place, box, **OBJECT_LINE)
 
 
-def _explain_marks(figure: Figure, relevance: str | None, heaviest: float | None) -> None:
-    """What brightness, numbers and outlines mean, of words or, with a word's largest weight, of heads and steps."""
-    scale = "brightness: attention weight, 0 to each panel's largest, which is written beneath it"
-    if relevance is not None:
-        scale += f"\nrelevance: {relevance}"
-    named = "object that the noun names"
-    if heaviest is not None:
-        named = "object that the caption names"
-        scale += f"\nshade of words: their weight, 0 to {heaviest:.2f}"
-    legend = figure.legend(
+def _draw_panel(place: Axes, image: NDArray[np.uint8], boxes: NDArray[np.float32], panel: Panel, scale: Scale) -> None:
+    place.set_axis_off()
+    light = np.zeros(image.shape[:2], np.float32)
+    for (x0, y0, x1, y1), value in zip(np.rint(boxes).astype(int).clip(min=0), scale.light(panel.weights), strict=True):
+        light[y0:y1, x0:x1] = np.maximum(light[y0:y1, x0:x1], value)
+    place.imshow((image * (DARKEST + (1 - DARKEST) * light)[:, :, None]).astype(np.uint8))
+    _outline(place, boxes[panel.strongest], **STRONGEST_LINE)
+    for box in panel.objects:
+        _outline(place, box, **OBJECT_LINE)
+
+
+def _outline(place: Axes, box: NDArray[np.float32], **line: Any) -> None:
+    x0, y0, x1, y1 = box - 0.5  # the centre of the first pixel is at 0
+    place.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, clip_on=False, **line))
+
+
+def _explain(page: _Page, y: float, scales: Sequence[Scale], notes: Sequence[str]) -> None:
+    """What outlines, brightness, shades and marks mean, of words or, with a second scale, of heads and steps."""
+    named = "object that the noun names" if len(scales) == 1 else "object that the caption names"
+    page.figure.legend(
         handles=[
             Patch(fill=False, label="region with the largest weight", **STRONGEST_LINE),
             Patch(fill=False, label=named, **OBJECT_LINE),
         ],
-        loc="outside lower center",
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1 - y / page.height),
+        borderaxespad=0,
+        borderpad=0,
         ncols=2,
-        fontsize=9,
+        fontsize=LEGEND_SIZE,
         frameon=False,
-        title=scale,
-        title_fontsize=9,
     )
-    legend.get_title().set_multialignment("center")
+    y += _line(LEGEND_SIZE) + MARGIN / 2
+    _draw_scale(page, y, "brightness of a region: its weight, one scale for all panels", scales[0], of_words=False)
+    y += 2 * _line(LEGEND_SIZE)
+    if len(scales) > 1:
+        _draw_scale(page, y, "shade of a word: its weight, one scale for all panels", scales[1], of_words=True)
+        y += 2 * _line(LEGEND_SIZE)
+    for number, note in enumerate(notes):
+        page.write(WIDTH / 2, y + number * _line(LEGEND_SIZE), note, LEGEND_SIZE)
 
 
-def _lines(words: Sequence[tuple[str, float]], inches: float) -> list[list[tuple[str, float]]]:
-    """Words with their weights as lines that fit beneath a panel of this width."""
-    lines: list[list[tuple[str, float]]] = [[]]
-    left = room = 72 * inches - 14  # points, less the space between panels
+def _draw_scale(page: _Page, y: float, text: str, scale: Scale, *, of_words: bool) -> None:
+    """A bar from no brightness, or no shade, to all of it, and the weights that they stand for."""
+    steps = np.linspace(0, 1, 256)
+    if of_words:
+        colours = 1 + steps[:, None] * (np.array(WORD_SHADE) - 1)
+        ticks = {0.0: f"mean {_weight(scale.mean)}, or less"}
+    else:
+        colours = np.repeat(DARKEST + (1 - DARKEST) * steps[:, None], 3, axis=1)
+        mean = float(scale.light(scale.mean))
+        # What stands too near to be read beside the other is left out.
+        ticks = {**({0.0: "0"} if mean > 0.25 else {}), mean: f"mean {_weight(scale.mean)}"}
+    page.write(WIDTH / 2 + GAP, y, text, LEGEND_SIZE, ha="right")
+    y += (_line(LEGEND_SIZE) - SCALE_HEIGHT) / 2
+    place = page.axes(WIDTH / 2 + 5 * GAP, y, SCALE_WIDTH, SCALE_HEIGHT)
+    place.imshow(colours[None], aspect="auto", extent=(0, 1, 0, 1))
+    ticks[1.0] = _weight(scale.full)
+    place.set_xticks(list(ticks), labels=list(ticks.values()), size=NUMBER_SIZE)
+    place.tick_params(axis="x", length=2, pad=1.5)
+    place.set_yticks([])
+    for spine in place.spines.values():
+        spine.set(linewidth=0.4, color="0.5")
+
+
+def _numbers(panel: Panel) -> str:
+    """What is written beneath a panel."""
+    weight = f"weight {panel.weights.max():.2f}"
+    return weight if panel.relevance is None else f"{weight}  relevance {panel.relevance:.2f}"
+
+
+def _weight(weight: float) -> str:
+    return f"{weight:.2f}" if weight >= 0.1 or weight == 0 else f"{weight:.3f}"
+
+
+def _lines(words: Sequence[tuple[str, float]], size: float, room: float) -> list[list[tuple[str, float]]]:
+    """Words with their weights as lines of at most ``room`` inches; a longer word is cut."""
+    lines: list[list[tuple[str, float]]] = []
+    left = -1.0
     for word, weight in words:
-        width = TextPath((0, 0), word, size=WORD_SIZE).get_extents().width + 2 * WORD_PAD + WORD_GAP
-        if width > left and lines[-1]:
+        word = _cut(word, size, room)
+        width = _width(word, size)
+        if width > left:
             lines.append([])
             left = room
         lines[-1].append((word, weight))
-        left -= width
+        left -= width + SPACE * size / 72
     return lines
 
 
-def _write_words(panel: Axes, lines: Sequence[Sequence[tuple[str, float]]], heaviest: float) -> None:
-    """Lines of words beneath a panel, shaded by their weights."""
-    packed: list[Artist] = []
-    for line in lines:
-        areas: list[Artist] = []
-        for word, weight in line:
-            shade = {"facecolor": (*WORD_SHADE, weight / max(heaviest, TINY)), "linewidth": 0, "pad": WORD_PAD}
-            areas.append(TextArea(word, textprops={"fontsize": WORD_SIZE, "bbox": shade}))
-        packed.append(HPacker(children=areas, pad=0, sep=2 * WORD_PAD + WORD_GAP))
-    box = VPacker(children=packed, align="center", pad=0, sep=2 * WORD_PAD + 1)
-    panel.add_artist(
-        AnnotationBbox(
-            box, (0.5, 0), xycoords="axes fraction", box_alignment=(0.5, 1), xybox=(0, -NUMBER_POINTS - 2),
-            boxcoords="offset points", frameon=False, pad=0, annotation_clip=False,
-        )
-    )  # fmt: skip
+def _cut(text: str, size: float, room: float, weight: str = "normal") -> str:
+    """As much of a text as there is room for, in inches."""
+    if _width(text, size, weight) <= room:
+        return text
+    kept = len(text) - 1
+    while kept and _width(text[:kept] + "…", size, weight) > room:
+        kept -= 1
+    return text[:kept] + "…"
 
 
-def _light(size: tuple[int, ...], boxes: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(H, W) brightness of every pixel: the largest weight of a region over it, 0 to 1, from DARKEST to 1."""
-    light = np.zeros(size, np.float32)
-    for (x0, y0, x1, y1), value in zip(np.rint(boxes).astype(int).clip(min=0), weights, strict=True):
-        light[y0:y1, x0:x1] = np.maximum(light[y0:y1, x0:x1], value)
-    return DARKEST + (1 - DARKEST) * light ** (1 / DISPLAY_GAMMA)
+@lru_cache(maxsize=4096)  # panels of a sheet have the same words
+def _width(text: str, size: float, weight: str = "normal") -> float:
+    """Of a line of text, inches."""
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)
+    return float(width) / 72
 
 
-def _outline(panel: Axes, box: NDArray[np.float32], **line: Any) -> None:
-    x0, y0, x1, y1 = box - 0.5  # the centre of the first pixel is at 0
-    panel.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, clip_on=False, **line))
+def _line(size: float) -> float:
+    """From line to line of letters of this size, inches."""
+    return LEADING * size / 72
 
 
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=120)
+def _word_line() -> float:
+    """From line to line of shaded words, inches."""
+    return (LEADING * WORD_SIZE + 2 * WORD_PAD) / 72

@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+_DIGITS = 16
+_HIDDEN = f".crossret-{'[0-9a-f]' * _DIGITS}-{'[0-9a-f]' * _DIGITS}.tmp"
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
@@ -21,7 +24,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The bytes go to a new hidden file in the same directory (a rename across file systems is a copy, and a copy can be
     interrupted). On leaving the block the file is flushed to the disk and renamed over ``path``; if the block raises,
     the new file is removed and ``path`` is as it was. A process killed inside the block leaves at most a hidden
-    ``.crossret-*.tmp`` beside an untouched ``path``; the next write of the same file removes it. Where ``path`` is a
+    ``.crossret-*.tmp`` beside an untouched ``path``; the next write of any file there removes it. Where ``path`` is a
     symbolic link, the file that it points to is replaced.
 
     Raises:
@@ -31,9 +34,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     _check_replaceable(path)
     target = Path(os.path.realpath(path))
     # Of a fixed length, unlike the target's name, which may be as long as a name can be.
-    family = f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
+    family = f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]}-"
     try:
-        _remove_abandoned(target.parent, family)
+        _remove_abandoned(target.parent)
         with _temporary(target.parent, family) as (partial, file):
             yield file
             file.flush()
@@ -60,7 +63,7 @@ def _check_replaceable(path: str | os.PathLike[str]) -> None:
 def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
     """A new file, removed if the block raises, and locked until it ends: ``_remove_abandoned`` spares locked files."""
     while True:
-        partial = directory / f"{family}{secrets.token_hex(8)}.tmp"
+        partial = directory / f"{family}{secrets.token_hex(_DIGITS // 2)}.tmp"
         # "x" honours the umask, so the file gets the permissions that a plain open() would have given it.
         with open(partial, "x+b") as file:
             try:
@@ -75,10 +78,10 @@ def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
                 raise
 
 
-def _remove_abandoned(directory: Path, family: str) -> None:
-    """Remove what killed writers of the same file left: the system unlocks a file when the process that has it ends."""
-    for path in directory.glob(f"{family}*.tmp"):
-        with suppress(OSError), open(path, "rb") as file:
+def _remove_abandoned(directory: Path) -> None:
+    """Remove what killed writers left: the system unlocks a file when the process that has it ends."""
+    for path in directory.glob(_HIDDEN):
+        with suppress(OSError), open(path, "r+b") as file:  # to write, or network file systems do not lock it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
 

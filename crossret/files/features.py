@@ -159,7 +159,9 @@ def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
 
 def check_output(output: Path, *inputs: Path | None) -> None:
     """Raise a ValueError where a file to write is one of those to read, or of those in a directory to read."""
+    if not output.exists():
+        return
     given = [path for path in inputs if path is not None]
-    for path in [file for place in given for file in (place.iterdir() if place.is_dir() else [place])]:
-        if output.exists() and path.exists() and path.samefile(output):
+    for path in (file for place in given for file in (place.rglob("*") if place.is_dir() else [place])):
+        if path.exists() and path.samefile(output):
             raise ValueError(f"{output}: what is written would take the place of this input; write it elsewhere")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from crossret.files.atomic import atomic_write
-from crossret.files.regular import read_regular
+from crossret.files.regular import LARGEST_LINES, read_regular
 
 # Any whole number of so many digits is also a float; Python itself reads 4300 digits in quadratic time.
 _MOST_DIGITS = 300
@@ -54,7 +54,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: as ``parse_json``, or it is no regular file; names it.
+        ValueError: as ``parse_json``, or as ``read_regular``; names it.
     """
     return parse_json(read_regular(path), path)
 
@@ -64,7 +64,7 @@ def read_json_object(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: as ``parse_json_object``, or it is no regular file; names it.
+        ValueError: as ``parse_json_object``, or as ``read_regular``; names it.
     """
     return parse_json_object(read_regular(path), path)
 
@@ -95,12 +95,20 @@ def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line is not a JSON object, or it is no regular file; names the file and the line.
+        ValueError: a line is not a JSON object, named with the file; or as ``read_regular``.
     """
     entries = []
-    for number, line in enumerate(read_regular(path).splitlines(), start=1):
+    for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
         entries.append(parse_json_object(line, f"{path}, line {number}"))
     return entries
+
+
+def flattened(contents: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of objects in objects, by their names with dots between."""
+    flat: dict[str, Any] = {}
+    for name, value in contents.items():
+        flat |= flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
 
 
 def _whole_number(digits: str) -> int:

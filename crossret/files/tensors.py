@@ -6,24 +6,30 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import check_regular
 from crossret.files.unicode import escaped, is_unicode
 
+# In the order in which the format's own library lays tensors out: the widest first, each at a multiple of its width.
 _DTYPES = {
+    "I64": torch.int64,
     "F64": torch.float64,
     "F32": torch.float32,
-    "F16": torch.float16,
+    "I32": torch.int32,
     "BF16": torch.bfloat16,
-    "I64": torch.int64,
+    "F16": torch.float16,
+    "I16": torch.int16,
+    "I8": torch.int8,
     "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # The format: the header's length, the header, which is JSON, and the tensors' bytes.
 _LENGTH, _ALIGNMENT = 8, 8
 
@@ -46,26 +52,38 @@ class TensorType:
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors and the metadata that belongs to them as one file, which is there as a whole or not at all.
 
+    Tensors are written one after the other from where they are: no second copy of them all is made. The same ones give
+    the same bytes, with the metadata in the order in which it comes.
+
     Raises:
         OSError: the file cannot be written.
+        TypeError: a tensor has a dtype that ``read_tensors`` would not take, or is none.
         ValueError: its name is not UTF-8, by which nothing could read it again.
     """
     _check_name(path)
-    # A view is copied: safetensors refuses tensors that share memory or have gaps.
-    copies = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in _NAMES:
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{path}: {name!r} must be a tensor of {', '.join(_DTYPES)}, not {kind}")
+    order = list(_NAMES)
+    names = sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name))
+    ends = list(accumulate((tensors[name].nbytes for name in names), initial=0))
+    described = {
+        name: {
+            "dtype": _NAMES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [begin, end],
+        }
+        for name, begin, end in zip(names, ends[:-1], ends[1:], strict=True)
     }
-    # The library writes metadata in the order of a hash that differs from process to process. Without any its bytes are
-    # the same every time, and so is a header with these in the order in which they came.
-    contents = memoryview(save(copies))
-    length = int.from_bytes(contents[:_LENGTH], "little")
-    described = json.loads(bytes(contents[_LENGTH : _LENGTH + length]))
     header = json.dumps({"__metadata__": dict(metadata), **described}, ensure_ascii=False).encode()
     header += b" " * (-len(header) % _ALIGNMENT)
     with atomic_write(path) as file:
         file.write(len(header).to_bytes(_LENGTH, "little"))
         file.write(header)
-        file.write(contents[_LENGTH + length :])
+        for name in names:
+            contents = tensors[name].detach().cpu().contiguous()
+            file.write(contents.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], dict[str, str]]:
@@ -106,17 +124,24 @@ def read_tensors(
             message names the file and the tensor.
     """
     found, _ = read_header(path)
+    check_types(path, {name: kind for name, kind in found.items() if name not in passed_over}, expected)
+    with safe_open(path, framework="pt") as file:
+        # A clone owns its memory: the file may be replaced while the tensor lives.
+        return {name: file.get_tensor(name).clone() for name in expected}
+
+
+def check_types(
+    path: str | os.PathLike[str], found: Mapping[str, TensorType], expected: Mapping[str, TensorType]
+) -> None:
+    """Raise a ValueError that names the file and the first tensor where what was found is not what was expected."""
     for name, wanted in expected.items():
         if name not in found:
             raise ValueError(f"{path}: tensor {name!r} is missing")
         if found[name] != wanted:
             raise ValueError(f"{path}: tensor {name!r} is {found[name]}, expected {wanted}")
     for name in found:
-        if name not in expected and name not in passed_over:
+        if name not in expected:
             raise ValueError(f"{path}: unexpected tensor {name!r}")
-    with safe_open(path, framework="pt") as file:
-        # A clone owns its memory: the file may be replaced while the tensor lives.
-        return {name: file.get_tensor(name).clone() for name in expected}
 
 
 def _check_name(path: str | os.PathLike[str]) -> None:

@@ -17,15 +17,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+LARGEST_SETTINGS = 2**20  # bytes of a file, of which all settings of a command take a few thousand
+
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The table that a TOML file is.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not TOML; names the file and the place.
+        ValueError: it is not TOML, named with the place; or as ``read_regular``.
     """
-    contents = read_regular(path)
+    contents = read_regular(path, LARGEST_SETTINGS)
     try:
         return tomllib.loads(contents.decode())
     except RecursionError:

@@ -11,20 +11,23 @@ from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig
 # Section 4.1.
 _SCHEDULE: dict[str, Any] = {"epochs": 20, "decay_epochs": (10,), "batch_size": 64, "learning_rate": 1e-4}
 
+BERT_POSITIONS = 512  # of the text encoder transformer, <start> and <end> included
+
 
 @dataclass(frozen=True)
 class HanConfig(ModelConfig):
     """Hyper-parameters of HAN (Yu et al., SIGIR 2021); the defaults are the paper's with one layer.
 
     Attributes:
-        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
+        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings.
         word_dim: length of a word's embedding, the GRU's input.
         text_encoder: "gru", bidirectional, or "transformer" (Table 7).
         transformer_layers, transformer_heads: of that text encoder; heads divide embed_dim. The paper's has BERT's 12
             layers.
-        clusters: centres that stand for an image's regions (Table 3), found by k-means as images are encoded; None
-            takes the regions, or centres that ``crossret cluster-regions`` has stored.
+        clusters: centres that stand for an image's regions (Table 3), found by k-means, of a split in the
+            precomputed-feature format once and for all; None takes the regions, or centres that
+            ``crossret cluster-regions`` has stored.
         layers: heterogeneous attention layers, 0 to 4 in the paper (Table 6).
         heads: of a layer (Table 5); they divide embed_dim.
         lambda_attention: β of a layer's attention, 1 where the logits are plain products. The paper prints neither β.
@@ -43,7 +46,9 @@ class HanConfig(ModelConfig):
     text_encoder: Literal["gru", "transformer"] = option("gru", "What reads the captions.")
     transformer_layers: int = option(12, "Layers of the text encoder transformer.", size=True, most=MOST_LAYERS)
     transformer_heads: int = option(8, "Heads of the text encoder transformer.", size=True)
-    clusters: int | None = option(None, "Replace an image's regions by so many centres of k-means.", size=True)
+    clusters: int | None = option(
+        None, "Replace an image's regions by so many centres of k-means; none keeps them.", size=True
+    )
     layers: int = option(1, "Heterogeneous attention layers; may be 0.", most=MOST_LAYERS)
     heads: int = option(4, "Heads of a heterogeneous attention layer.", size=True)
     lambda_attention: float = option(1.0, "Inverse temperature of the layers' attention.")
@@ -84,6 +89,13 @@ class HanConfig(ModelConfig):
             raise ValueError(
                 f"transformer_heads must divide embed_dim: {self.transformer_heads} does not divide {self.embed_dim}"
             )
+
+    @property
+    def most_words(self) -> int:
+        return BERT_POSITIONS - 2 if self.text_encoder == "transformer" else super().most_words
+
+    def needed_regions(self) -> tuple[str, int]:
+        return "clusters", self.clusters or 1
 
     def unused(self) -> list[str]:
         unused = [] if self.text_encoder == "transformer" else ["transformer_layers", "transformer_heads"]

@@ -11,8 +11,14 @@ from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig, Negatives
 # Section 3.5: the image's projection alone for 4 epochs, then the text for 15, then everything.
 _STAGES = {"text_from_epoch": 4, "image_from_epoch": 19}
 
-# Section 3.5.
-_SCHEDULE: dict[str, Any] = {"epochs": 59, "decay_epochs": (4, 19), "learning_rate": 5e-3}
+# Section 3.5; the published code trains batches of 160 and clips no gradient.
+_SCHEDULE: dict[str, Any] = {
+    "epochs": 59,
+    "decay_epochs": (4, 19),
+    "batch_size": 160,
+    "learning_rate": 5e-3,
+    "gradient_norm": None,
+}
 
 
 @dataclass(frozen=True)
@@ -20,14 +26,15 @@ class MhsanConfig(ModelConfig):
     """Hyper-parameters of MHSAN (Park et al.); the defaults are the paper's ten heads.
 
     Attributes:
-        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``; with a backbone, image_dim is the number
-            of channels of its feature map.
+        image_dim, vocabulary_size, max_words: as ``ModelConfig``; with a backbone, image_dim is the number of channels
+            of its feature map.
         feature_dim: d, to which region features are mapped, and length of the text's states.
         embed_dim: d′, length of the joint embedding.
-        word_dim: length of a word's embedding.
+        word_dim: length of a word's embedding; the paper's are Skip-Thoughts' 620 numbers, which the published code
+            keeps as they are: ``freeze_words``.
         attention_dim: d_a, hidden units of the attention.
         heads: r, attention heads of either side (Table 4).
-        dropout: in the attention's hidden units and before the projection to the joint space.
+        dropout: of what the attention's perceptron and the projection to the joint space take.
         text_layers: layers of the SRU.
         bidirectional: SRUs both ways, of half as many states each, or forward only.
         text_dropout: between the SRU's layers.
@@ -47,7 +54,7 @@ class MhsanConfig(ModelConfig):
     word_dim: int = option(620, "Dimensions of a word's embedding.", size=True)
     attention_dim: int = option(350, "Hidden units of the attention.", size=True)
     heads: int = option(10, "Attention heads of either side.", size=True)
-    dropout: float = option(0.5, "Share of hidden units that training leaves out.")
+    dropout: float = option(0.5, "Share of numbers that training leaves out ahead of attention and projection.")
     text_layers: int = option(4, "Layers of the SRU.", size=True, most=MOST_LAYERS)
     bidirectional: bool = option(False, "Read captions both ways, or forward only.")
     text_dropout: float = option(0.25, "Share of states that training leaves out between layers of the SRU.")

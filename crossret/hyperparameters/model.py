@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from crossret.hyperparameters.config import LARGEST_SIZE, Config, check_at_least
+from crossret.hyperparameters.config import Config, check_at_least, option
 from crossret.hyperparameters.training import TrainingConfig
 
 Negatives: TypeAlias = Literal["hardest", "sum"]
@@ -15,16 +15,23 @@ Pooling: TypeAlias = Literal["lse", "avg", "sum", "max"]
 
 MOST_LAYERS = 256
 
+# Words of a caption: of 128 captions of so many words one activation of 1,024 dimensions has 512 MiB in float32.
+# Flickr30K's longest has 82.
+MOST_WORDS = 1024
+
 ConfigType = TypeVar("ConfigType", bound="ModelConfig")
 
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    """What every model's hyper-parameters begin with: the sizes of its input.
+    """What every model's hyper-parameters begin with: the sizes of its input, and what it reads of it.
 
     Attributes:
         image_dim: length of a region's feature.
         vocabulary_size: number of words.
+        max_words: the model reads so many first words of a caption; None is all of them. <start> and <end> are not
+            counted, and are always read.
+        freeze_words: whether the word embeddings stay as they start, from vectors that others trained or another model.
 
     Raises:
         TypeError, ValueError: a field is out of its range; the message names it.
@@ -32,6 +39,8 @@ class ModelConfig(Config):
 
     image_dim: int = dataclasses.field(metadata={"size": True})
     vocabulary_size: int = dataclasses.field(metadata={"size": True})
+    max_words: int | None = option(None, "Read a caption's first words only.", size=True)
+    freeze_words: bool = option(False, "Keep the word embeddings as they start.")
 
     kind: ClassVar[str]
     """The model's name on the command line and in its files."""
@@ -40,15 +49,25 @@ class ModelConfig(Config):
     schedules: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Fields of ``TrainingConfig`` by what a preset's name begins with: the data set that it was set for."""
 
+    keeps_regions: ClassVar[bool] = False
+    """Whether the rows of an encoded image are its regions as they came."""
+
+    @property
+    def scored_by_rows(self) -> bool:
+        """Whether the kernels' scores of encoded rows, by options of the caller's choice, can be this model's."""
+        return False
+
+    @property
+    def most_words(self) -> int:
+        """Words that it can read of a caption, <start> and <end> not counted; ``max_words`` cuts longer ones."""
+        return MOST_WORDS
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("size") and value is not None:
                 check_at_least(self, 1, field.name)
-            most = field.metadata.get("most", LARGEST_SIZE)
-            if type(value) is int and value > most:
-                raise ValueError(f"{field.name} must be at most {most}, not {value}")
 
     @classmethod
     def preset(cls: type[ConfigType], name: str, **fields: Any) -> ConfigType:
@@ -69,6 +88,10 @@ class ModelConfig(Config):
         """
         cls._check_preset(preset)
         return TrainingConfig(**{**cls.schedules[preset.split("_")[0]], **fields})
+
+    def needed_regions(self) -> tuple[str, int]:
+        """How many regions every image must have, behind the name of the field that says so."""
+        return "", 1
 
     def unused(self) -> list[str]:
         """The fields that make no difference to this model, because of what other fields say."""

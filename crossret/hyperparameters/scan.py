@@ -25,7 +25,7 @@ class ScanConfig(ModelConfig):
     """Hyper-parameters of SCAN; the defaults are the paper's Text-Image AVG model.
 
     Attributes:
-        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
+        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings and of the GRU's state.
         word_dim: length of a word's embedding, the GRU's input.
         bidirectional: bidirectional GRU, or a forward one (Table 4).
@@ -34,7 +34,8 @@ class ScanConfig(ModelConfig):
             Data with fewer are refused, while images of ``encode_images`` may have any number.
         cross_attention: "t2i" (Text-Image, Eqs. 7, 8), "i2t" (Image-Text, Eqs. 5, 6), "sum_max_t2i" (Eq. 9),
             "sum_max_i2t" (Eq. 10), or "ensemble": the mean of t2i and i2t scores over the same encoders. The paper's
-            own ensembles (Section 4.2) average two models that were trained apart: average their score matrices.
+            own ensembles (Section 4.2) average the scores of two models that were trained apart, as
+            `crossret evaluate RUN DATA --ensemble RUN` does.
         raw_feature_norm, clip_slope: normalisation of similarities; the paper's [s]₊ is clip_slope 0, its code's 0.1.
         lambda_softmax, pooling, lambda_lse: λ₁, pooling and λ₂ of the one direction, of t2i in an ensemble.
             Sum-Max uses none of them. λ₂ is used by "lse" alone.
@@ -65,22 +66,23 @@ class ScanConfig(ModelConfig):
     negatives: Negatives = option("hardest", "Negatives of the triplet loss.")
 
     kind: ClassVar[str] = "scan"
-    # Of Table 1's and Table 2's ensembles these are the settings. One model is trained for both directions, over shared
-    # encoders; the paper trains two models apart and averages their score matrices (Section 4.2).
+    # "…_joint" have the settings of Table 1's and Table 2's ensembles, but train one model for both directions, over
+    # shared encoders. The tables' rows are two models trained apart (Section 4.2), whose scores `crossret evaluate
+    # --ensemble` averages.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         # Table 1
         "f30k_t2i_avg": _T2I_AVG,
         "f30k_t2i_lse": _T2I_LSE,
         "f30k_i2t_lse": {"cross_attention": "i2t", "lambda_softmax": 4.0, "pooling": "lse", "lambda_lse": 5.0},
         "f30k_i2t_avg": _I2T_AVG,
-        "f30k_t2i_avg_i2t_lse": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 5.0},
+        "f30k_t2i_avg_i2t_lse_joint": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 5.0},
         # Table 2
         "coco_t2i_lse": _T2I_LSE,
         "coco_t2i_avg": _T2I_AVG,
         "coco_i2t_lse": {"cross_attention": "i2t", "lambda_softmax": 4.0, "pooling": "lse", "lambda_lse": 20.0},
         "coco_i2t_avg": _I2T_AVG,
-        "coco_t2i_lse_i2t_avg": {**_T2I_LSE, **_PLUS_I2T_AVG},
-        "coco_t2i_avg_i2t_lse": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 20.0},
+        "coco_t2i_lse_i2t_avg_joint": {**_T2I_LSE, **_PLUS_I2T_AVG},
+        "coco_t2i_avg_i2t_lse_joint": {**_T2I_AVG, **_PLUS_I2T_LSE, "i2t_lambda_lse": 20.0},
         # Table 3
         "f30k_sum_max_t2i": {"cross_attention": "sum_max_t2i"},
         "f30k_sum_max_i2t": {"cross_attention": "sum_max_i2t"},
@@ -99,6 +101,13 @@ class ScanConfig(ModelConfig):
         super().__post_init__()
         check_positive(self, "lambda_softmax", "lambda_lse", "i2t_lambda_softmax", "i2t_lambda_lse")
         check_at_least(self, 0, "clip_slope", "margin")
+
+    def needed_regions(self) -> tuple[str, int]:
+        return "region_count", self.region_count or 1
+
+    @property
+    def scored_by_rows(self) -> bool:
+        return self.cross_attention != "ensemble"  # of two scores
 
     def unused(self) -> list[str]:
         attention = ["raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"]
@@ -135,7 +144,7 @@ class ScanConfig(ModelConfig):
 PRESET_OF_CROSS_ATTENTION = {
     "t2i": "f30k_t2i_avg",
     "i2t": "f30k_i2t_avg",
-    "ensemble": "f30k_t2i_avg_i2t_lse",
+    "ensemble": "f30k_t2i_avg_i2t_lse_joint",
     "sum_max_t2i": "f30k_sum_max_t2i",
     "sum_max_i2t": "f30k_sum_max_i2t",
 }

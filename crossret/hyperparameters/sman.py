@@ -31,7 +31,7 @@ class SmanConfig(ModelConfig):
     """Hyper-parameters of SMAN (Ji et al.); the defaults are the paper's full model.
 
     Attributes:
-        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
+        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
         embed_dim: length of every hidden vector: GRU and LSTM states, attention, the common space.
         word_dim: length of a word's embedding, the LSTM's input.
         dropout: share of the input that training leaves out: of regions and of words' embeddings.
@@ -41,6 +41,9 @@ class SmanConfig(ModelConfig):
         margin: m₁ of the triplet loss (Eq. 21).
         negatives: of the triplet loss.
         intra_pair_margin, intra_pair_weight: m₂ of Eq. 22 and λ of Eq. 23; without weight, SMAN-inter.
+        spatial_order: whether the location memory reads regions in the order of their boxes, which all data must then
+            have, or as they come; ``crossret train`` sets it by the training data. None reads the boxes of data that
+            have them.
 
     Raises:
         TypeError, ValueError: a field is out of its range; the message names it.
@@ -57,7 +60,10 @@ class SmanConfig(ModelConfig):
     intra_pair_margin: float = option(0.25, "Distance that a matching pair may have.")
     intra_pair_weight: float = option(1.0, "Weight of the intra-pair loss; 0 is SMAN-inter.")
 
+    spatial_order: bool | None = None
+
     kind: ClassVar[str] = "sman"
+    keeps_regions: ClassVar[bool] = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": {},
         "f30k_im": _IM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from crossret.hyperparameters.config import Config, check_at_least, check_positive, option
+from crossret.hyperparameters.config import LARGEST_FLOAT32, Config, check_at_least, check_positive, option
 
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
 
@@ -27,9 +27,15 @@ class TrainingConfig(Config):
         learning_rate: the optimizer's.
         warmup_steps: steps in which the learning rate rises, by equal parts, from nothing to what it is without.
         weight_decay: the share of every weight that is added to its gradient.
-        gradient_norm: gradients are scaled down to this L2 norm where they exceed it.
+        gradient_norm: gradients are scaled down to this L2 norm where they exceed it; None leaves them as they are.
         amp: whether encoders and scores compute in bfloat16 where torch.autocast holds that to be safe. Weights, their
             gradients and the optimizer stay in float32, and so does validation.
+        same_image_negatives: whether another caption of a caption's image, where a batch has one, is a negative, as any
+            other caption is. It does describe the image, so by default it is none. The published code of SCAN and VSE++
+            makes no such exception: this is how to have its loss. On the papers' data few batches have two captions of
+            one image.
+        select_by: what makes an epoch the best, in retrieval on the development set: "rsum", the sum of R@1, R@5 and
+            R@10 both ways, as the published code of SCAN and VSE++ has it, or "r1", the sum of R@1 both ways.
         patience: training ends after so many epochs without one better than the best; None goes through them all.
         seed: of the order of the captions and of whatever a model draws at random while it is trained.
         log_every: steps between two lines of the log.
@@ -50,8 +56,12 @@ class TrainingConfig(Config):
     learning_rate: float = option(2e-4, "The optimizer's.")
     warmup_steps: int = option(0, "Steps in which the rate rises to that.")
     weight_decay: float = option(0.0, "Share of every weight that is added to its gradient.")
-    gradient_norm: float = option(2.0, "Scale larger gradients down to this norm.")
+    gradient_norm: float | None = option(
+        2.0, "Scale larger gradients down to this norm; none keeps them.", most=LARGEST_FLOAT32
+    )
     amp: bool = option(False, "Compute in bfloat16 where that is safe.")
+    same_image_negatives: bool = option(False, "Let captions of one image be each other's negatives.")
+    select_by: Literal["rsum", "r1"] = option("rsum", "What is highest in the best epoch: rsum, or R@1 both ways.")
     patience: int | None = option(None, "End after so many epochs without a better one; by default never.")
     seed: int = 0
     log_every: int = option(10, "Steps between two lines of the log.")
@@ -60,7 +70,7 @@ class TrainingConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "epochs", "batch_size", "accumulate", "log_every", "checkpoint_every")
-        check_positive(self, "learning_rate", "gradient_norm")
+        check_positive(self, "learning_rate", *([] if self.gradient_norm is None else ["gradient_norm"]))
         check_at_least(self, 0, "seed", "weight_decay", "warmup_steps")
         for name in ("patience", "encode_chunk"):
             if getattr(self, name) is not None:

@@ -22,7 +22,7 @@ class VseConfig(ModelConfig):
     """Hyper-parameters of VSE++ (Faghri et al., 2018); the defaults are the paper's VSE++.
 
     Attributes:
-        image_dim, vocabulary_size: the sizes of its input, as ``ModelConfig``.
+        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
         embed_dim: D, length of the joint embedding and of the GRU's state.
         word_dim: length of a word's embedding, the GRU's input.
         text_layers: layers of the GRU.
@@ -65,3 +65,7 @@ class VseConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 0, "margin")
+
+    @property
+    def scored_by_rows(self) -> bool:
+        return self.measure == "cosine"  # of one row each, as Sum-Max has it

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.batches import check_lengths
-from crossret.encoders import check_tokens
+from crossret.encoders import check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
@@ -22,6 +22,8 @@ class Model(nn.Module):
     """
 
     kind: ClassVar[str]
+    takes_backbone: ClassVar[bool] = False
+    """Whether it may be made with a module that turns pixels into regions, its parameter ``backbone``."""
     config: ModelConfig
 
     def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
@@ -36,6 +38,12 @@ class Model(nn.Module):
             TypeError, ValueError: a shape or dtype does not fit, or a length is not in 1..R; names the argument and the
                 image.
         """
+        return self._images(*self._checked_images(features, lengths, boxes))
+
+    def _checked_images(
+        self, features: Tensor, lengths: Tensor | None, boxes: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What ``encode_images`` takes, with lengths; raises as it does."""
         if not len(features):
             raise ValueError("features hold no images")
         if not features.is_floating_point():
@@ -49,14 +57,14 @@ class Model(nn.Module):
         check_lengths(lengths, features.shape[1])
         if boxes is not None and boxes.shape != (*features.shape[:2], 4):
             raise ValueError(f"boxes must have shape {(*features.shape[:2], 4)}, got {tuple(boxes.shape)}")
-        return self._images(features, lengths, boxes)
+        return features, lengths, boxes
 
     def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
-        """Encode each word in the context of its caption.
+        """Encode each word in the context of its caption, of a longer one the first ``config.max_words``.
 
         Args:
-            tokens: (n, W) int64 word numbers.
-            lengths: (n,) int64, words in each caption.
+            tokens: (n, W) int64 word numbers, <start> and <end> of each caption included.
+            lengths: (n,) int64, words in each caption, these two included.
 
         Raises:
             TypeError, ValueError: a shape or dtype does not fit, a number is not in the vocabulary, or a length is not
@@ -68,11 +76,13 @@ class Model(nn.Module):
         if lengths.shape != (len(tokens),):
             raise ValueError(f"lengths must have shape ({len(tokens)},), one a caption, got {tuple(lengths.shape)}")
         check_lengths(lengths, tokens.shape[1])
+        if self.config.max_words is not None:
+            tokens, lengths = first_words(tokens, lengths, self.config.max_words)
         return self._captions(tokens, lengths)
 
     def trains(self, parameter: str, epoch: int) -> bool:
-        """Every parameter, from the first epoch on."""
-        return True
+        """Every parameter, from the first epoch on, but for word embeddings that are to stay as they start."""
+        return not (self.config.freeze_words and parameter == "text.embed.weight")
 
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
         """No maps: the model does not attend."""

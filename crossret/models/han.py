@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.data.clustering import cluster_regions
+from crossret.data.clustering import centres_of, cluster_regions
 from crossret.distributed import Share
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
+from crossret.hyperparameters.han import BERT_POSITIONS
 from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap, paired, word_map
 from crossret.models.base import Model
@@ -19,7 +20,7 @@ from crossret.models.encoded import Encoded
 from crossret_kernels import HeterogeneousLayer, heterogeneous_scores
 
 _CLUSTER = "cluster"
-_BERT_DROPOUT, _BERT_LONGEST = 0.1, 512  # of the text encoder transformer, which the paper takes from BERT
+_BERT_DROPOUT = 0.1  # of the text encoder transformer, which the paper takes from BERT
 
 
 class Han(Model):
@@ -46,7 +47,7 @@ class Han(Model):
                 layers=config.transformer_layers,
                 heads=config.transformer_heads,
                 dropout=_BERT_DROPOUT,
-                longest=_BERT_LONGEST,
+                longest=BERT_POSITIONS,
             )
         )
         self.layers = nn.ModuleList(Layer(config.embed_dim) for _ in range(config.layers))
@@ -55,10 +56,39 @@ class Han(Model):
             self.text_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))
         self.triplet_loss = TripletLoss(config.margin, config.negatives, p=config.p)
 
-    def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
-        vectors = {}
-        if self.config.clusters is not None:
-            features, vectors[_CLUSTER], lengths = cluster_regions(features, lengths, clusters=self.config.clusters)
+    def encode_images(
+        self,
+        features: Tensor,
+        lengths: Tensor | None = None,
+        boxes: Tensor | None = None,
+        clusters: Tensor | None = None,
+    ) -> Encoded:
+        """As ``Model.encode_images``; ``clusters`` (n, R) int64 are the numbers that ``cluster_regions`` gives.
+
+        Where regions are clustered and these are not given, they are found here.
+
+        Raises:
+            TypeError, ValueError: as ``Model.encode_images`` and ``cluster_regions``; ``clusters`` are of another shape
+                or out of range, or are given to a model without.
+        """
+        features, lengths, _ = self._checked_images(features, lengths, boxes)
+        count = self.config.clusters
+        if count is None:
+            if clusters is not None:
+                raise ValueError("clusters were given, but this model's clusters are None")
+            return self._encoded(features, lengths, {})
+        if clusters is None:
+            clusters = cluster_regions(features, lengths, clusters=count)
+        if clusters.dtype != torch.int64:
+            raise TypeError(f"clusters must be int64, got {clusters.dtype}")
+        if clusters.shape != features.shape[:2]:
+            raise ValueError(f"clusters must have shape {tuple(features.shape[:2])}, got {tuple(clusters.shape)}")
+        if not -1 <= int(clusters.min()) <= int(clusters.max()) < count:
+            raise ValueError(f"clusters must be numbers below {count}, or -1 for no region")
+        centres, counts = centres_of(features, clusters, count)
+        return self._encoded(centres, counts, {_CLUSTER: clusters})
+
+    def _encoded(self, features: Tensor, lengths: Tensor, vectors: dict[str, Tensor]) -> Encoded:
         regions, lengths = self._with_token(self.image(features), lengths, "image_token")
         return Encoded(regions, lengths, vectors)
 

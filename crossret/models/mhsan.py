@@ -29,11 +29,12 @@ class Mhsan(Model):
     Args:
         config: the hyper-parameters.
         backbone: a module from pixels (n, 3, H, W) to a feature map (n, image_dim, h, w), such as a ResNet without its
-            last layers; images are then given to ``encode_images`` as pixels. Its weights are saved with the model's,
-            which ``load_model`` can only restore into a model that has one.
+            last layers; images are then given to ``encode_images`` as pixels. Its weights and buffers are saved with
+            the model's, but not what it is: ``load_model`` takes one like it.
     """
 
     kind: ClassVar[str] = MhsanConfig.kind
+    takes_backbone: ClassVar[bool] = True
     config: MhsanConfig
 
     def __init__(self, config: MhsanConfig, backbone: nn.Module | None = None) -> None:
@@ -87,6 +88,8 @@ class Mhsan(Model):
 
     def trains(self, parameter: str, epoch: int) -> bool:
         """Section 3.5's stages: the image's projection from the start, the text and the rest of the image later."""
+        if not super().trains(parameter, epoch):
+            return False
         if parameter.startswith("image_heads.project."):
             return True
         text = parameter.startswith(("text.", "text_heads."))
@@ -103,6 +106,9 @@ class Mhsan(Model):
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention and the projection to the joint space (Eqs. 1, 2), for either side.
+
+    Section 3.5 has dropout "on the MLP of self-attention mechanism and the projection layer" and does not say where; as
+    in the published code it is of their inputs. What is pooled are the features themselves, nothing left out.
 
     Args:
         config: the model's.
@@ -122,7 +128,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
         """(n, L, feature_dim) and (n,) int64 lengths to n entries."""
-        logits = self.heads(self.dropout(self.activation(self.hidden(features))))
+        logits = self.heads(self.activation(self.hidden(self.dropout(features))))
         pooled, weights = attention_pool(features, logits, lengths, return_weights=True)
         embedding = l2_normalize(self.project(self.dropout(pooled.flatten(1).to(features.dtype))))
         return Encoded(weights.mT, lengths, {_EMBEDDING: embedding})

@@ -29,11 +29,15 @@ class Matcher(Protocol):
     def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
         """(n, R, image_dim) float region features, with (n,) int64 counts where they differ, to n entries.
 
-        ``boxes`` (n, R, 4) are the regions' x0, y0, x1, y1, where the data has them.
+        ``boxes`` (n, R, 4) are the regions' x0, y0, x1, y1, where the data has them. A model that reads more of
+        ``crossret.data.batches.Regions`` takes it by its name.
         """
 
     def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
-        """(n, W) int64 word numbers, padded, and (n,) int64 counts, to n entries."""
+        """(n, W) int64 word numbers, padded, and (n,) int64 counts, to n entries.
+
+        Whatever a model does not read of a long caption, by its ``max_words``, it cuts here.
+        """
 
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
         """(n_images, n_captions) scores; (P,) for (P, 2) int64 pairs of (image, caption)."""

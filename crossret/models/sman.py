@@ -51,7 +51,11 @@ class Sman(Model):
         self.intra_pair_loss = IntraPairLoss(config.intra_pair_margin, config.levels)
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
-        """Regions are read in spatial order, as ``spatial_order`` has it where there are boxes, else as given."""
+        """Regions are read in the order of their boxes or as given, as ``config.spatial_order`` says."""
+        if not self.config.location or self.config.spatial_order is False:
+            boxes = None
+        elif self.config.spatial_order and boxes is None:
+            raise ValueError("boxes are needed: this model reads regions in the order of their boxes")
         features = self.dropout(features)
         memory = self.image(features, lengths, boxes)
         pooled, _ = self.image_step(features, memory, lengths)

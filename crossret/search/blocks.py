@@ -1,19 +1,38 @@
-"""Features on the disk, read a block at a time as the kernels' searches take them."""
+"""Features on the disk, read a block at a time: in runs as the kernels' searches take them, or some chosen items."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret_kernels.checks import choose
-from crossret_kernels.inputs import Features, Lengths, SideNames
-from crossret_kernels.item_blocks import FeatureBlocks
+from crossret_kernels.inputs import Features, Lengths, SideNames, is_offsets
+from crossret_kernels.item_blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
 from crossret_kernels.topk import QUERIES, FeatureBlock
 
 REGIONS, WORDS = "region", "word"
+
+Block = TypeVar("Block", covariant=True)
+Chosen = NDArray[np.int64]
+
+# What scores a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m), or, of
+# pairs=(P, 2), -> (P,). For instance ``crossret_kernels.scan_scores`` with its options bound.
+Scorer = Callable[..., Tensor]
+
+
+class Items(ItemBlocks[Block], Protocol[Block]):
+    """Items of one side, read in runs of successive ones or, some of them alone, as they are chosen."""
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Block]]:
+        """Blocks of bounded bytes of these items (m,), which ascend: which of the m a block holds, and the block."""
 
 
 def sides(query: str) -> tuple[str, str]:
@@ -38,13 +57,71 @@ def stored_blocks(items: StoredItems, side: str) -> FeatureBlocks:
     return feature_blocks(items.features, items.lengths, side)
 
 
-class ShardBlocks:
-    """The items of a corpus in shards, of which one at a time is open."""
+def plain_features(features: Any) -> Any:
+    """Features that are scored beside a stored corpus: arrays as they are, tensors in float32 as its blocks are."""
+    if isinstance(features, Tensor):
+        return features.detach().to("cpu", torch.float32)
+    if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
+        return plain_features(features[0]), features[1]
+    if isinstance(features, Sequence):
+        return [plain_features(item) for item in features]
+    return np.asarray(features)
 
-    def __init__(self, corpus: StoredShards, side: str) -> None:
+
+def bounded_runs(item_bytes: NDArray[np.int64], most: int) -> list[slice]:
+    """Successive items in runs of at most ``most`` that take bounded bytes padded to their longest, or of a single one.
+
+    Args:
+        item_bytes: (n,) what each takes alone.
+    """
+    runs: list[slice] = []
+    if not len(item_bytes):
+        return runs
+    window = min(most, max(1, BLOCK_BYTES // int(item_bytes.min())))
+    start = 0
+    while start < len(item_bytes):
+        longest = np.maximum.accumulate(item_bytes[start : start + window])
+        padded = longest * np.arange(1, len(longest) + 1)
+        stop = start + max(1, int(np.searchsorted(padded, BLOCK_BYTES, side="right")))
+        runs.append(slice(start, stop))
+        start = stop
+    return runs
+
+
+class FeatureItems:
+    """Features in runs, as ``FeatureBlocks`` has them, or chosen ones."""
+
+    def __init__(self, blocks: FeatureBlocks) -> None:
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def runs(self, most: int) -> list[slice]:
+        return self.blocks.runs(most)
+
+    def __getitem__(self, run: slice) -> FeatureBlock:
+        return self.blocks[run]
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, FeatureBlock]]:
+        places = torch.from_numpy(items)
+        row_bytes = self.blocks.staging.size(1) * self.blocks.staging.itemsize
+        for run in bounded_runs(self.blocks.offsets.diff()[places].numpy() * row_bytes, len(items)):
+            yield run, self.blocks.take(places[run])
+
+
+class ShardBlocks(Generic[Block]):
+    """The items of a corpus in shards, of which one at a time is open.
+
+    Args:
+        corpus: its shards.
+        of_shard: the items of an open one.
+    """
+
+    def __init__(self, corpus: StoredShards, of_shard: Callable[[StoredItems], Items[Block]]) -> None:
         self.corpus = corpus
-        self.side = side
-        self._open: tuple[int, FeatureBlocks] | None = None
+        self.of_shard = of_shard
+        self._open: tuple[int, Items[Block]] | None = None
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -56,16 +133,37 @@ class ShardBlocks:
             for run in self.shard(number).runs(most)
         ]
 
-    def __getitem__(self, run: slice) -> FeatureBlock:
+    def __getitem__(self, run: slice) -> Block:
         number, first = self.corpus.find(run.start)
         return self.shard(number)[first : first + run.stop - run.start]
 
-    def shard(self, number: int) -> FeatureBlocks:
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Block]]:
+        starts = np.array([shard.start for shard in self.corpus.shards])
+        ends = np.searchsorted(items, [*starts[1:], len(self)]).tolist()
+        first = 0
+        for number, last in enumerate(ends):
+            if first < last:
+                for run, block in self.shard(number).chosen(items[first:last] - starts[number]):
+                    yield slice(first + run.start, first + run.stop), block
+            first = last
+
+    def shard(self, number: int) -> Items[Block]:
         """The items of one shard; those of another are closed."""
         if self._open is None or self._open[0] != number:
-            blocks = stored_blocks(self.corpus.open(number), self.side)
-            # One buffer for all shards, as for all blocks of one.
-            if self._open is not None and len(self._open[1].staging) >= len(blocks.staging):
-                blocks = replace(blocks, staging=self._open[1].staging)
-            self._open = number, blocks
+            self._open = None
+            self._open = number, self.of_shard(self.corpus.open(number))
         return self._open[1]
+
+
+def shard_blocks(corpus: StoredShards, side: str) -> ShardBlocks[FeatureBlock]:
+    """A corpus of features, as ``stored_blocks`` reads each of its shards, with one buffer for all of them."""
+    staging: list[Tensor] = []
+
+    def of_shard(items: StoredItems) -> FeatureItems:
+        blocks = stored_blocks(items, side)
+        if staging and len(staging[0]) >= len(blocks.staging):
+            blocks = replace(blocks, staging=staging[0])
+        staging[:] = [blocks.staging]
+        return FeatureItems(blocks)
+
+    return ShardBlocks(corpus, of_shard)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,28 +14,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.corpus import PrecomputedCorpus
-from crossret.data.directories import new_directory
 from crossret.evaluation import Progress
 from crossret.evaluation.finiteness import why_not_finite
 from crossret.files.arrays import write_rows
+from crossret.files.directories import new_directory
 from crossret.files.features import OFFSETS, VALUES
-from crossret.files.naming import write_file
-from crossret.models.checkpoints import describe_model
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret.search.items import BATCH, EncodedCaptions, EncodedImages, evaluating
+from crossret.search.manifest import CAPTIONS, IMAGES, Manifest
+from crossret.search.stored import WHY_OF_MODEL, vectors_file
 
-IMAGES, CAPTIONS, MODEL = "images", "captions", "model.json"
+_WRITTEN = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}
 
 
 def encode_split(model: Matcher, corpus: PrecomputedCorpus, output: Path, *, progress: Progress | None = None) -> None:
     """Write what a model makes of a split's images and captions, each side to a directory of its own.
 
     ``images`` and ``captions`` hold the sequences of ``Encoded`` as ``StoredItems.of_directory`` reads them:
-    ``values.npy`` (rows, D) float32 and ``offsets.npy`` (n + 1,) int64. Beside them is what else the model keeps of
-    every item, ``vectors_NAME.npy`` (n, …), float32 or int64. Items are encoded and written in batches: memory is
-    bounded, whatever their number. ``model.json`` is the model's kind and hyper-parameters. ``output`` is there when it
-    is whole.
+    ``values.npy`` (rows, D) and ``offsets.npy`` (n + 1,) int64. Beside them is what else the model keeps of every item,
+    ``vectors_NAME.npy`` (n, …), and ``model.json``, a ``Manifest`` of the model. Numbers are as wide as the model has
+    them, float32, or int64; where it keeps an image's regions as they came, these are as wide as in the data. Items are
+    encoded and written in batches: memory is bounded, whatever their number. ``output`` is there when it is whole, and
+    ``StoredEncoded`` reads it.
 
     Embeddings that are not finite are written as they are, so that one bad image does not cost all others, and a
     warning names the first.
@@ -42,42 +44,56 @@ def encode_split(model: Matcher, corpus: PrecomputedCorpus, output: Path, *, pro
     Args:
         model: a trained model, on any device; its mode is restored.
         corpus: the split, with the model's vocabulary.
-        output: the directory to write, absent or empty; see ``check_new_directory``.
-        progress: called with (images and captions done, all of them).
+        output: the directory to write, absent or empty; see ``new_directory``.
+        progress: as that of ``encode_dataset``.
 
     Raises:
         OSError: a file cannot be read or written.
         ValueError: the model keeps vectors of another shape of some items than of others.
     """
+    corpus = corpus.read_by(model.config, progress)
     total = corpus.n_images + corpus.n_captions
 
     def after(done: int) -> Callable[[int], None]:
         return lambda more: progress(done + more, total) if progress is not None else None
 
+    regions = corpus.data.features.dtype if model.config.keeps_regions else None
     with evaluating(model), new_directory(output) as directory:
-        write_file(directory / MODEL, describe_model(model).encode())
-        wrong_image = _write_side(directory / IMAGES, EncodedImages(model, corpus), after(0))
-        wrong_caption = _write_side(directory / CAPTIONS, EncodedCaptions(model, corpus), after(corpus.n_images))
+        images, captions = EncodedImages(model, corpus), EncodedCaptions(model, corpus)
+        wrong_image = _write_side(directory, IMAGES, model, images, after(0), regions)
+        wrong_caption = _write_side(directory, CAPTIONS, model, captions, after(corpus.n_images))
     if wrong_image is not None:
         _warn(output / IMAGES, wrong_image, why_not_finite(corpus, wrong_image))
     if wrong_caption is not None:
-        _warn(output / CAPTIONS, wrong_caption, "the model's weights are not finite or its numbers go beyond float32")
+        _warn(output / CAPTIONS, wrong_caption, WHY_OF_MODEL)
 
 
-def _write_side(directory: Path, items: EncodedImages | EncodedCaptions, show: Callable[[int], None]) -> int | None:
-    """Write the items of one side; the first of them that is not finite, if any."""
+def _write_side(
+    output: Path,
+    side: str,
+    model: Matcher,
+    items: EncodedImages | EncodedCaptions,
+    show: Callable[[int], None],
+    rows: np.dtype[Any] | None = None,
+) -> int | None:
+    """Write the items of one side, ``rows`` in that dtype where one is given; the first that is not finite, if any."""
+    directory = output / side
     directory.mkdir()
     wrong = None
     ends = [np.zeros(1, np.int64)]
+    shapes: dict[str, tuple[int, ...]] = {}
     with ExitStack() as files:
         writers: dict[str, Callable[[NDArray[np.generic]], None]] = {}
         for run in items.runs(BATCH):
             encoded = items[run].cpu()
-            for name, array in _arrays(encoded).items():
+            arrays = {VALUES: encoded.sequences[_valid(encoded)]}
+            arrays |= {vectors_file(name): vector for name, vector in encoded.vectors.items()}
+            for name, array in arrays.items():
                 if name not in writers:  # what a model keeps is known when it has encoded
-                    dtype = "<f4" if array.is_floating_point() else "<i8"
+                    dtype = _dtype(array) if name != VALUES or rows is None else rows.str
                     writers[name] = files.enter_context(write_rows(directory / name, tuple(array.shape[1:]), dtype))
-                writers[name](array.numpy())
+                writers[name](_writable(array).numpy())
+            shapes = {name: tuple(vector.shape[1:]) for name, vector in encoded.vectors.items()}
             ends.append(ends[-1][-1] + encoded.lengths.cumsum(0).numpy())
             finite = _finite(encoded)
             if wrong is None and not finite.all():
@@ -86,14 +102,17 @@ def _write_side(directory: Path, items: EncodedImages | EncodedCaptions, show: C
     offsets = np.concatenate(ends)
     with write_rows(directory / OFFSETS, (), "<i8") as write:
         write(offsets)
+    Manifest.of(model, side, shapes).write(directory)
     return wrong
 
 
-def _arrays(encoded: Encoded) -> dict[str, Tensor]:
-    """By the names of their files, what is written of some items."""
-    vectors = {f"vectors_{name}.npy": vector for name, vector in encoded.vectors.items()}
-    floats = {VALUES: encoded.sequences[_valid(encoded)], **vectors}
-    return {name: array.float() if array.is_floating_point() else array.long() for name, array in floats.items()}
+def _dtype(array: Tensor) -> str:
+    return _WRITTEN.get(array.dtype, "<f4") if array.is_floating_point() else "<i8"
+
+
+def _writable(array: Tensor) -> Tensor:
+    """In a dtype that NumPy has, which holds the same numbers."""
+    return array.float() if array.is_floating_point() and array.dtype not in _WRITTEN else array
 
 
 def _finite(encoded: Encoded) -> Tensor:

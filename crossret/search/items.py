@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from crossret.data.batches import pad_tokens, read_regions
+from crossret.data.batches import pad_tokens
 from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.vocabulary import Vocabulary
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret_kernels.item_blocks import release_pages
+from crossret.search.blocks import Chosen
+from crossret_kernels.item_blocks import ItemBlocks, release_pages
 
 BATCH = 128  # items encoded at a time
 
@@ -28,14 +30,30 @@ def evaluating(model: Matcher) -> Iterator[None]:
         model.train(was_training)
 
 
-def encode_captions(model: Matcher, tokens: list[list[int]]) -> Encoded:
-    """Captions by the numbers of their words, kept together."""
+def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary) -> Encoded:
+    """Captions by a model of this vocabulary, kept together.
+
+    Raises:
+        ValueError: there are none, or one is not one for ``tokenize``.
+    """
     device = next(model.parameters()).device
     parts = []
-    for start in range(0, len(tokens), BATCH):
-        padded, lengths = pad_tokens(tokens[start : start + BATCH])
-        parts.append(model.encode_captions(padded.to(device), lengths.to(device)))
+    for run in _runs(len(captions), BATCH):
+        tokens, lengths = pad_tokens([vocabulary.encode(caption) for caption in captions[run]])
+        parts.append(model.encode_captions(tokens.to(device), lengths.to(device)))
     return Encoded.concat(parts)
+
+
+def pick(images: ItemBlocks[Encoded], numbers: Sequence[int]) -> Encoded:
+    """Images of a corpus by their numbers, in any order, kept together.
+
+    Raises:
+        ValueError: there are none, or one is not in the corpus.
+    """
+    for number in numbers:
+        if not 0 <= number < len(images):
+            raise ValueError(f"image {number}: the corpus has images 0 to {len(images) - 1}")
+    return Encoded.concat([images[slice(number, number + 1)] for number in numbers])
 
 
 class EncodedImages:
@@ -44,6 +62,7 @@ class EncodedImages:
     def __init__(self, model: Matcher, corpus: PrecomputedCorpus) -> None:
         self.model = model
         self.data = corpus.data
+        self.corpus = corpus.read_by(model.config)
         self.device = next(model.parameters()).device
 
     def __len__(self) -> int:
@@ -52,12 +71,16 @@ class EncodedImages:
     def runs(self, most: int) -> list[slice]:
         return _runs(len(self), most)
 
-    def __getitem__(self, run: slice) -> Encoded:
-        regions, boxes = read_regions(self.data, run)
+    def __getitem__(self, run: slice | Chosen) -> Encoded:
+        regions = self.corpus.regions(run)
         for array in (self.data.features, self.data.boxes):
             if array is not None:
                 release_pages(array)
-        return self.model.encode_images(regions.to(self.device), boxes=None if boxes is None else boxes.to(self.device))
+        return self.model.encode_images(**regions.on(self.device))
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
+        for run in _runs(len(items), BATCH):
+            yield run, self[items[run]]
 
 
 class EncodedCaptions:
@@ -74,8 +97,35 @@ class EncodedCaptions:
         return _runs(len(self), most)
 
     def __getitem__(self, run: slice) -> Encoded:
-        captions = self.corpus.data.captions[run]
-        return encode_captions(self.model, [self.corpus.vocabulary.encode(caption) for caption in captions])
+        return self._encoded(self.corpus.data.captions[run])
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
+        for run in _runs(len(items), BATCH):
+            yield run, self._encoded([self.corpus.data.captions[item] for item in items[run]])
+
+    def _encoded(self, captions: list[str]) -> Encoded:
+        return encode_texts(self.model, captions, self.corpus.vocabulary)
+
+
+class KeptItems:
+    """Encoded items in memory, of which some are scored at a time."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.encoded = encoded
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    def runs(self, most: int) -> list[slice]:
+        return [slice(start, min(start + most, len(self))) for start in range(0, len(self), most)]
+
+    def __getitem__(self, run: slice) -> Encoded:
+        return self.encoded[run]
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
+        places = torch.from_numpy(items).to(self.encoded.lengths.device)
+        for run in _runs(len(items), BATCH):
+            yield run, self.encoded[places[run]]
 
 
 def _runs(n: int, most: int) -> list[slice]:

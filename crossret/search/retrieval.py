@@ -9,14 +9,11 @@ from torch import Tensor
 
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import Progress
-from crossret.files.features import StoredItems, check_dimensions
-from crossret.files.shards import StoredShards
-from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret.search.blocks import ShardBlocks, sides, stored_blocks
-from crossret.search.items import EncodedCaptions, EncodedImages, encode_captions, evaluating
-from crossret.search.score_files import Scorer
-from crossret_kernels.topk import block_scores, streamed_topk
+from crossret.search.blocks import Scorer
+from crossret.search.items import EncodedCaptions, EncodedImages, encode_texts, evaluating, pick
+from crossret.search.matching import Side, matched
+from crossret_kernels.topk import streamed_topk
 
 
 def retrieve_images(
@@ -43,11 +40,8 @@ def retrieve_images(
         ValueError: there are no captions or k is less than 1.
     """
     with evaluating(model):
-        tokens = [corpus.vocabulary.encode(caption) for caption in captions]
-        queries = _Kept(encode_captions(model, tokens))
-        return streamed_topk(
-            lambda e, v: model.score(v, e).T, queries, EncodedImages(model, corpus), k=k, progress=progress
-        )
+        queries = encode_texts(model, captions, corpus.vocabulary)
+    return retrieve(model, queries, EncodedImages(model, corpus), k=k, query="caption", progress=progress)
 
 
 def retrieve_captions(
@@ -73,47 +67,37 @@ def retrieve_captions(
     Raises:
         ValueError: there are no images, one is not in the corpus or k is less than 1.
     """
-    for image in images:
-        if not 0 <= image < corpus.n_images:
-            raise ValueError(f"image {image}: the corpus has images 0 to {corpus.n_images - 1}")
     with evaluating(model):
-        stored = EncodedImages(model, corpus)
-        queries = _Kept(Encoded.concat([stored[slice(image, image + 1)] for image in images]))
-        return streamed_topk(model.score, queries, EncodedCaptions(model, corpus), k=k, progress=progress)
+        queries = pick(EncodedImages(model, corpus), images)
+    return retrieve(model, queries, EncodedCaptions(model, corpus), k=k, query="image", progress=progress)
 
 
-def retrieve_features(
-    scorer: Scorer,
-    queries: StoredItems,
-    corpus: StoredShards,
+def retrieve(
+    scorer: Scorer | Matcher,
+    queries: Side,
+    corpus: Side,
     *,
     k: int,
     query: str,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The best items of stored features for stored queries, scored in float32 and read in blocks.
+    """The best items of a corpus for every query, read, or encoded, in blocks.
 
     Args:
-        scorer: for instance ``crossret_kernels.scan_scores`` with its options bound.
-        queries, corpus: the two sides, either of them larger than memory.
+        scorer: of features, for instance ``crossret_kernels.scan_scores`` with its options bound; or a model, of what
+            it encoded.
+        queries, corpus: the two sides, either of them larger than memory. Of a scorer, features, ``StoredItems`` or
+            ``StoredShards``, scored in float32; of a model, what it encoded, ``StoredEncoded``.
         k, query, progress: as ``crossret_kernels.scan_topk``.
 
     Returns:
         (values, indices), both (queries, min(k, corpus)), best first.
 
     Raises:
-        OSError: a shard is missing or cannot be read.
-        ValueError: queries and corpus have other dimensions (names both files), or k or query is out of range.
+        OSError, TypeError, ValueError: as ``matched``, or k is out of range.
     """
-    of_queries, of_corpus = sides(query)
-    check_dimensions(queries, corpus)
-    return streamed_topk(
-        block_scores(scorer, query),
-        stored_blocks(queries, of_queries),
-        ShardBlocks(corpus, of_corpus),
-        k=k,
-        progress=progress,
-    )
+    with matched(scorer, queries, corpus, query) as (score, wanted, items):
+        return streamed_topk(score, wanted, items, k=k, progress=progress)
 
 
 def ranked(
@@ -126,7 +110,7 @@ def ranked(
     """Results as JSON objects, one a query: {"query": its number, …, "results": [{"rank", "index", "score", …}, …]}.
 
     Args:
-        values, indices: (queries, k) as retrieved.
+        values, indices: (queries, k) as retrieved or reranked; -1 is no item, and no result.
         queries: what else is known of each query.
         describe: what else is known of the item of an index.
         why_not_finite: what made the score of a query with an item no finite number.
@@ -134,7 +118,7 @@ def ranked(
     Raises:
         ValueError: a score is no finite number, which JSON cannot hold; names the query and the item, and says why.
     """
-    wrong = (~values.isfinite()).nonzero().tolist()
+    wrong = (~values.isfinite() & (indices >= 0)).nonzero().tolist()
     if wrong:
         query, rank = wrong[0]
         item, value = int(indices[query, rank]), float(values[query, rank])
@@ -146,25 +130,10 @@ def ranked(
             "results": [
                 {"rank": rank, "index": index, "score": value, **describe(index)}
                 for rank, (value, index) in enumerate(zip(row_values, row_indices, strict=True), start=1)
+                if index >= 0
             ],
         }
         for number, (query, row_values, row_indices) in enumerate(
             zip(queries, values.tolist(), indices.tolist(), strict=True)
         )
     ]
-
-
-class _Kept:
-    """Encoded queries, of which some are scored at a time."""
-
-    def __init__(self, encoded: Encoded) -> None:
-        self.encoded = encoded
-
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    def runs(self, most: int) -> list[slice]:
-        return [slice(start, min(start + most, len(self))) for start in range(0, len(self), most)]
-
-    def __getitem__(self, run: slice) -> Encoded:
-        return self.encoded[run]

@@ -7,18 +7,17 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from crossret.files.arrays import write_blocks
 from crossret.files.features import StoredItems, check_dimensions, check_output, why_not_finite
-from crossret.search.blocks import REGIONS, WORDS, stored_blocks
-from crossret_kernels.inputs import Features, Lengths
+from crossret.models.protocol import Matcher
+from crossret.search.blocks import Scorer
+from crossret.search.matching import Side, matched
+from crossret.search.stored import WHY_OF_MODEL, StoredEncoded
 
 # Scores of a block: 8 MiB.
 BLOCK_SCORES = 2 * 2**20
-
-# What scores a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m).
-Scorer = Callable[[Features, Features, Lengths, Lengths], Tensor]
 
 
 def score_files(
@@ -59,25 +58,62 @@ def score_files(
     check_output(output, regions, words, region_lengths, word_lengths)
     images, captions = StoredItems.of_path(regions, region_lengths), StoredItems.of_path(words, word_lengths)
     check_dimensions(images, captions)
-    image_blocks, caption_blocks = stored_blocks(images, REGIONS), stored_blocks(captions, WORDS)
-    n, m = len(images), len(captions)
-    row_runs = image_blocks.runs(math.isqrt(BLOCK_SCORES))
-    column_runs = caption_blocks.runs(BLOCK_SCORES // max(run.stop - run.start for run in row_runs))
-    not_finite: tuple[tuple[StoredItems, int], ...] = ()
-    with write_blocks(output, (n, m)) as write:
-        for rows in row_runs:
-            v, n_regions, _ = image_blocks[rows]
-            for columns in column_runs:
-                e, n_words, _ = caption_blocks[columns]
-                scores = scorer(v, e, n_regions, n_words)
-                write(rows, columns, scores.numpy())
-                if not not_finite and not scores.isfinite().all():
-                    row, column = (~scores.isfinite()).nonzero()[0].tolist()
-                    not_finite = ((images, rows.start + row), (captions, columns.start + column))
-            if progress is not None:
-                progress(rows.stop, n)
-    if not_finite:
-        warn_not_finite(output, why_not_finite(*not_finite))
+
+    def why(image: int, caption: int) -> str:
+        return why_not_finite((images, image), (captions, caption))
+
+    return _write(scorer, images, captions, output, why, progress)
+
+
+def score_encoded(
+    model: Matcher,
+    images: StoredEncoded,
+    captions: StoredEncoded,
+    output: Path,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[int, int]:
+    """As ``score_files``, of what a model encoded, which the model itself scores.
+
+    Raises:
+        OSError: as ``score_files``.
+        ValueError: what is on the disk is of another model or the other side, or ``output`` is one of its files; names
+            it.
+    """
+    check_output(output, images.directory, captions.directory)
+
+    def why(image: int, caption: int) -> str:
+        return images.why_not_finite(image) or captions.why_not_finite(caption) or WHY_OF_MODEL
+
+    return _write(model, images, captions, output, why, progress)
+
+
+def _write(
+    scorer: Scorer | Matcher,
+    images: Side,
+    captions: Side,
+    output: Path,
+    why: Callable[[int, int], str],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[int, int]:
+    wrong = None
+    with matched(scorer, images, captions, "image") as (score, rows_of, columns_of):
+        n, m = len(rows_of), len(columns_of)
+        row_runs = rows_of.runs(math.isqrt(BLOCK_SCORES))
+        column_runs = columns_of.runs(BLOCK_SCORES // max(run.stop - run.start for run in row_runs))
+        with write_blocks(output, (n, m)) as write, torch.no_grad():
+            for rows in row_runs:
+                block = rows_of[rows]
+                for columns in column_runs:
+                    scores = score(block, columns_of[columns]).float().cpu()
+                    write(rows, columns, scores.numpy())
+                    if wrong is None and not scores.isfinite().all():
+                        row, column = (~scores.isfinite()).nonzero()[0].tolist()
+                        wrong = rows.start + row, columns.start + column
+                if progress is not None:
+                    progress(rows.stop, n)
+    if wrong is not None:
+        warn_not_finite(output, why(*wrong))
     return n, m
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.data.directories import check_new_directory, new_directory
 from crossret.evaluation import Progress
 from crossret.files.arrays import write_rows
+from crossret.files.directories import new_directory
 from crossret.files.features import FEATURES, LENGTHS, OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS
+from crossret.search.stored import StoredEncoded, is_encoded, stored_vectors, vectors_file
 from crossret_kernels.item_blocks import BLOCK_BYTES, release_pages
 
 
@@ -21,7 +22,8 @@ def cut_corpus(corpus: Path, output: Path, *, shards: int, progress: Progress | 
     """Write a corpus as ``StoredShards`` reads it: successive items together, about as many rows in each shard.
 
     Args:
-        corpus: a directory of features, as ``StoredItems.of_directory`` reads it; what else is in it stays behind.
+        corpus: a directory of features, as ``StoredItems.of_directory`` reads it, or what a model encoded, of either
+            side, with all that the model needs; what else is in it stays behind.
         output: the directory to write, absent or empty; it is there when it is whole.
         shards: how many.
         progress: called with (items written, all of them).
@@ -35,20 +37,25 @@ def cut_corpus(corpus: Path, output: Path, *, shards: int, progress: Progress | 
     """
     if shards < 1:
         raise ValueError(f"shards must be at least 1, not {shards}")
-    items = StoredItems.of_directory(corpus)
-    target = check_new_directory(output, corpus)
-    if len(items) < shards:
-        raise ValueError(f"{items.path}: {len(items)} items are too few for {shards} shards")
-    cuts = _cuts(items, shards)
-    sizes = np.diff(cuts).tolist()
-    with new_directory(target) as directory:
+    with new_directory(output, corpus) as directory:
+        manifest = StoredEncoded.of_directory(corpus).manifest if is_encoded(corpus) else None
+        items = StoredItems.of_directory(corpus)
+        vectors = stored_vectors(items, manifest) if manifest is not None else {}
+        if len(items) < shards:
+            raise ValueError(f"{items.path}: {len(items)} items are too few for {shards} shards")
+        cuts = _cuts(items, shards)
+        sizes = np.diff(cuts).tolist()
         for number, (first, last) in enumerate(pairwise(cuts)):
             (directory / _name(number)).mkdir()
             _write(items, first, last, directory / _name(number))
+            for name, array in vectors.items():
+                _copy(array, first, last, directory / _name(number) / vectors_file(name))
             if progress is not None:
                 progress(last, len(items))
         entries = [{"path": _name(number), "items": size} for number, size in enumerate(sizes)]
         write_json(directory / SHARDS, {"dim": items.dim, "shards": entries})
+        if manifest is not None:
+            manifest.write(directory)
     return sizes
 
 
@@ -78,7 +85,7 @@ def _write(items: StoredItems, first: int, last: int, directory: Path) -> None:
         _save(items.lengths[first:last], directory / LENGTHS)
 
 
-def _copy(values: NDArray[np.floating], first: int, last: int, path: Path) -> None:
+def _copy(values: NDArray[np.generic], first: int, last: int, path: Path) -> None:
     step = max(1, BLOCK_BYTES // values[0].nbytes)
     with write_rows(path, values.shape[1:], values.dtype.str) as write:
         for start in range(first, last, step):

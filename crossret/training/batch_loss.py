@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from crossret.data.batches import Batch
+from crossret.data.batches import Batch, Regions
 from crossret.distributed import Share
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -20,22 +20,32 @@ class BatchLoss:
         batch: the items ``share.encoded_rows``.
         amp: whether to compute in bfloat16 where torch.autocast holds that to be safe.
         chunk: items to be encoded at a time (``GradientCache``); None encodes all at once.
+        same_image_negatives: whether captions of one image are each other's negatives, as if their images differed.
 
     Attributes:
         terms: the loss terms of the whole batch by name, the same on all ranks.
     """
 
-    def __init__(self, model: Matcher, share: Share, batch: Batch, *, amp: bool, chunk: int | None) -> None:
+    def __init__(
+        self,
+        model: Matcher,
+        share: Share,
+        batch: Batch,
+        *,
+        amp: bool,
+        chunk: int | None,
+        same_image_negatives: bool = False,
+    ) -> None:
         device = next(model.parameters()).device
-        regions, tokens, lengths = (part.to(device) for part in (batch.regions, batch.tokens, batch.lengths))
-        boxes = None if batch.boxes is None else batch.boxes.to(device)
+        tokens, lengths = (part.to(device) for part in (batch.tokens, batch.lengths))
+        regions = Regions(batch.regions, batch.boxes, batch.clusters).on(device)
 
         def autocast() -> torch.autocast:
             return torch.autocast(device.type, torch.bfloat16, enabled=amp)
 
         def encode_images(rows: slice) -> Encoded:
             with autocast():
-                return model.encode_images(regions[rows], boxes=None if boxes is None else boxes[rows])
+                return model.encode_images(**{name: part[rows] for name, part in regions.items()})
 
         def encode_captions(rows: slice) -> Encoded:
             with autocast():
@@ -49,8 +59,9 @@ class BatchLoss:
             self._caches = [GradientCache(encode, len(batch), chunk, device) for encode in encoders]
             sides = [cache.encoded for cache in self._caches]
         images, captions = (side[: share.n] for side in sides)
+        image_ids = None if same_image_negatives else batch.image_ids[: share.n].to(device)
         with autocast():
-            terms = model.loss(images, captions, batch.image_ids[: share.n].to(device), share)
+            terms = model.loss(images, captions, image_ids, share)
         self._loss = terms["loss"]
         summed = share.group.summed([term.item() for term in terms.values()])
         self.terms = dict(zip(terms, summed, strict=True))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 
 from crossret.files.json import parse_json_object
 from crossret.files.naming import named_errors
-from crossret.files.regular import read_regular
+from crossret.files.regular import LARGEST_LINES, read_regular
 
 # Of a line of steps, beside the terms of the loss.
 STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm")
@@ -42,7 +42,7 @@ class TrainingLog:
     """
 
     def __init__(self, path: str | os.PathLike[str], length: int) -> None:
-        kept = read_regular(path)[:length] if length and Path(path).is_file() else b""
+        kept = read_regular(path, LARGEST_LINES)[:length] if length and Path(path).is_file() else b""
         if len(kept) < length:
             raise ValueError(f"{path}: has {len(kept)} bytes, but the checkpoint was written after {length}")
         self.entries: list[Entry] = [

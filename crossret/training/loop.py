@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from crossret.data.batches import Batch
-from crossret.data.corpus import Corpus, check_regions
+from crossret.data.corpus import Corpus, check_boxes_agree, check_readable, corpus_for
 from crossret.distributed import Group, RankLost, Share, sum_gradients
 from crossret.evaluation import RetrievalMetrics
-from crossret.files.locks import locked
+from crossret.files.directories import occupied
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
 from crossret.models.protocol import Matcher
+from crossret.terminal import progress_bar
 from crossret.training.batch_loss import BatchLoss
+from crossret.training.inputs import check_all_features
 from crossret.training.interruptions import uninterrupted
 from crossret.training.progress import TrainingProgress
 from crossret.training.records import Records
@@ -55,8 +57,8 @@ class TrainingResult:
     """What a finished training achieved.
 
     Attributes:
-        best_rsum: the highest rsum on the development set.
-        best_epoch: its epoch, from 1.
+        best_rsum: the rsum on the development set of the best epoch, by ``TrainingConfig.select_by``.
+        best_epoch: that epoch, from 1.
         epochs_run: epochs finished, those before an interruption included.
         ended_early: whether that was for want of a better epoch.
         metrics: retrieval on the development set in the best epoch.
@@ -90,10 +92,10 @@ def train(
 
     Writes into ``out_dir``, which is made if needed and in which no other process may train meanwhile:
     ``checkpoint.safetensors``, from which training resumes, bit for bit with as many threads, the same CPU instructions
-    and device as before (with others there is a ``ResumedElsewhere`` warning); ``best/``, the model of the epoch with
-    the highest rsum on ``dev_data`` (see ``load_model``); ``log.jsonl``, one object every ``log_every`` steps and one
-    an epoch; ``curves.png``, the loss and the recalls. The same training writes the same bytes. An interruption
-    (Ctrl-C, or a signal of which Python makes a KeyboardInterrupt) writes a checkpoint and goes on as
+    and device as before (with others there is a ``ResumedElsewhere`` warning); ``best/``, the model of the epoch that
+    was best on ``dev_data`` by ``config.select_by`` (see ``load_model``); ``log.jsonl``, one object every ``log_every``
+    steps and one an epoch; ``curves.png``, the loss and the recalls. The same training writes the same bytes. An
+    interruption (Ctrl-C, or a signal of which Python makes a KeyboardInterrupt) writes a checkpoint and goes on as
     KeyboardInterrupt.
 
     Several processes, the ranks of ``group``, share every batch: each encodes its part, negatives are sought among all,
@@ -125,9 +127,10 @@ def train(
         FileExistsError: ``out_dir`` has a checkpoint and ``resume`` is False.
         FileNotFoundError: it has none and ``resume`` is True.
         BlockingIOError: another process trains in ``out_dir``.
-        ValueError: model and data do not fit each other, the checkpoint is malformed or of another training, the loss
-            or its gradient is not finite (the message names the step, and the last checkpoint stands), or TensorBoard
-            is not installed; or the ranks do not train the same. What rank 0 finds all ranks raise.
+        ValueError: model and data do not fit each other, features are not finite (found before anything is written,
+            on resuming as they are read; see ``check_features``), the checkpoint is malformed or of another training,
+            the loss or its gradient is not finite (the message names the step, and the last checkpoint stands), or
+            TensorBoard is not installed; or the ranks do not train the same. What rank 0 finds all ranks raise.
         RankLost: another rank has ended, or does not answer within the process group's timeout.
     """
     group = Group.current() if group is None else group
@@ -135,12 +138,17 @@ def train(
     if digest(dev_data.vocabulary) != digest(train_data.vocabulary):
         raise ValueError("dev_data: its vocabulary is not that of train_data")
     for data in (train_data, dev_data):
-        check_regions(model.config, data)
+        check_readable(model.config, data)
+    check_boxes_agree(model.config, train_data, dev_data)
     out_dir = Path(out_dir)
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
     with ExitStack() as lock, torch.random.fork_rng([device] if device.type == "cuda" else []):
         group.first(lambda: _occupy(out_dir, resume, lock))
+        if not resume:  # or it has been done
+            check_all_features([train_data, dev_data], group, progress=progress and group.is_first)
+        with progress_bar("clustering regions") if progress and group.is_first else nullcontext() as clustered:
+            train_data, dev_data = (corpus_for(model.config, data, clustered) for data in (train_data, dev_data))
         run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
         try:
             group.first(lambda: run.begin(resume, on_start, csv=csv, tensorboard=tensorboard, curves=curves))
@@ -170,8 +178,7 @@ def _occupy(out_dir: Path, resume: bool, lock: ExitStack) -> None:
     checkpoint = out_dir / CHECKPOINT
     if resume and not checkpoint.exists():
         raise FileNotFoundError(f"{checkpoint}: no such file, so that there is nothing to resume")
-    out_dir.mkdir(parents=True, exist_ok=True)
-    lock.enter_context(locked(out_dir))
+    lock.enter_context(occupied(out_dir))
     if not resume and checkpoint.exists():
         raise FileExistsError(f"{checkpoint}: there is a training already; resume it or choose another directory")
 
@@ -285,13 +292,15 @@ class _Run:
 
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
-        schedule = json.loads(self.config.to_json())
+        description, schedule = json.loads(describe_model(self.model)), json.loads(self.config.to_json())
         return {
-            "model": describe_model(self.model),
+            "model": description["model"],
+            **{f"the model's {name}": value for name, value in description["config"].items()},
             "vocabulary": digest(self.train_data.vocabulary),
-            "training images": self.train_data.n_images,
             "training captions": self.train_data.n_captions,
+            "training images": self.train_data.n_images,
             "training data": self.train_data.fingerprint(),
+            "development images": self.dev_data.n_images,
             "development data": self.dev_data.fingerprint(),
             **{name: value for name, value in schedule.items() if name not in _MAY_CHANGE},
         }
@@ -329,7 +338,7 @@ class _Run:
         )
         while step := list(islice(zip(self._shares(), batches, strict=False), config.accumulate)):
             loss = self._step(step)
-            show.step(position.epoch + 1, position.epoch_step, loss, self.clock.rate)
+            show.step(position.epoch + 1, position.epoch_step, loss, self.epoch_clock.rate)
             if position.step % config.checkpoint_every == 0:
                 self.save()
 
@@ -359,7 +368,7 @@ class _Run:
                 f"but the terms of the loss are {', '.join(values)}"
             )
         sum_gradients(self.group, self.parameters.values())
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.config.gradient_norm).item()
+        norm = self._clip()
         self._check_finite("gradient's norm", norm, [batch for _, batch in batches])
         self.group.broadcast(buffer for _, buffer in self._buffers())
         with uninterrupted():
@@ -390,10 +399,26 @@ class _Run:
 
     def _add_gradients(self, share: Share, batch: Batch) -> dict[str, float]:
         """Add the gradients of this rank's share of a batch to those that there are; the whole batch's loss terms."""
-        loss = BatchLoss(self.model, share, batch, amp=self.config.amp, chunk=self.config.encode_chunk)
+        config = self.config
+        loss = BatchLoss(
+            self.model,
+            share,
+            batch,
+            amp=config.amp,
+            chunk=config.encode_chunk,
+            same_image_negatives=config.same_image_negatives,
+        )
         self._check_finite("loss", loss.terms["loss"], [batch])
         loss.backward()
         return loss.terms
+
+    def _clip(self) -> float:
+        """The norm of the gradients, which are scaled down to that of the config where they exceed it."""
+        parameters = [parameter for parameter in self.parameters.values() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        if self.config.gradient_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.gradient_norm, norm)
+        return norm.item()
 
     def _check_finite(self, name: str, value: float, batches: Sequence[Batch]) -> None:
         """Raise a ValueError that names the step and, if it is the features' fault, their image.
@@ -430,7 +455,7 @@ class _Run:
         rate = self.epoch_clock.rate
         show.validating(position.epoch + 1)
         metrics = validate(self.model, self.dev_data, self.group, batch_size=self.config.batch_size)
-        best = position.best_epoch == 0 or metrics.rsum > position.best["rsum"]
+        best = position.best_epoch == 0 or self._merit(metrics) > self._merit(RetrievalMetrics.from_dict(position.best))
         with uninterrupted():
             if best and self.group.is_first:
                 save_model(self.model, self.out_dir / BEST, self.train_data.vocabulary)
@@ -453,6 +478,9 @@ class _Run:
             self.save()
         self.records.draw_sometimes()
         show.epoch(position.epoch, loss, metrics, best, rate)
+
+    def _merit(self, metrics: RetrievalMetrics) -> float:
+        return metrics.rsum if self.config.select_by == "rsum" else metrics.i2t.r1 + metrics.t2i.r1
 
 
 def _not_finite(batches: Iterable[Batch]) -> int | None:

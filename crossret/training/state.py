@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.json import parse_json, parse_json_object
-from crossret.files.tensors import TensorType, read_header, read_tensors, write_tensors
+from crossret.files.tensors import TensorType, check_types, read_header, read_tensors, write_tensors
 from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
 from crossret.training.log import STEP_FIELDS
 
-_FORMAT = "crossret training 5"
+_FORMAT = "crossret training 6"
 Optimizer = torch.optim.Adam | torch.optim.Adadelta
 # What an optimizer averages of each parameter, beside the "step" that it counts.
 _AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
@@ -36,7 +36,7 @@ class Position:
         sums: loss terms summed since the last line of the log, by name.
         summed: how many steps those are.
         epoch_loss: the loss summed over the current epoch.
-        best_epoch: the epoch (from 1) with the highest rsum so far, 0 before the first validation.
+        best_epoch: the epoch (from 1) that is the best so far, 0 before the first validation.
         best: its figures by name, as ``RetrievalMetrics.as_dict``.
     """
 
@@ -152,9 +152,11 @@ def load_state(
     position = _position(path, _parse(path, metadata, "position"), epoch_steps)
     machine = _machine(path, _parse(path, metadata, "machine"))
 
+    expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
+    # Of another model, as one with another backbone is, all the rest differs as well.
+    check_types(path, {name: kind for name, kind in found.items() if name.startswith("model.")}, expected)
     trained = _trained(path, metadata, model)
     averages = _AVERAGES[type(optimizer)]
-    expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
     for name, parameter in trained.items():
         expected[f"optimizer.step.{name}"] = TensorType((), torch.float32)
         expected.update({f"optimizer.{key}.{name}": TensorType.of(parameter) for key in averages})
@@ -203,7 +205,7 @@ def _check_steps(path: str | os.PathLike[str], counts: dict[str, float], steps: 
 
 
 def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str, Any]) -> None:
-    for name in sorted(saved.keys() | run.keys()):
+    for name in {**run, **saved}:
         if saved.get(name) != run.get(name):
             raise ValueError(f"{path}: was trained with {name} = {saved.get(name)}, not {run.get(name)}")
 

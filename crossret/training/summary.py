@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from crossret.data.corpus import Corpus
+from crossret.data.corpus import Corpus, may_read_boxes
 from crossret.data.vocabulary import Vocabulary
-from crossret.hyperparameters import TrainingConfig
+from crossret.hyperparameters import ModelConfig, TrainingConfig
 from crossret.models.protocol import Matcher
 from crossret.training.state import Machine, Position
+
+_MERITS = {"rsum": "rsum", "r1": "R@1 of both directions"}
 
 
 def facts_of(
@@ -19,37 +21,60 @@ def facts_of(
     position: Position,
     counts: Mapping[str, int],
     ranks: int = 1,
+    *,
+    dev_images: int | None = None,
 ) -> dict[str, str]:
-    """The size of the data, words, parameters, machine and where it starts, by name.
+    """The size of the data, words, the order of regions where it matters, parameters, machine and start, by name.
 
     Args:
         model, train_data, dev_data, config: as ``train`` gets them.
         position: where it starts, as ``train`` tells ``on_start``.
-        counts: how often each word occurs in the training captions.
+        counts: how often each word that the model reads occurs in the training captions.
         ranks: processes that train together.
+        dev_images: how many the development split has, where ``dev_data`` may be its first.
     """
     device = next(model.parameters()).device
-    learnt = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     machine = Machine.this(device, ranks)
     precision = "bfloat16 where that is safe" if config.amp else "float32"
     return {
         "to train": _size(train_data),
-        "to choose": _size(dev_data),
+        "to choose": f"{_size(dev_data, dev_images)}, by the highest {_MERITS[config.select_by]}",
         "words": _words(train_data.vocabulary, counts),
-        "model": f"{model.kind}, {learnt:,} parameters to learn",
+        **_order(model.config, train_data),
+        "model": f"{model.kind}, {count_learnt(model, config):,} parameters to learn",
         "on": f"{machine}, {precision}",
         "start": _start(position, config, config.steps_of(train_data.n_captions)),
     }
 
 
-def _size(data: Corpus) -> str:
-    return f"{data.n_images:,} images with {data.n_captions:,} captions"
+def count_learnt(model: Matcher, config: TrainingConfig) -> int:
+    """How many numbers a training learns: those that require a gradient and that the model trains in some epoch."""
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and any(model.trains(name, epoch) for epoch in range(config.epochs))
+    )
+
+
+def _size(data: Corpus, of: int | None = None) -> str:
+    images = f"{data.n_images:,}" if of in (None, data.n_images) else f"the first {data.n_images:,} of {of:,}"
+    return f"{images} images with {data.n_captions:,} captions"
 
 
 def _words(vocabulary: Vocabulary, counts: Mapping[str, int]) -> str:
     unknown = [count for word, count in counts.items() if word not in vocabulary]
     share = sum(unknown) / max(sum(counts.values()), 1)
     return f"{len(vocabulary):,} known; {len(unknown):,} others, {share:.1%} of the training captions, are <unk>"
+
+
+def _order(config: ModelConfig, data: Corpus) -> dict[str, str]:
+    """How regions are ordered for a model to which that matters."""
+    if not may_read_boxes(config):
+        return {}
+    if data.has_boxes and config.spatial_order is not False:
+        return {"regions": f"in spatial order, from the top down, by {data.boxes_name}"}
+    why = "this model was trained so" if data.has_boxes else f"there is no {data.boxes_name}"
+    return {"regions": f"as they come, not in spatial order: {why}"}
 
 
 def _start(position: Position, config: TrainingConfig, epoch_steps: int) -> str:

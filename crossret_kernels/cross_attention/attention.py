@@ -19,7 +19,7 @@ UNSHIFTED_HALF = 2.0**8  # likewise in float16, of all but the least norms
 def attention_logits(
     similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: CrossAttentionOptions
 ) -> Tensor:
-    """λ₁·n of kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
+    """λ₁·n of docs/kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
 
     Less the largest of a query's where that could overflow: the softmax over contexts is the same. Similarities of
     padding must be zero. Masks are added, as infinities: that takes less time than filling, and none backwards.

@@ -1,4 +1,4 @@
-"""Backend "torch" of stacked cross attention: kernels.md §1 with both identities, in bounded chunks."""
+"""Backend "torch" of stacked cross attention: docs/kernels.md §1 with both identities, in bounded chunks."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from crossret_kernels.cross_attention.chunked import scan_attention_chunked, sca
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
 from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.ragged import on_host
+from crossret_kernels.ragged import Ragged, on_host
 from crossret_kernels.registration import (
     NATIVE_OPTIONS,
     define_listed,
     define_scores,
     split_float32,
 )
-from crossret_kernels.selection import as_pairs, fill_empty, in_slices, shape_scores
+from crossret_kernels.selection import Pairs, as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = (
     "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, "
@@ -177,13 +177,12 @@ def scan_scores(
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     selected = as_pairs(pairs, candidates, direction, images, captions)
-    device, dtype = images.values.device, images.values.dtype
     if return_attention:
         if selected is None:
             raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
         check_traceable("return_attention takes padded features", images, captions)
         in_torch = only_in_torch("the attention weights are made")
-        chosen = select_backend(backend, device, dtype, in_torch)
+        chosen = select_backend(backend, images.values.device, images.values.dtype, in_torch)
         attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
         listed = selected.listed()
         made = attend(images, captions, listed, options)
@@ -194,21 +193,33 @@ def scan_scores(
         return (
             shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
         )  # fmt: skip
-    chosen = select_backend(backend, device, dtype)
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    return shape_scores(score_sides(images, captions, selected, options, empty_score, chosen), candidates)
+
+
+def score_sides(
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: CrossAttentionOptions,
+    empty_score: float | None,
+    chosen: str,
+) -> Tensor:
+    """Scores of checked sides by the chosen backend, (n_images, n_captions), or (P,) of selected pairs."""
     if chosen == "cpu":
         of_cpu = (empty_score, split_float32(), *options.codes)
-        scores = in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
-    elif chosen == "triton":
-        numbers = (direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize)
+        return in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
+    if chosen == "triton":
         images, captions = on_host(images, captions)
-        scores = in_slices(_TRITON, images, captions, selected, (empty_score, *numbers))
-    elif chosen == "cuda":
+        of_triton = (
+            empty_score, options.direction, options.raw_feature_norm, options.clip_slope, options.lambda_softmax,
+            options.pooling, options.lambda_lse, options.normalize,
+        )  # fmt: skip
+        return in_slices(_TRITON, images, captions, selected, of_triton)
+    if chosen == "cuda":
         images, captions = on_host(images, captions)
-        scores = in_slices(_CUDA, images, captions, selected, (empty_score, *options.codes))
-    else:
-        score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
-        listed_pairs = None if selected is None else selected.listed()
-        scores = score(images, captions, listed_pairs, options)
-        if empty_score is not None:
-            scores = fill_empty(scores, images, captions, listed_pairs, empty_score)
-    return shape_scores(scores, candidates)
+        return in_slices(_CUDA, images, captions, selected, (empty_score, *options.codes))
+    score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
+    listed_pairs = None if selected is None else selected.listed()
+    scores = score(images, captions, listed_pairs, options)
+    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)

@@ -125,7 +125,7 @@ def gated_attention_scores(
     integers.
     A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
     is its gradient. "torch" makes keys and embedded regions once an image, keys of words once a run of images that are
-    held together (kernels.md §6), holds few of them and of what pairs take at a time, and recomputes all in the
+    held together (docs/kernels.md §3), holds few of them and of what pairs take at a time, and recomputes all in the
     backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one block, whose
     memory grows with the pairs.
     """

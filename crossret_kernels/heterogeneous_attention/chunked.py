@@ -1,4 +1,4 @@
-"""Backend "torch" of heterogeneous attention: kernels.md §6, in bounded groups of items and chunks of pairs."""
+"""Backend "torch" of heterogeneous attention: docs/kernels.md §3, in bounded groups of items and chunks of pairs."""
 
 from __future__ import annotations
 

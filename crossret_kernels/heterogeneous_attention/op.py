@@ -155,7 +155,7 @@ def heterogeneous_scores(
     A NaN feature makes its own item's scores NaN and no others; without layers the global matching reads an item's
     first row alone, and NaN in others goes unseen. Under autocast products are made in its dtype, softmax,
     normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
-    item (kernels.md §6) once for each group of the other side's items, and not once a pair; higher layers are each
+    item (docs/kernels.md §3) once for each group of the other side's items, and not once a pair; higher layers are each
     pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass.
     Inside torch.compile all pairs are taken as listed ones are.
     """

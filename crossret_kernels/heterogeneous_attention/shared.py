@@ -1,5 +1,5 @@
 """The first layer of heterogeneous attention for all pairs of some images and captions: what does not depend on the
-pair is made once an item (kernels.md §6).
+pair is made once an item (docs/kernels.md §3).
 """
 
 from __future__ import annotations

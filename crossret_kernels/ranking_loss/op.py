@@ -46,8 +46,8 @@ def triplet_loss(
             against the captions of all.
         margin: α of the hinge [α − S(positive) + S(negative)]₊.
         negatives: "hardest": the hardest negative of each row and column (SCAN Eq. 12), the first of equals; "sum": all
-            of them (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges (HAN Eq. 4 as papers.md reads it), which runs
-            from the sum at p = 1 to the hardest as p grows.
+            of them (SCAN Eq. 11); "softmax": the ℓ_p norm of the hinges, (Σ hinge^p)^(1/p) (HAN Eq. 4, of which only
+            this reading is the sum at p = 1 and tends to the hardest as p grows).
         p: order of that norm, at least 1; used by "softmax" alone.
         image_ids: (n_columns,) integers, the image of each column's pair; default: all differ.
         caption_ids: (n_columns,) integers, the caption of each column's pair; default: all differ. Image i and caption

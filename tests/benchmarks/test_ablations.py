@@ -29,7 +29,8 @@ def result(variant: str, i2t: float, t2i: float, diversity: float) -> dict[str, 
 def test_both_variants_of_every_ablation_are_models(ablation: Ablation) -> None:
     full, ablated = (parse_variant(sized(name), "scenes") for name in (ablation.full, ablation.ablated))
     assert full.model == ablated.model
-    assert full.config(6, 9) != ablated.config(6, 9)
+    sizes = {"image_dim": 6, "vocabulary_size": 9}
+    assert full.config(**sizes) != ablated.config(**sizes)
     assert full.training(0, None) == ablated.training(0, None)
 
 

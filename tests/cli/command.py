@@ -17,7 +17,7 @@ TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning
 TINY_MODELS = {
     "scan": ["--cross-attention", "ensemble"],
     "sman": ["--no-location", "--dropout", "0.1"],
-    "han": ["--heads", "2", "--text-encoder", "gru"],
+    "han": ["--heads", "2", "--text-encoder", "gru", "--clusters", "none"],
     "mhsan": ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2", "--text-from-epoch", "0"],
     "oan": ["--heads", "2", "--text-encoder", "lstm", "--no-inter-attention"],
     "vse": ["--measure", "order", "--use-abs"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import crossret as crossret_package
+from crossret.terminal import results_table
 from tests.cli.command import COMMANDS, ENVIRONMENT, Cli
 from tests.processes import started
 
@@ -85,13 +88,26 @@ def test_help_does_not_wait_for_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
 
 
-@pytest.mark.parametrize("split", ["dm[/b]", "[red]x", ":cat:", "a\\"])
+@pytest.mark.parametrize("split", ["dm[b]", "[red]x", ":cat:", "a\\"])
 def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, tmp_path: Path, split: str) -> None:
     for name in ("ims.npy", "caps.txt"):
         (tmp_path / f"{split}_{name}").parent.mkdir(exist_ok=True)
         (tmp_path / f"{split}_{name}").write_bytes((data / f"test_{name}").read_bytes())
     assert crossret("evaluate", trained, tmp_path, "--split", split) == 0
     assert f"{split}: 10 images" in crossret.out
+
+
+def test_names_and_captions_are_shown_and_not_obeyed(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    assert crossret("cluster-regions", data, tmp_path / "\x1b[2Jout", "--clusters", "2") == 0
+    assert crossret.out.startswith(f"{tmp_path}/\\x1b[2Jout: 2 centres")
+    caption = "\x1b[2J\u202ea dog " * 10_000
+    results = [{"rank": 1, "index": 0, "score": 1.0, "caption": caption}]
+    with io.StringIO() as file:
+        shown = results_table([{"query": 0, "caption": caption, "results": results}], "\x1b[2J", "image")
+        Console(file=file, width=500).print(shown)
+        text = file.getvalue()
+    assert text.replace("\n", "").isprintable()
+    assert len(text) < 4000
 
 
 def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:

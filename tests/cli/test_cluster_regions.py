@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from crossret.data import PrecomputedDataset
-from crossret.data.clustering import cluster_regions
-from tests.cli.command import Cli
+from crossret.data.clustering import centres_of, cluster_regions
+from tests.cli.command import TINY, Cli
 
 
 def test_every_split_gets_its_centres(
@@ -23,19 +23,42 @@ def test_every_split_gets_its_centres(
     for split in ("train", "dev", "test"):
         before, after = PrecomputedDataset(data, split), PrecomputedDataset(tmp_path / "out", split)
         assert after.captions == before.captions
-        expected, _, _ = cluster_regions(torch.from_numpy(np.array(before.features)), clusters=2)
+        regions = torch.from_numpy(np.array(before.features))
+        expected, _ = centres_of(regions, cluster_regions(regions, clusters=2), 2)
         np.testing.assert_allclose(after.features, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_s_clusters_are_found_once_for_all_commands(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "data"
+    shutil.copytree(data, own)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("clustered once more")
+
+    monkeypatch.setattr("crossret.models.han.cluster_regions", forbidden)
+    command = ["train", own, "--model", "han", "--clusters", "2", "--heads", "2", *TINY]
+    assert crossret(*command, "--output", tmp_path / "run", "--epochs", "1") == 0, crossret.err
+    assert crossret("evaluate", tmp_path / "run", own) == 0, crossret.err
+    kept = sorted(own.glob("*_clusters_2_*.npy"))
+    assert [path.name.split("_")[0] for path in kept] == ["dev", "test", "train"]
+    monkeypatch.setattr("crossret.data.cluster_cache.cluster_regions", forbidden)
+    assert crossret(*command, "--output", tmp_path / "run", "--epochs", "2", "--resume") == 0, crossret.err
+    assert crossret("encode", own, "--model", tmp_path / "run", "--output", tmp_path / "encoded") == 0, crossret.err
+    assert crossret("search", own, "--model", tmp_path / "run", "--caption", "a picture") == 0, crossret.err
+    assert crossret("cluster-regions", own, tmp_path / "out", "--clusters", "2") == 0, "they are no splits"
 
 
 def test_rows_that_repeat_are_one_image_and_equal_regions_one_centre(crossret: Cli, data: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    features = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float32)
+    features = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float16)
     features[1, 2:] = features[1, :2]
     np.save(tmp_path / "in" / "dev_ims.npy", np.repeat(features, 5, axis=0))
     (tmp_path / "in" / "dev_caps.txt").write_text("a picture\n" * 10)
     assert crossret("cluster-regions", tmp_path / "in", tmp_path / "out", "--clusters", "3") == 0
     stored = np.load(tmp_path / "out" / "dev_ims.npy")
-    assert stored.shape == (2, 3, 3)
+    assert (stored.shape, stored.dtype) == ((2, 3, 3), np.float16)  # as the features are
     np.testing.assert_array_equal(stored[1, 2], stored[1, 0])
     assert PrecomputedDataset(tmp_path / "out", "dev").n_captions == 10
 

@@ -46,13 +46,17 @@ def test_variants_and_conditions_are_what_is_typed(
     [
         ("scan layers=1", "variant 'scan layers=1': scan has no field 'layers'"),
         ("scan margin=-1", "variant 'scan margin=-1': margin must be at least 0, not -1.0"),
+        (
+            "han clusters=4",
+            "variant 'han clusters=4': {data}/train_ims.npy: images have 3 regions, fewer than the model's clusters 4",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(
     crossret: Cli, data: Path, tmp_path: Path, variant: str, message: str
 ) -> None:
     assert crossret("compare", data, "scan", variant, "--output", tmp_path / "out") == 2
-    assert crossret.err == f"crossret: {message}\n"
+    assert crossret.err == f"crossret: {message.format(data=data)}\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from crossret.models.checkpoints import load_model
+from crossret.data import Vocabulary
+from crossret.models import MODELS
+from crossret.models.checkpoints import load_model, save_model
 from tests.cli.command import Cli
 from tests.cli.test_search import json_lines
+from tests.search.test_encoding import MODELS_OF_TESTS, SIZES
 
 
 @pytest.fixture
@@ -36,6 +41,78 @@ def test_what_is_found_is_what_the_model_finds(
     assert_same_results(by_model, by_files, 10)
 
 
+@pytest.mark.parametrize("kind", MODELS_OF_TESTS)
+def test_every_model_searches_and_scores_what_it_encoded(crossret: Cli, data: Path, tmp_path: Path, kind: str) -> None:
+    """As it does the split: by text, by what was encoded, in the directory of one side or both, and in shards."""
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.build((data / "train_caps.txt").read_text().splitlines())
+    config, model = MODELS[kind]
+    sizes = {**SIZES, "vocabulary_size": len(vocabulary)}
+    save_model(model(config(**sizes, **MODELS_OF_TESTS[kind])), tmp_path / "model", vocabulary)
+    trained, encoded = ["--model", tmp_path / "model"], tmp_path / "encoded"
+    assert crossret("encode", data, *trained, "--output", encoded) == 0, crossret.err
+    assert crossret("shard", encoded / "images", tmp_path / "shards", "--shards", "3") == 0, crossret.err
+    texts = ["--caption", "picture 3 d v", "--caption", "picture e"]
+    whole, found = ["--output", tmp_path / "whole.jsonl"], ["--output", tmp_path / "found.jsonl"]
+    assert crossret("search", data, *trained, *texts, *whole) == 0, crossret.err
+    for corpus in (encoded, encoded / "images", tmp_path / "shards"):
+        assert crossret("search", corpus, *trained, *texts, *found) == 0, crossret.err
+        assert "10 images searched" in " ".join(crossret.out.split())
+        assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 2)
+        assert [entry["caption"] for entry in json_lines(tmp_path / "found.jsonl")] == texts[1::2]
+    assert crossret("search", data, *trained, "--captions", data / "test_caps.txt", *whole) == 0, crossret.err
+    assert crossret("search", encoded, *trained, "--words", encoded, *found) == 0, crossret.err
+    assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 50)
+    arguments = ["--queries", encoded / "captions", "--candidates", tmp_path / "found.jsonl"]
+    again = ["--output", tmp_path / "again.jsonl"]
+    assert crossret("search", tmp_path / "shards", *trained, *arguments, *again) == 0, crossret.err
+    assert "10 images of which each query's candidates were scored" in " ".join(crossret.out.split())
+    assert_same_results(tmp_path / "whole.jsonl", tmp_path / "again.jsonl", 50)
+    assert crossret("search", data, *trained, "--image", "7", "-k", "9", *whole) == 0, crossret.err
+    assert crossret("search", encoded, *trained, "--image", "7", "-k", "9", *found) == 0, crossret.err
+    assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 1)
+    assert crossret("score", data, *trained, "--output", tmp_path / "whole.npy") == 0, crossret.err
+    assert crossret("score", encoded, *trained, "--output", tmp_path / "found.npy") == 0, crossret.err
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), np.load(tmp_path / "whole.npy"), rtol=1e-4, atol=1e-5)
+    if kind not in ("scan", "vse"):  # whose scores are not of rows alone
+        for command in (
+            ["search", encoded, "--words", encoded],
+            ["score", "--regions", encoded, "--words", encoded, "--output", tmp_path / "none.npy"],
+        ):
+            assert crossret(*command) == 2
+            assert f"encoded/images: encoded by {kind}, which alone scores it: --model is needed" in crossret.err
+
+
+@pytest.mark.parametrize("command", ["encode", "search", "score", "shard"])
+def test_examples_of_the_help_work(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """In their order, but for those that need a cluster, where the files that they name are."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("scenes", "data/f30k_precomp"):
+        Path(place).mkdir(parents=True)
+        for name in ("ims.npy", "caps.txt"):
+            (Path(place) / f"test_{name}").symlink_to(data / f"train_{name}")
+    Path("runs").mkdir()
+    for name in ("first", "scan", "f30k", "mhsan"):
+        (Path("runs") / name).symlink_to(trained)
+    Path("queries.txt").write_text("two dogs\na picture\n")
+    for name in ("queries", "regions", "words"):
+        np.save(f"{name}.npy", np.ones((2, 3, 8), np.float32))
+    np.save("lengths.npy", np.array([3, 2]))
+    np.save("candidates.npy", np.array([[3, 1, 2], [7, 8, -1]]))
+    assert crossret(command, "--help") == 0
+    examples = [shlex.split(line)[1:] for line in crossret.out.splitlines() if line.startswith("    crossret ")]
+    assert examples[0][0] == command
+    if command != "encode":
+        assert crossret("encode", "scenes", "--model", "runs/first", "--output", "embeddings") == 0, crossret.err
+    if command == "search":
+        assert crossret("shard", "embeddings/images", "corpus", "--shards", "16") == 0, crossret.err
+    for example in examples:
+        if "--ray" not in example:
+            assert crossret(*example) == 0, (example, crossret.err)
+
+
 def model_s_options(run: Path) -> list[str]:
     options = load_model(run / "best")[0].config.attention_options("i2t")
     return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
@@ -47,7 +124,7 @@ def assert_same_results(one: Path, other: Path, queries: int) -> None:
     for a, b in zip(left, right, strict=True):
         assert [result["index"] for result in a["results"]] == [result["index"] for result in b["results"]]
         scores, others = ([result["score"] for result in entry["results"]] for entry in (a, b))
-        np.testing.assert_allclose(scores, others, rtol=1e-5)
+        np.testing.assert_allclose(scores, others, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_are_the_model_s(crossret: Cli, data: Path, trained: Path, encoded: Path, tmp_path: Path) -> None:
@@ -92,7 +169,32 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
             ["search", "{encoded}/images", "--words", "{encoded}/captions", "--word-lengths", "{encoded}/x.npy"],
             "x.npy: lengths are for a file of features, but {encoded}/captions is a directory with its own",
         ),
-        (["search", "{encoded}/images", "--words", "{encoded}"], "{encoded}: no features.npy, and no values.npy"),
+        (["search", "{encoded}/images", "--words", "{data}"], "{data}: no features.npy, and no values.npy"),
+        (
+            ["search", "{encoded}", "--model", "{mhsan}", "--caption", "a"],
+            "encoded/images: encoded by scan, but the mod",
+        ),
+        (
+            ["search", "{encoded}/captions", "--model", "{trained}", "--caption", "a"],
+            "holds encoded captions, not images",
+        ),
+        (["search", "{encoded}/images", "--model", "{trained}", "--image", "0"], "holds encoded images, not captions"),
+        (["search", "{encoded}", "--model", "{trained}", "--image", "10"], "image 10: the corpus has images 0 to 9"),
+        (["search", "{encoded}", "--model", "{trained}", "--words", "{encoded}/images"], "images, not captions"),
+        (["search", "{encoded}", "--model", "{trained}", "--words", "{encoded}/x.npy"], "encoded/x.npy: no model.json"),
+        (
+            ["search", "{encoded}", "--model", "{trained}", "--caption", "a", "--split", "dev"],
+            "--split is for data, but",
+        ),
+        (
+            ["score", "{encoded}", "--model", "{mhsan}", "--output", "{tmp}/y.npy"],
+            "encoded by scan, but the model is mh",
+        ),
+        (["score", "{encoded}/images", "--model", "{trained}", "--output", "{tmp}/y.npy"], "images, not captions"),
+        (
+            ["shard", "{encoded}", "{tmp}/out", "--shards", "2"],
+            "{encoded}: holds encoded images and captions; name the",
+        ),
         (
             [
                 "search",
@@ -114,10 +216,17 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
     ],
 )
 def test_mistakes(
-    crossret: Cli, data: Path, trained: Path, encoded: Path, tmp_path: Path, arguments: list[str], message: str
+    crossret: Cli,
+    data: Path,
+    trained: Path,
+    mhsan: Path,
+    encoded: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
 ) -> None:
     np.save(encoded / "x.npy", np.ones(50, np.int64))
-    places = {"data": data, "trained": trained, "tmp": tmp_path, "encoded": encoded}
+    places = {"data": data, "trained": trained, "mhsan": mhsan, "tmp": tmp_path, "encoded": encoded}
     assert crossret(*(argument.format_map(places) for argument in arguments)) == 2
     assert message.format_map(places) in crossret.err
     assert crossret.err.count("\n") == 1

@@ -8,17 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
 from crossret.data import PrecomputedDataset
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, five_fold, retrieval_metrics, score_matrix
-from crossret.models.checkpoints import load_model
+from crossret.models import Mhsan
+from crossret.models.checkpoints import load_model, save_model
 from tests.cli.command import TINY, Cli
 
 
 def scores_of(run: Path, data: Path) -> NDArray[np.float32]:
     model, vocabulary = load_model(run / "best")
     return score_matrix(model, *encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary)))
+
+
+def test_a_model_with_a_backbone_is_one_of_python(crossret: Cli, data: Path, mhsan: Path, tmp_path: Path) -> None:
+    model, vocabulary = load_model(mhsan / "best")
+    save_model(Mhsan(model.config, nn.Conv2d(3, model.config.image_dim, 1)), tmp_path, vocabulary)
+    assert crossret("evaluate", tmp_path, data) == 2
+    assert crossret.err.startswith(f"crossret: {tmp_path}/model.safetensors: the model reads pixels through a backbone")
+    assert crossret.err.endswith("by load_model(directory, backbone=...) with a module like it\n")
 
 
 @pytest.mark.parametrize("five_fold", [False, True])

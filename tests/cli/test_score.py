@@ -107,7 +107,7 @@ MODEL = ["{data}", "--model", "{trained}"]
         (["--model", "{trained}", *OUTPUT], "--model needs DATA"),
         ([*MODEL], "Missing option '--output'"),
         ([*MODEL, "--split", "val", *OUTPUT], "val_ims.npy: no such file"),
-        ([*MODEL, "--words", "{data}/test_ims.npy", *OUTPUT], "--words is for files of features, without --model"),
+        ([*MODEL, "--words", "{data}/test_ims.npy", *OUTPUT], "--words is not needed beside {data}"),
         ([*MODEL, "--region-lengths", "{data}/test_ims.npy", *OUTPUT], "--region-lengths is for files of features"),
         ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without --model"),
         ([*MODEL, "--sum-max", *OUTPUT], "--sum-max is for files of features, without --model"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from crossret.data.batches import pad_tokens
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.models.checkpoints import load_model
-from crossret_kernels import scan_scores
+from crossret_kernels import late_interaction, scan_scores
 from tests.cli.command import Cli
 
 
@@ -178,3 +178,106 @@ def test_features_have_no_captions_to_show(crossret: Cli, data: Path, trained: P
     assert "score" in crossret.out and "caption" not in crossret.out.split("searched")[1]
     assert crossret("search", data, "--model", trained, "--image", "0") == 0
     assert "caption" in crossret.out.split("searched")[1]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """Six documents and four queries of as many dimensions, as their encoders left them."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "documents").mkdir()
+    np.save(tmp_path / "documents" / "features.npy", rng.standard_normal((6, 5, 8)).astype(np.float16))
+    np.save(tmp_path / "queries.npy", rng.standard_normal((4, 3, 8)).astype(np.float16))
+    np.save(tmp_path / "lengths.npy", np.array([3, 1, 2, 3]))
+    return tmp_path
+
+
+@pytest.mark.parametrize("direction", ["q2d", "d2q"])
+def test_documents_and_queries(crossret: Cli, documents: Path, direction: Literal["q2d", "d2q"]) -> None:
+    """Late interaction's search, by its own names; one of given documents finds the same among them."""
+    found, again = documents / "found.jsonl", documents / "again.jsonl"
+    search = ["search", documents / "documents", "--queries", documents / "queries.npy"]
+    search += ["--query-lengths", documents / "lengths.npy", "--sum-max", "--direction", direction]
+    assert crossret(*search, "-k", "4", "--output", found) == 0, crossret.err
+    assert "documents:6documentssearched" in "".join(crossret.out.split()) and "image" not in crossret.out
+    queries, items = (
+        torch.from_numpy(np.load(documents / name)).float() for name in ("queries.npy", "documents/features.npy")
+    )
+    lengths = torch.tensor([3, 1, 2, 3])
+    values, indices = late_interaction.retrieve(queries, items, 6, query_lengths=lengths, direction=direction)
+    for row, entry in enumerate(json_lines(found)):
+        assert entry.keys() == {"query", "results"} and entry["query"] == row
+        assert [result["index"] for result in entry["results"]] == indices[row, :4].tolist()
+        np.testing.assert_allclose([result["score"] for result in entry["results"]], values[row, :4], rtol=1e-5)
+    chosen = np.array([[5, -1], [0, 3], [2, 2], [-1, -1]], np.int16)
+    np.save(documents / "chosen.npy", chosen)
+    for candidates, among in (
+        (found, indices[:, :4].tolist()),
+        (documents / "chosen.npy", chosen.tolist()),
+    ):
+        assert crossret(*search, "--candidates", candidates, "-k", "9", "--output", again) == 0, crossret.err
+        for row, entry in enumerate(json_lines(again)):
+            best = [(i, v) for v, i in zip(values[row].tolist(), indices[row].tolist(), strict=True) if i in among[row]]
+            assert [(result["index"], result["rank"]) for result in entry["results"]] == [
+                (i, rank) for rank, (i, _) in enumerate(best, start=1)
+            ]
+            np.testing.assert_allclose([result["score"] for result in entry["results"]], [v for _, v in best], 1e-5)
+    assert "none" in crossret.out  # of the last query
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--query-lengths", "lengths.npy", "--words", "queries.npy"], "--query-lengths is not for --words"),
+        (["--word-lengths", "lengths.npy", "--queries", "queries.npy"], "--word-lengths is not for --queries"),
+        (["--queries", "queries.npy", "--words", "queries.npy"], "exactly one of --queries, --words, --regions"),
+        (
+            ["--queries", "queries.npy", "--candidates", "few.npy"],
+            "few.npy: expected shape (4, K), a row for every que",
+        ),
+        (["--queries", "queries.npy", "--candidates", "wrong.npy"], "wrong.npy: row 2, column 1: 6 is no item of the"),
+        (["--queries", "queries.npy", "--candidates", "text"], "text, line 1: not JSON"),
+        (["--queries", "queries.npy", "--candidates", "queries.npy"], "queries.npy: expected dtype int8"),
+        (["--queries", "queries.npy", "--candidates", "absent.npy"], "absent.npy"),
+        (["--queries", "queries.npy", "--candidates", "few.npy", "--ray", "local"], "--candidates is for a search by"),
+        (
+            ["--queries", "queries.npy", "--candidates", "few.npy", "--output", "few.npy"],
+            "would take the place of this",
+        ),
+        (["--queries", "nan.npy"], "nan.npy: item 1 has features that are not finite in float32"),
+        (["--queries", "nan.npy", "--candidates", "good.npy"], "nan.npy: item 1 has features that are not finite"),
+        (["--queries", "wide.npy", "--candidates", "good.npy"], "wide.npy: 9 dimensions, but"),
+        (["--queries", "empty.npy"], "empty.npy: expected 3 dimensions, none of them empty"),
+        (["--queries", "queries.npy", "--query-lengths", "few.npy"], "few.npy: expected 1 dimensions"),
+        (["--queries", "queries.npy", "--output", "absent/found.jsonl"], "there is no directory absent"),
+        (["--queries", "queries.npy", "-k", "-1"], "-k"),
+    ],
+)
+def test_mistakes_about_queries_and_candidates(
+    crossret: Cli, documents: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(documents)
+    queries = np.load("queries.npy")
+    queries[1, 0, 0] = np.nan
+    for name, array in {
+        "few": np.zeros((3, 2), np.int64),
+        "wrong": np.array([[0, 1], [2, 3], [4, 6], [7, 8]]),
+        "good": np.zeros((4, 2), np.int64),
+        "nan": queries,
+        "wide": np.ones((4, 3, 9), np.float32),
+        "empty": np.ones((0, 3, 8), np.float32),
+    }.items():
+        np.save(f"{name}.npy", array)
+    (documents / "text").write_text("picture")
+    assert crossret("search", "documents", *arguments) == 2
+    assert message in crossret.err and crossret.err.count("\n") == 1
+
+
+def test_a_text_of_words_that_the_model_does_not_know_is_named(crossret: Cli, data: Path, trained: Path) -> None:
+    texts = ["--caption", "picture 3", "--caption", "qwertz", "--caption", "jklm", "--caption", "qwertz"]
+    assert crossret("search", data, "--model", trained, *texts, "-k", "1000000000") == 0
+    assert crossret.err == "crossret: warning: --caption 2: the model knows no word of it, nor of 2 others\n"
+
+
+def test_features_are_not_searched_with_a_model(crossret: Cli, documents: Path, trained: Path) -> None:
+    assert crossret("search", documents / "documents", "--model", trained, "--caption", "a") == 2
+    assert "documents: features, but no model.json of `encode`: search them without --model" in crossret.err

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossret.distributed.torchrun import joined, own_device, started_by_torchrun
+from crossret.distributed.torchrun import is_first, joined, own_device, started_by_torchrun
 from crossret.files.toml import read_toml
 from tests.cli.command import ENVIRONMENT, TINY, Cli
 from tests.processes import started
@@ -58,11 +58,22 @@ def test_a_killed_rank_ends_the_training_which_goes_on_alone(crossret: Cli, data
     assert [line["step"] for line in lines if line["kind"] == "step"] == list(range(1, 97))
 
 
+RANKS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str | None]) -> None:
+    """Of torchrun's variables these alone; None is one that is not there."""
+    for name, value in {**dict.fromkeys([*RANKS, "LOCAL_RANK"]), **environment}.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+
+
 def test_ranks_take_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert own_device(torch.device("cuda:1")) == torch.device("cuda:1")  # without torchrun
-    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, {**RANKS, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"})
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert own_device(cpu) == cpu
     assert own_device(cuda) == torch.device("cuda:1")
@@ -75,8 +86,7 @@ def test_ranks_take_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e13, 0.0])
 def test_a_timeout_is_one_that_backends_count_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, RANKS)
     with (
         pytest.raises(ValueError, match="the rank timeout must be above 0 and at most 31622400 seconds, not"),
         joined(torch.device("cpu"), seconds),
@@ -84,28 +94,71 @@ def test_a_timeout_is_one_that_backends_count_to(monkeypatch: pytest.MonkeyPatch
         pass
 
 
-def test_a_number_of_processes_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(ValueError, match="WORLD_SIZE must be a number of processes, not 'two'"):
-        started_by_torchrun()
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": "abc"}, {"LOCAL_RANK": "x"}],
+    ids=str,
+)
+def test_a_process_of_its_own_is_alone(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    set_environment(monkeypatch, environment)
+    assert not started_by_torchrun()
+    assert is_first()
+
+
+WHOLE, PORT = "must be a whole number from", "MASTER_PORT must be a whole number from 1 to 65535, not"
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("changes", "message"),
     [
-        ({}, "WORLD_SIZE is 2, but it has no RANK"),
-        ({"RANK": "x"}, "RANK must be from 0 to 1, below WORLD_SIZE, not 'x'"),
-        ({"RANK": "2"}, "RANK must be from 0 to 1, below WORLD_SIZE, not '2'"),
-        ({"RANK": "-1"}, "RANK must be from 0 to 1, below WORLD_SIZE, not '-1'"),
-        ({"RANK": "1"}, "MASTER_ADDR expected, but not set"),
+        *(
+            ({"WORLD_SIZE": size}, f"WORLD_SIZE {WHOLE} 1 to 65536, not {size[:40]!r}")
+            for size in (
+                "two",
+                "10^20",
+                str(10**20),
+                "9" * 5000,
+                "0",
+                "-2",
+                "",
+                " 2",
+                "2\n",
+                "1_0",
+                "٢",
+                "²",
+                "2.0",
+                "+2",
+            )
+        ),
+        *(({"RANK": rank}, f"RANK {WHOLE} 0 to 1, not {rank!r}") for rank in ("x", "2", "-1", "", "1 ", "٠")),
+        *(({"LOCAL_RANK": rank}, f"LOCAL_RANK {WHOLE} 0 to 1, not {rank!r}") for rank in ("x", "2", "-1", "")),
+        *(({"MASTER_PORT": port}, f"{PORT} {port!r}") for port in ("abc", "0", "65536", "-1", "", "29_500", "9" * 40)),
+        ({"MASTER_PORT": None}, f"{PORT} unset"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR must be where the ranks meet, not unset"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR must be where the ranks meet, not ''"),
+        ({"MASTER_ADDR": "a b"}, "MASTER_ADDR must be where the ranks meet, not 'a b'"),
+        ({"RANK": None}, "the environment has WORLD_SIZE='2', but no RANK: torchrun sets both"),
+        ({"RANK": None, "WORLD_SIZE": "1"}, "the environment has WORLD_SIZE='1', but no RANK"),
+        ({"WORLD_SIZE": None}, "the environment has RANK='1', but no WORLD_SIZE: torchrun sets both"),
     ],
+    ids=str,
 )
-def test_an_environment_that_names_no_rank_is_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
+def test_an_environment_that_is_no_torchrun_s_is_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None], message: str
 ) -> None:
-    for name in ("RANK", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"WORLD_SIZE": "2", **environment}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message), joined(torch.device("cpu"), 5.0):
+    set_environment(monkeypatch, {**RANKS, **changes})
+    for ask in (started_by_torchrun, is_first, lambda: own_device(torch.device("cpu"))):
+        with pytest.raises(ValueError) as raised:
+            ask()
+        assert message in str(raised.value)
+    with pytest.raises(ValueError, match=r"^the environment"), joined(torch.device("cpu"), 5.0):
         pass
+
+
+def test_a_mistake_in_the_environment_is_one_line(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, {**RANKS, "WORLD_SIZE": "10^20"})
+    assert crossret("train", data, "--output", tmp_path / "run") == 2
+    assert crossret.err == f"crossret: the environment's WORLD_SIZE {WHOLE} 1 to 65536, not '10^20'\n"
+    assert not (tmp_path / "run").exists()

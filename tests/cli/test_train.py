@@ -13,6 +13,7 @@ import torch
 
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
+from crossret.training.state import Position
 from tests.cli.command import TINY, TINY_MODELS, Cli
 
 
@@ -75,6 +76,35 @@ def test_every_option_of_the_schedule_is_followed(
     assert (config.batch_size, config.seed) == (9, 4)
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_none_is_typed_and_read_from_a_file(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: bool
+) -> None:
+    seen: list[Any] = []
+
+    def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
+        seen.append((model.config, config))
+        out_dir.mkdir()
+        others["on_start"](Position())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    options = {"clusters": "none", "gradient_norm": "none", "patience": "none", "encode_chunk": "2"}
+    settings = tmp_path / "mine.toml"
+    settings.write_text("".join(f'{name} = "{value}"\n' for name, value in options.items()))
+    spelt = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+    given = spelt if typed else ["--config", settings]
+    command = ["train", data, "--model", "han", "--preset", "f30k", *TINY]  # whose clusters are 32
+    assert crossret(*command, "--output", tmp_path / "run", *given) == 130, crossret.err
+    # What a run writes says none, too: its preset's values are not meant.
+    again = ["train", "--config", tmp_path / "run" / "run.toml", "--output", tmp_path / "again"]
+    assert crossret(*again) == 130, crossret.err
+    for config, schedule in seen:
+        assert config.clusters is None
+        assert (schedule.gradient_norm, schedule.patience, schedule.encode_chunk) == (None, None, 2)
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize("model", MODEL_CONFIGS)
 def test_every_model_is_trained_and_evaluated(crossret: Cli, data: Path, tmp_path: Path, model: str) -> None:
     options = ["--model", model, "--epochs", "1", *TINY, *TINY_MODELS[model]]
@@ -97,6 +127,9 @@ def test_every_model_is_trained_and_evaluated(crossret: Cli, data: Path, tmp_pat
     ("options", "message"),
     [
         (["--clusters", "3"], "--clusters: scan has no such hyper-parameter; han has"),
+        (["--patience", "never"], "Invalid value for '--patience': must be a whole number or none, not 'never'"),
+        (["--margin", "none"], "'--margin'"),
+        (["--clusters", "none"], "--clusters: scan has no such hyper-parameter; han has"),
         (["--model", "han", "--gamma", "0.1"], "--gamma: han has no such hyper-parameter; oan has"),
         (["--model", "sman", "--heads", "2"], "--heads: sman has no such hyper-parameter; han and mhsan and oan have"),
         (["--model", "oan", "--no-bidirectional"], "--no-bidirectional: oan has no such hyper-parameter; scan"),
@@ -145,12 +178,30 @@ def test_word_vectors_are_a_start(crossret: Cli, data: Path, tmp_path: Path) -> 
     assert "vectors of" not in crossret.out
 
 
+def test_frozen_words_stay_when_trained_and_when_tuned(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("picture 1 2 3 4\n")
+    options = [*TINY, "--epochs", "1", "--word-vectors", vectors, "--freeze-words"]
+    assert crossret("train", data, "--output", tmp_path / "run", *options) == 0, crossret.err
+    model, vocabulary = load_model(tmp_path / "run" / "best")
+    words = model.text.embed.weight
+    assert words[vocabulary.word2idx["picture"]].tolist() == [1, 2, 3, 4]
+    learnt = sum(parameter.numel() for parameter in model.parameters()) - words.numel()
+    assert f"scan, {learnt:,} parameters to learn" in " ".join(crossret.err.split())
+    for flag, same in ((), True), (("--no-freeze-words",), False):
+        output = tmp_path / f"tuned{len(flag)}"
+        tuned = ["train", data, "--output", output, "--fine-tune", tmp_path / "run", "--epochs", "1", *flag]
+        assert crossret(*tuned, "--learning-rate", "0.01") == 0, crossret.err
+        again, _ = load_model(output / "best")
+        assert torch.equal(again.text.embed.weight, words) == same
+
+
 def test_help_of_train_says_which_models_have_an_option(crossret: Cli) -> None:
     assert crossret("train", "--help") == 0
     text = " ".join(crossret.out.split())
     for config in MODEL_CONFIGS.values():
         for field in dataclasses.fields(config):
-            if field.name not in ("image_dim", "vocabulary_size"):
+            if field.name not in ("image_dim", "vocabulary_size", "spatial_order"):  # which the data tell
                 assert f"--{field.name.replace('_', '-')} " in text
                 assert field.metadata["help"] in text.replace("- ", "-")
     assert "Share of the own modality in the fusion gate; 1 is all. [sman]" in text
@@ -160,6 +211,38 @@ def test_help_of_train_says_which_models_have_an_option(crossret: Cli) -> None:
     assert "Margin of the triplet loss. --" in text
     assert "--decay-epoch <int> " in text
     assert "two models trained apart" in text
+
+
+@pytest.mark.parametrize("arguments", [["--model", "han", "--help"], ["-h", "--model=han"]])
+def test_help_beside_a_model_is_of_that_model(crossret: Cli, arguments: list[str]) -> None:
+    assert crossret("train", *arguments) == 0
+    text = " ".join(crossret.out.split())
+    for kind, config in MODEL_CONFIGS.items():
+        for field in dataclasses.fields(config):
+            if field.name not in ("image_dim", "vocabulary_size"):
+                own = field.name in {each.name for each in dataclasses.fields(MODEL_CONFIGS["han"])}
+                assert (f" --{field.name.replace('_', '-')} " in text) == own, (kind, field.name)
+    assert "--text-encoder <gru|transformer> What reads the captions. --" in text
+    assert "Heads of a heterogeneous attention layer. --" in text
+    assert all(f" --{name} " in text for name in ("output", "config", "vocabulary", "learning-rate", "seed", "threads"))
+    assert text.startswith("Usage: crossret train [OPTIONS] {data}")
+    assert "completion" not in text
+
+
+def test_help_beside_no_model_of_ours_says_so(crossret: Cli) -> None:
+    assert crossret("train", "--model", "clip", "--help") == 2
+    assert crossret.err == "crossret: --model must be one of scan, sman, han, mhsan, oan, vse, not 'clip'\n"
+
+
+def test_presets_of_one_model(crossret: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert crossret("presets", "oan") == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in crossret.out.splitlines() if "│" in line]
+    assert [row[1] for row in rows] == list(MODEL_CONFIGS["oan"].presets)
+    assert (rows[0][0], rows[0][2]) == ("oan", "--max-words 80")
+    assert rows[0][3].endswith(" --gradient-norm 2 --select-by r1 --decay-epoch 15")
+    assert crossret("presets", "clip") == 2
+    assert crossret.err.startswith("crossret: model must be one of scan, ")
 
 
 def test_presets_lists_every_preset_with_its_schedule(crossret: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +255,7 @@ def test_presets_lists_every_preset_with_its_schedule(crossret: Cli, monkeypatch
     listed = {row[1]: row[2] for row in rows[: len(MODEL_CONFIGS["scan"].presets)]}
     assert listed["f30k_t2i_avg"] == "the defaults"
     assert listed["coco_i2t_avg"] == "--cross-attention i2t --lambda-softmax 4"
-    assert next(row for row in rows if row[1] == "f30k_no_inter")[2] == "--no-inter-attention"
+    assert next(row for row in rows if row[1] == "f30k_no_inter")[2] == "--no-inter-attention --max-words 80"
     adadelta = "--optimizer adadelta --learning-rate 0.05 --weight-decay 0.0005 --gradient-norm 0.1 --decay-epoch 50"
     assert rows[len(MODEL_CONFIGS["scan"].presets)][3] == f"--epochs 60 --batch-size 128 {adadelta}"
 

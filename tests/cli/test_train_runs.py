@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from crossret.data import Vocabulary
 from crossret.files.locks import locked
 from crossret.files.toml import read_toml
 from crossret.hyperparameters import MODEL_CONFIGS
@@ -82,6 +86,10 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
         ("epochs = {}", "mine.toml: epochs: must be a number"),
         ('data = "nowhere"', "mine.toml: data: "),
         ("epochs =", "mine.toml: not TOML"),
+        ("epochs = 1.0", "mine.toml: epochs: "),
+        ('epochs = "1_0"', "mine.toml: epochs: "),
+        ("seed = 1.0", "mine.toml: seed: "),
+        ("learning_rate = inf", "mine.toml: learning_rate: "),
         ("clusters = 3", "--clusters: scan has no such hyper-parameter; han has"),
     ],
 )
@@ -155,7 +163,7 @@ def test_the_start_says_what_there_is(
     facts = {name.strip(): fact.strip() for name, fact in facts.items()}
     assert facts["data"] == str(data)
     assert facts["to train"] == "100 images with 500 captions"
-    assert facts["to choose"] == "10 images with 50 captions"
+    assert facts["to choose"] == "10 images with 50 captions, by the highest rsum"
     # "picture", five letters and five others 100 times each or more; the numbers of 100 images five times each.
     assert facts["words"] == "15 known; 100 others, 25.0% of the training captions, are <unk>"
     learnt = sum(parameter.numel() for parameter in load_model(tmp_path / "run" / "best")[0].parameters())
@@ -167,6 +175,48 @@ def test_the_start_says_what_there_is(
     assert "resumed in epoch 2 after step 32: 2 epochs of 32 steps" in crossret.err
     assert crossret(*command, "--epochs", "2", "--resume") == 0
     assert "finished before: 2 epochs of 32 steps" in crossret.err
+
+
+def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    boxed = tmp_path / "boxed"
+    shutil.copytree(data, boxed)
+    for split in ("train", "dev"):
+        rows = len(np.load(boxed / f"{split}_ims.npy"))
+        boxes = np.random.default_rng(0).random((rows, 3, 4), np.float32) + np.float32([0, 0, 1, 1])
+        np.save(boxed / f"{split}_boxes.npy", boxes)
+    train = ["train", boxed, "--model", "sman", *TINY, "--epochs", "1", "--output"]
+    assert crossret(*train, tmp_path / "ordered") == 0, crossret.err
+    assert f"in spatial order, from the top down, by {boxed}/train_boxes.npy" in crossret.err
+    needed = f"{boxed}/test_boxes.npy: no such file, but the model was made to read regions in the order of their boxes"
+    for command in (
+        ["evaluate", tmp_path / "ordered", boxed],
+        ["encode", boxed, "--model", tmp_path / "ordered", "--output", tmp_path / "encoded"],
+        ["search", boxed, "--model", tmp_path / "ordered", "--caption", "picture 7"],
+        ["score", boxed, "--model", tmp_path / "ordered", "--output", tmp_path / "scores.npy"],
+    ):
+        assert crossret(*command) == 2
+        assert crossret.err == f"crossret: {needed}\n"
+    for missing in ("train", "dev"):
+        (boxed / f"{missing}_boxes.npy").rename(boxed / "away.npy")
+        assert crossret(*train, tmp_path / "half") == 2
+        assert f"{boxed}/{missing}_boxes.npy: no such file, but " in crossret.err
+        assert not (tmp_path / "half").exists()
+        assert crossret(*train, tmp_path / missing, "--no-location") == 0  # which reads none
+        assert "spatial order" not in crossret.err
+        (boxed / "away.npy").rename(boxed / f"{missing}_boxes.npy")
+    train[1] = data
+    assert crossret(*train, tmp_path / "unordered") == 0, crossret.err
+    assert f"as they come, not in spatial order: there is no {data}/train_boxes.npy" in crossret.err
+    assert crossret("evaluate", tmp_path / "unordered", boxed, "--split", "dev") == 0
+    with_boxes = crossret.out
+    assert crossret("evaluate", tmp_path / "unordered", data, "--split", "dev") == 0
+    assert crossret.out == with_boxes
+    tuned = ["train", boxed, "--fine-tune", tmp_path / "unordered", "--epochs", "1", "--output", tmp_path / "tuned"]
+    assert crossret(*tuned) == 0, crossret.err
+    assert "as they come, not in spatial order: this model was trained so" in crossret.err
 
 
 def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
@@ -192,6 +242,8 @@ def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Pa
         (["--model", "han"], "--model han: the model of --fine-tune"),
         (["--clusters", "3"], "--clusters: scan has no such hyper-parameter"),
         (["--min-count", "3"], "--min-count makes no difference with --fine-tune"),
+        (["--count-dev"], "--count-dev makes no difference with --fine-tune"),
+        (["--vocabulary", "{vectors}"], "--vocabulary makes no difference with --fine-tune"),
         (["--word-vectors", "{vectors}"], "--word-vectors makes no difference with --fine-tune"),
     ],
 )
@@ -206,11 +258,97 @@ def test_fine_tuning_refuses_what_does_not_fit(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def cut(data: Path, tmp_path: Path) -> Path:
+    """The same data with the first four images of the dev split alone."""
+    directory = tmp_path / "cut"
+    shutil.copytree(data, directory)
+    np.save(directory / "dev_ims.npy", np.load(directory / "dev_ims.npy")[:4])
+    captions = (directory / "dev_caps.txt").read_text().splitlines(keepends=True)
+    (directory / "dev_caps.txt").write_text("".join(captions[:20]))
+    return directory
+
+
+def test_the_first_images_of_dev_decide_where_that_is_asked_for(
+    crossret: Cli, data: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = [*TINY, "--epochs", "2", "--select-by", "r1"]
+    command = ["train", data, "--output", tmp_path / "first", *options, "--dev-images", "4"]
+    assert crossret(*command) == 0, crossret.err
+    assert "the first 4 of 10 images with 20 captions, by the highest R@1 of both directions" in crossret.err
+    figures = json.loads((tmp_path / "first" / "log.jsonl").read_text().splitlines()[-1])
+    assert crossret.out.startswith("Best epoch ")
+    assert re.search(r": R@1 [0-9.]+ / [0-9.]+, rsum [0-9.]+; ", crossret.out)
+    assert crossret("train", cut, "--output", tmp_path / "again", *options) == 0, crossret.err
+    assert json.loads((tmp_path / "again" / "log.jsonl").read_text().splitlines()[-1]) == figures
+    run_again = ["train", "--config", tmp_path / "first" / "run.toml", "--output", tmp_path / "settings"]
+    assert crossret(*run_again) == 0, crossret.err
+    for name in ("checkpoint.safetensors", "run.toml", "log.jsonl"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "settings" / name).read_bytes()
+    for other, images in (([*command[:-1], "5"], 5), (command[:-2], 10)):
+        assert crossret(*other, "--resume") == 2
+        assert f"was trained with development images = 4, not {images}" in crossret.err
+    assert crossret(*command, "--resume") == 0, crossret.err
+    assert crossret(*command[:-1], "11", "--resume") == 2
+    assert crossret.err == f"crossret: {data}/dev_ims.npy: has 10 images, of which the first 11 cannot be taken\n"
+
+
+def test_the_words_of_a_file_are_taken(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
+) -> None:
+    Vocabulary(["picture", "zebra", "a"]).save(tmp_path / "vocabulary.json")
+    command = ["train", data, "--output", tmp_path / "run", *TINY, "--vocabulary", tmp_path / "vocabulary.json"]
+    assert crossret(*command) == 130, crossret.err
+    model, _, words, _ = seen[-1]
+    assert words[4:] == ["picture", "zebra", "a"]
+    assert model.vocabulary_size == 7
+    for option in (["--min-count", "2"], ["--count-dev"]):
+        assert crossret(*command, *option) == 2
+        assert crossret.err == f"crossret: {option[0]} makes no difference with --vocabulary\n"
+    # Of a run's settings what is typed otherwise is no longer meant.
+    command = ["train", "--config", trained / "run.toml", "--output", tmp_path / "run"]
+    assert crossret(*command, "--vocabulary", tmp_path / "vocabulary.json") == 130, crossret.err
+    assert seen[-1][2] == words
+    (tmp_path / "vocabulary.json").write_text('{"word2idx": {}}')
+    assert crossret(*command, "--vocabulary", tmp_path / "vocabulary.json") == 2
+    assert crossret.err.startswith(f"crossret: {tmp_path}/vocabulary.json: words 0 to 3 must be <pad>, ")
+
+
+def test_the_words_of_dev_are_counted_where_that_is_asked_for(
+    crossret: Cli, cut: Path, tmp_path: Path, seen: list[Any]
+) -> None:
+    captions = (cut / "dev_caps.txt").read_text()
+    (cut / "dev_caps.txt").write_text(captions.replace("picture 0", "zebra 0 quagga"))
+    command = ["train", cut, "--output", tmp_path / "run", *TINY, "--min-count", "5"]
+    assert crossret(*command) == crossret(*command, "--count-dev") == 130, crossret.err
+    assert crossret(*command, "--count-dev", "--max-words", "2", "--dev-images", "1") == 130, crossret.err
+    without, counted, cut_short = (set(words) for _, _, words, _ in seen)
+    assert counted - without == {"zebra", "quagga"}
+    assert {"zebra", "99"} <= cut_short  # of all dev
+    assert not cut_short & {"quagga", "v"}  # which the model never reads
+    assert seen[-1][0].max_words == 2
+
+
+@pytest.mark.parametrize("option", [["--vocabulary", "{words}"], ["--count-dev"]])
+def test_where_the_words_are_from_is_among_a_run_s_settings(
+    crossret: Cli, data: Path, tmp_path: Path, option: list[str]
+) -> None:
+    Vocabulary(["picture", "a"]).save(tmp_path / "words.json")
+    option = [part.format(words=tmp_path / "words.json") for part in option]
+    assert crossret("train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1", *option) == 0, crossret.err
+    assert crossret("train", "--config", tmp_path / "run" / "run.toml", "--output", tmp_path / "again") == 0
+    for name in ("checkpoint.safetensors", "run.toml", "best/vocabulary.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
 def test_every_option_of_a_run_is_followed(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
     options = ["--log-every", "3", "--checkpoint-every", "7", "--amp", "--min-count", "1", "--csv", "--device", "cpu"]
+    options += ["--select-by", "r1", "--same-image-negatives"]
     assert crossret("train", data, "--output", tmp_path / "run", *OPTIONS, *options) == 130
     ((_, schedule, words, others),) = seen
     assert (schedule.log_every, schedule.checkpoint_every, schedule.amp) == (3, 7, True)
+    assert (schedule.select_by, schedule.same_image_negatives) == ("r1", True)
     assert (schedule.patience, schedule.warmup_steps, schedule.accumulate) == (5, 3, 2)
     assert "99" in words
     assert others == {"resume": False, "csv": True, "tensorboard": False}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from rich.console import Console
 
 from crossret.comparison import comparison
 from crossret.comparison.comparison import Conditions, directory_of, run_comparison
-from crossret.comparison.plot import draw_comparison
+from crossret.comparison.plot import comparison_figure, draw_comparison
 from crossret.comparison.process import run_step
-from crossret.comparison.steps import Step, evaluate_variant, last_terms, train_variant
+from crossret.comparison.steps import Step, _Clock, evaluate_variant, last_terms, train_variant
 from crossret.comparison.table import comparison_table, markdown
 from crossret.comparison.variants import Variant, parse_variant
 from crossret.data import render_scenes
@@ -64,6 +66,7 @@ def test_fields_have_the_types_of_the_configs() -> None:
     assert variant.fields == {"clusters": None, "layers": 3, "p": 4.0}
     assert variant.schedule == {"decay_epochs": (2, 3), "learning_rate": 5e-4}
     assert variant.name == "han clusters=none layers=3 p=4 decay_epochs=2,3 learning_rate=5e-4"
+    assert parse_variant("mhsan gradient_norm=none patience=none", "f30k").training(0, None).gradient_norm is None
     assert parse_variant("scan bidirectional=false", "scenes").fields == {"bidirectional": False}
     assert parse_variant("oan intra_negatives=none", "scenes").fields == {"intra_negatives": "none"}
     assert parse_variant("scan decay_epochs=", "scenes").schedule == {"decay_epochs": ()}
@@ -72,7 +75,7 @@ def test_fields_have_the_types_of_the_configs() -> None:
 def test_a_variant_starts_from_its_preset() -> None:
     variant = parse_variant("oan preset=f30k_no_inter gamma=0.5", "scenes")
     assert variant.preset == "f30k_no_inter"
-    assert not replace(variant, fields={}).config(6, 9).inter_attention  # type: ignore[attr-defined]
+    assert not replace(variant, fields={}).config(image_dim=6, vocabulary_size=9).inter_attention  # type: ignore[attr-defined]
     assert variant.training(seed=3, epochs=None).epochs == 24
     assert variant.training(seed=3, epochs=2).epochs == 2
     assert parse_variant("oan epochs=7", "scenes").training(seed=3, epochs=2).epochs == 7
@@ -89,8 +92,13 @@ def test_a_variant_starts_from_its_preset() -> None:
         ("scan margin", "'margin' is not of the form field=value"),
         ("scan margin=1 margin=2", "margin is set twice"),
         ("han layers=1.5", "layers must be a whole number, not '1.5'"),
-        ("han clusters=", "clusters must be a whole number, not ''"),
+        ("han clusters=", "clusters must be a whole number or none, not ''"),
+        ("scan gradient_norm=off", "gradient_norm must be a number or none, not 'off'"),
+        ("scan margin=none", "margin must be a number, not 'none'"),
+        ("han layers=1_0", "layers must be a whole number, not '1_0'"),
         ("han p=many", "p must be a number, not 'many'"),
+        ("scan learning_rate=nan", "learning_rate must be a number, not 'nan'"),
+        ("scan decay_epochs=1,2_0", "decay_epochs must be whole numbers between commas, not '1,2_0'"),
         ("scan negatives=easy", "negatives must be one of hardest, sum, not 'easy'"),
         ("scan bidirectional=1", "bidirectional must be true or false, not '1'"),
         ("scan decay_epochs=1;2", "decay_epochs must be whole numbers between commas, not '1;2'"),
@@ -109,13 +117,13 @@ def test_mistakes_name_variant_and_field(text: str, message: str) -> None:
         ("scan lambda_lse=3", "lambda_lse makes no difference to this scan"),
         ("scan preset=f31k", "preset must be one of f30k_t2i_avg"),
         ("scan epochs=0", "epochs must be at least 1"),
-        ("scan learning_rate=nan", "learning_rate must be finite"),
+        ("scan learning_rate=-1", "learning_rate must be greater than 0"),
     ],
 )
 def test_values_out_of_range_name_the_variant(text: str, message: str) -> None:
     variant = parse_variant(text, "scenes")
     with pytest.raises(ValueError, match=f"^variant '{text}': {message}"):
-        variant.config(6, 9), variant.training(0, None)
+        variant.config(image_dim=6, vocabulary_size=9), variant.training(0, None)
 
 
 def test_terms_are_those_of_the_last_epoch_with_steps() -> None:
@@ -173,6 +181,59 @@ def test_results_of_other_settings_are_refused(scenes: Path, tmp_path: Path, ste
     with pytest.raises(ValueError, match="given twice"):
         compare([MHSAN, MHSAN], scenes, tmp_path)
     assert len(steps) == 2
+    settings = directory_of(tmp_path, MHSAN) / "settings.json"
+    settings.write_text(settings.read_text().replace("{", '{"mine": 1,', 1))
+    with pytest.raises(ValueError, match=r"settings.json has mine 1, not None; choose another directory"):
+        compare([MHSAN], scenes, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"variant": 1}', '{"training": [], "evaluation": {}}', '{"training": {"seconds": Infinity}}', "[]", "{"],
+)
+def test_a_result_that_is_none_is_named(scenes: Path, tmp_path: Path, steps: list[str], text: str) -> None:
+    directory = directory_of(tmp_path, MHSAN)
+    directory.mkdir()
+    (directory / "result.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"^{directory}/result.json: not "):
+        compare([MHSAN], scenes, tmp_path)
+    assert steps == []
+
+
+@pytest.mark.parametrize("text", ["{}", '{"seconds": "1", "seconds_known": true, "sessions": 1}'])
+def test_a_clock_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "training.json").write_text(text)
+    with pytest.raises(ValueError, match=r"training.json: its seconds is (None|'1'), not float"):
+        _Clock(tmp_path / "training.json", resume=True)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ims", "{split}_ims.npy: item 3 has features that are not finite in float32"),
+        ("boxes", "{split}_boxes.npy, row 3: the box of region 1 is not finite in float32"),
+        ("missing", "variant 'sman': .*{split}_boxes.npy: no such file, but"),
+        ("regions", "variant 'scan region_count=40': .*train_ims.npy: images have .* regions, fewer than"),
+    ],
+)
+def test_what_is_wrong_in_any_split_is_found_before_the_first_training(
+    scenes: Path, tmp_path: Path, steps: list[str], split: str, name: str, message: str
+) -> None:
+    shutil.copytree(scenes, tmp_path / "data")
+    path = tmp_path / "data" / f"{split}_{name}.npy"
+    if path.exists():
+        array = np.load(path)
+        array[3, 1, 2] = np.nan
+        np.save(path, array)
+    elif name == "missing":
+        (tmp_path / "data" / f"{split}_boxes.npy").unlink()
+    others = {"missing": "sman", "regions": "scan region_count=40"}
+    variants = [SCAN, parse_variant(others.get(name, "oan"), "scenes")]
+    with pytest.raises(ValueError, match=message.format(split=split)):
+        compare(variants, tmp_path / "data", tmp_path / "out")
+    assert not steps
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_training_adds_up(
@@ -212,7 +273,7 @@ def test_a_step_s_mistake_and_death_are_errors(scenes: Path, tmp_path: Path, mon
         run_step("train", step)
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr("crossret.comparison.process._PROGRAM", program)
-    with pytest.raises(ChildProcessError, match="killed by signal 9, perhaps for want of memory"):
+    with pytest.raises(ChildProcessError, match="the process to train it was killed by SIGKILL, perhaps for want"):
         run_step("train", step)
     assert not os.listdir(tmp_path)
 
@@ -232,8 +293,8 @@ def test_pictures_and_tables_of_few_and_many(tmp_path: Path, count: int) -> None
     results = [{"variant": f"scan margin={i}", "training": training, "evaluation": evaluation} for i in range(count)]
     draw_comparison(tmp_path / "picture.png", results)
     with Image.open(tmp_path / "picture.png") as picture:
-        assert picture.width == 1200
-        assert picture.height == pytest.approx(120 * (1.1 + 0.5 * count), abs=2)
+        assert picture.width == 1216
+        assert picture.height == pytest.approx(160 * (1.0 + 0.42 * count), abs=2)
     sizes = {"images": 4, "captions": 20}
     report = {"variants": results, "data": {"train": sizes, "test": sizes}, "split": "test", "seed": 0,
               "command": "typed", "crossret": "0"}  # fmt: skip
@@ -244,3 +305,54 @@ def test_pictures_and_tables_of_few_and_many(tmp_path: Path, count: int) -> None
     console.print(comparison_table(report))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert sum(line.rstrip().endswith("2,048") for line in lines) == count
+
+
+def comparison_of(*variants: tuple[str, float, float, float]) -> list[dict[str, Any]]:
+    """Results of these: name, R@1 both ways, seconds."""
+    return [
+        {
+            "variant": name,
+            "training": {"seconds": seconds},
+            "evaluation": {"retrieval": {"i2t_r1": sentences, "t2i_r1": images}},
+        }
+        for name, sentences, images, seconds in variants
+    ]
+
+
+@pytest.mark.parametrize(
+    ("longest", "ticks"), [(0.0, ["0"]), (2.1, ["0", "1", "2"]), (53.1, ["0", "20", "40", "60"]),
+                           (100.0, ["0", "50", "100"])]
+)  # fmt: skip
+def test_bars_fill_their_axis_and_recall_ends_at_100(longest: float, ticks: list[str]) -> None:
+    figure = comparison_figure(comparison_of(("scan", longest, longest / 2, 7.7), ("han", 0.0, 0.0, 0.41)))
+    recall, seconds = figure.axes
+    assert [tick.get_text() for tick in recall.get_xticklabels()][: len(ticks)] == ticks
+    assert recall.get_xticks()[-1] <= (100 if longest else 1)
+    for panel, largest in ((recall, longest), (seconds, 7.7)):
+        assert panel.get_xlim() == (0, pytest.approx(1.25 * largest or 1))
+        assert {text.get_text() for text in panel.texts} <= {
+            f"{longest:.1f}",
+            f"{longest / 2:.1f}",
+            "0.0",
+            "7.7",
+            "0.4",
+        }
+
+
+def test_names_and_numbers_of_any_length_are_legible() -> None:
+    fields = "embed_dim=1024 raw_feature_norm=clipped_l2norm cross_attention=t2i lambda_softmax=12.5 negatives=sum "
+    variants = [("scan " + fields * 3, 100.0, 99.9, 1_234_567.8), ("oan", 0.1, 0.0, 0.4), ("han " + "x" * 90, 1, 1, 1)]
+    figure = comparison_figure(comparison_of(*variants))
+    figure.set_dpi(160)
+    figure.draw_without_rendering()
+    recall, seconds = figure.axes
+    names = [text for text in recall.get_yticklabels() if text.get_text()]
+    assert ["".join(text.get_text().split()) for text in names] == ["".join(name.split()) for name, *_ in variants]
+    heights = sorted(text.get_window_extent().intervaly.tolist() for text in names)
+    assert all(above[0] >= below[1] for below, above in pairwise(heights))
+    for text in [*names, *recall.texts, *seconds.texts]:
+        extent = text.get_window_extent()
+        assert 0 <= extent.x0 and extent.x1 <= figure.bbox.x1 and 0 <= extent.y0 and extent.y1 <= figure.bbox.y1
+    assert [text.get_text() for text in seconds.texts] == ["1,234,568", "0.4", "1.0"]
+    # A variant's bars are as high as another's, however long their names.
+    assert len({round(bar.get_height(), 9) for bar in recall.patches}) == 1

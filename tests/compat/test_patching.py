@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -48,9 +49,18 @@ def state(modules: dict[str, ModuleType]) -> list[Any]:
     ]  # fmt: skip
 
 
+def patch_of(replacements: dict[str, Any]) -> Patch:
+    return Patch("made_up", "made-up>=2", "pip install made-up", replacements)
+
+
 def test_every_place(made_up: dict[str, ModuleType]) -> None:
     both = staticmethod(ours)
-    patch = Patch("made_up", {"made_up.scores:score": ours, "made_up.scores:Scorer.both": both})
+    patch = Patch(
+        "made_up",
+        "made-up>=2",
+        "pip install made-up",
+        {"made_up.scores:score": ours, "made_up.scores:Scorer.both": both},
+    )
     before = state(made_up)
     for _ in range(2):
         patch.patch()
@@ -69,18 +79,71 @@ def test_every_place(made_up: dict[str, ModuleType]) -> None:
 
 def test_another_version_is_left_alone(made_up: dict[str, ModuleType]) -> None:
     before = state(made_up)
-    patch = Patch("made_up", {"made_up.scores:score": ours, "made_up.scores:gone": ours})
-    with pytest.raises(ImportError, match=r"made_up\.scores:gone is not there"):
+    patch = Patch(
+        "made_up", "made-up>=2", "pip install made-up", {"made_up.scores:score": ours, "made_up.scores:gone": ours}
+    )
+    with pytest.raises(ImportError, match=r"made-up has no made_up\.scores:gone: patch\(\) wants made-up>=2; pip"):
         patch.patch()
     patch.unpatch()
     assert [id(own) for own in state(made_up)] == [id(own) for own in before]
 
 
-@pytest.mark.parametrize("compat", [colpali, pylate, sentence_transformers])
-def test_packages_are_needed_for_patching_alone(compat: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = "colpali_engine", "pylate", "sentence_transformers"
-    for name in [*packages, *(name for name in sys.modules if name.partition(".")[0] in packages)]:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError):
+@pytest.mark.parametrize("module", ["sentence_transformers.util.similarity", "sentence_transformers.util"])
+def test_an_older_version_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a function, and without a whole module."""
+    monkeypatch.setattr(metadata, "version", {"sentence-transformers": "5.3.0"}.__getitem__)
+    for name in [*_held("sentence_transformers"), "sentence_transformers.util.similarity"]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for end in (1, 2, 3):
+        name = ".".join(module.split(".")[:end])
+        older = ModuleType(name)
+        older.__path__ = []
+        monkeypatch.setitem(sys.modules, name, older)
+    wanted = r"^sentence-transformers 5\.3\.0 has no sentence_transformers\.util\.similarity.* wants .*>=6; pip install"
+    with pytest.raises(ImportError, match=wanted):
+        sentence_transformers.patch()
+
+
+def test_names_imported_before_keep_the_original(made_up: dict[str, ModuleType]) -> None:
+    patch = patch_of({"made_up.scores:score": ours})
+    mine = made_up["made_up.scores"].score
+    patch.patch()
+    assert mine(2) == 2 and made_up["made_up.scores"].score(2) == -2
+    patch.unpatch()
+    assert "before keep the package's own function" in " ".join(str(Patch.patch.__doc__).split())
+
+
+def _held(package: str) -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == package]
+
+
+@pytest.mark.parametrize(
+    ("compat", "advice"),
+    [
+        (colpali, r"colpali-engine>=0\.3\.18 is not installed: pip install 'crossret\[colpali\]'$"),
+        (
+            pylate,
+            r"pylate>=1\.6 is not installed: .*'crossret\[pylate\]'.* torch 2\.11.* pip install --no-deps pylate fast",
+        ),
+        (
+            sentence_transformers,
+            r"sentence-transformers>=6 is not installed: pip install 'crossret\[sentence-transformers",
+        ),
+    ],
+)
+def test_packages_are_needed_for_patching_alone(
+    compat: ModuleType, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("colpali_engine", "pylate", "sentence_transformers"):
+        for name in [package, *_held(package)]:
+            monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=advice):
         compat.patch()
     compat.unpatch()
+
+
+def test_what_a_package_needs_is_named(made_up: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "needed", None)
+    patch = patch_of({"made_up.scores:score": ours, "needed:function": ours})
+    with pytest.raises(ModuleNotFoundError, match=r"import of needed halted"):
+        patch.patch()

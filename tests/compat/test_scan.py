@@ -213,6 +213,7 @@ def test_lambda_lse_is_read_for_log_sum_exp_alone() -> None:
         ({"cross_attn": "all"}, "opt.cross_attn must be one of t2i, i2t, not 'all'"),
         ({"lambda_softmax": math.inf}, "lambda_softmax must be a finite number"),
         ({"lambda_lse": 0.0}, "lambda_lse must be above 0"),
+        ({"lambda_lse": -6.0}, "lambda_lse must be above 0 in float32, not -6.0"),
     ],
 )
 def test_options_that_mean_nothing_are_named(changes: dict[str, Any], message: str) -> None:
@@ -220,6 +221,34 @@ def test_options_that_mean_nothing_are_named(changes: dict[str, Any], message: s
     opt = Namespace(**{**vars(options("t2i")), **changes})
     with pytest.raises(ValueError, match=message):
         ContrastiveLoss(opt)(images, captions, LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([4, 0, 6], r"cap_lens\[1\] is 0: every caption needs at least one row"),
+        ([4, 1, 7], r"cap_lens\[2\] is 7: it must lie in 1..6"),
+        ([-2, 1, 6], r"cap_lens\[0\] is -2: it must lie in 1..6"),
+        ([4, 1, 6, 2], r"cap_lens must hold one length for each of 3 captions, got \(4,\)"),
+    ],
+)
+def test_lengths_that_mean_no_caption_are_named(lengths: list[int], message: str) -> None:
+    images, captions = batch(lengths=LENGTHS)
+    for score in SCORES.values():
+        with pytest.raises(ValueError, match=f"^{message}"):
+            score(images, captions, lengths, options("t2i"))
+    with pytest.raises(ValueError, match=message.replace("cap_lens", "s_l")):
+        ContrastiveLoss(options("i2t"))(images, captions, torch.tensor(lengths))
+
+
+@directions
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_scores_are_float32(direction: str, dtype: torch.dtype) -> None:
+    images, captions = (side.nan_to_num(0).to(dtype) for side in batch(lengths=LENGTHS))
+    found = SCORES[direction](images, captions, LENGTHS, options(direction))
+    assert found.dtype == torch.float32
+    expected = published.scores(images.double(), captions.double(), LENGTHS, options(direction)).float()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)  # in these dtypes it would be 6e-4 and more off
 
 
 def test_shapes_that_do_not_agree_are_named() -> None:
@@ -230,3 +259,5 @@ def test_shapes_that_do_not_agree_are_named() -> None:
         xattn_score_t2i(images, captions, LENGTHS[:2], options("t2i"))
     with pytest.raises(ValueError, match=r"query and context must have shapes .* \(3, 6, 5\) and \(2, 3, 5\)"):
         func_attention(captions, images[:2], options("t2i"), 9.0)
+    with pytest.raises(TypeError, match=r"^query and context must be of one dtype and on one device"):
+        func_attention(captions[:2].half(), images[:2], options("t2i"), 9.0)

@@ -80,21 +80,35 @@ def test_no_items() -> None:
     assert maxsim(ITEMS, torch.zeros(0, 2, DIM)).shape == (3, 0)
     assert maxsim([], QUERIES[0]).shape == (0, 1)
     assert maxsim_pairwise([], []).shape == (0,)
+    exact = QUERIES[:0].double()
+    for none in (
+        maxsim(exact, DOCUMENTS.double()),
+        maxsim([], list(DOCUMENTS.double())),
+        maxsim_pairwise(exact, exact),
+    ):
+        assert none.dtype == torch.float64
     stacked = torch.zeros(3, 2, 4, DIM)
     for groups in (stacked[:0], stacked[:, :0]):
         assert colbert_scores(QUERIES, groups).shape == (3, 0)
     assert colbert_kd_scores(QUERIES[:0], stacked[:0]).shape == (0, 2)
     assert colbert_kd_scores(QUERIES, stacked[:, :0]).shape == (3, 0)
-    with pytest.raises(ValueError, match="3 queries and b 4 documents"):
+    with pytest.raises(ValueError, match="a and b must hold the same number of items to score as pairs, got 3 and 4"):
         maxsim_pairwise(ITEMS, OTHERS)
+    with pytest.raises(ValueError, match="queries_embeddings and documents_embeddings must hold the same number"):
+        colbert_scores_pairwise([], OTHERS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int8])
-def test_scores_are_float32(dtype: torch.dtype) -> None:
+def test_scores_are_float32_and_of_float64_that(dtype: torch.dtype) -> None:
     queries, documents = (QUERIES * 4).to(dtype), (DOCUMENTS * 4).to(dtype)
-    scores = maxsim(queries, documents)
-    assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores, every(list(queries), list(documents)).float(), rtol=1e-5, atol=1e-4)
+    expected = every(list(queries), list(documents))
+    expected = expected if dtype == torch.float64 else expected.float()
+    exact = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-4}
+    for mask in (None, torch.ones(4, 6, dtype=torch.bool)):
+        torch.testing.assert_close(maxsim(queries, documents, None, mask), expected, **exact)
+        torch.testing.assert_close(
+            mean_maxsim(queries.numpy() if dtype == torch.float64 else queries, documents), expected / 5, **exact
+        )
 
 
 def test_stacked_documents() -> None:
@@ -149,8 +163,12 @@ def test_documents_move_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match=r"a_mask\[0, 1\] is 2"):
         maxsim(QUERIES, DOCUMENTS, QUERY_MASK * 0 + torch.tensor([0, 2, 1, 1, 1]))
-    with pytest.raises(ValueError, match=r"b_mask must have shape \(4, 6\), got \(4, 7\)"):
+    with pytest.raises(ValueError, match=r"b_mask must have shape \(4, 6\), got \(4, 7\): it covers 7 tokens, but"):
         maxsim(QUERIES, DOCUMENTS, None, torch.ones(4, 7))
+    with pytest.raises(ValueError, match=r"b_mask must have shape \(4, 6\), got \(4, 6, 1\)$"):
+        maxsim(QUERIES, DOCUMENTS, None, torch.ones(4, 6, 1))
+    with pytest.raises(ValueError, match=r"queries_mask must have shape .* covers 2 tokens, but the padded embeddings"):
+        colbert_scores_pairwise(ITEMS, OTHERS[:3], torch.ones(3, 2))
     with pytest.raises(TypeError, match="must agree"):
         maxsim(QUERIES, DOCUMENTS.bfloat16())
     with pytest.raises(ValueError, match=r"b must be \(n_documents, L, D\), got shape \(3, 1, 6, 8\)"):

@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crossret.data.clustering import cluster_regions
+from crossret.data.clustering import centres_of, cluster_regions
 from tests.kernels.strategies import examples
+
+
+def clustered(
+    features: torch.Tensor, lengths: Any = None, *, clusters: int, **options: Any
+) -> tuple[torch.Tensor, ...]:
+    """Centres, assignment and counts."""
+    assignment = cluster_regions(features, lengths, clusters=clusters, **options)
+    centres, counts = centres_of(features, assignment, clusters)
+    return centres, assignment, counts
 
 
 def by_hand(
@@ -26,20 +35,17 @@ def by_hand(
         if distances.max() <= 1e-5 * spread:
             break
         centres.append(regions[distances.argmax()])
-    means = np.stack(centres)
+    assignment = ((regions[:, None] - np.stack(centres)) ** 2).sum(2).argmin(1)
 
-    def nearest() -> NDArray[np.int64]:
-        return ((regions[:, None] - means) ** 2).sum(2).argmin(1)
+    def means() -> NDArray[np.float64]:
+        return np.stack([regions[assignment == cluster].mean(0) for cluster in np.unique(assignment)])
 
-    assignment = nearest()
     for _ in range(iterations):
-        for cluster in range(len(means)):
-            if (assignment == cluster).any():
-                means[cluster] = regions[assignment == cluster].mean(0)
-        before, assignment = assignment, nearest()
+        assignment = np.unique(assignment, return_inverse=True)[1]
+        before, assignment = assignment, ((regions[:, None] - means()) ** 2).sum(2).argmin(1)
         if (before == assignment).all():
             break
-    return means, assignment
+    return means(), np.unique(assignment, return_inverse=True)[1]
 
 
 @given(
@@ -56,12 +62,13 @@ def test_centres_are_those_of_the_rule(
     lengths: list[int], clusters: int, iterations: int, scale: float, offset: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
+    clusters = min(clusters, max(lengths) + 1)
     features = scale * (rng.standard_normal((len(lengths), max(lengths) + 1, 5)) + offset)
     narrow = features.astype(np.float32)
     padded = narrow.copy()
     for item, length in enumerate(lengths):
         padded[item, length:] = np.nan
-    centres, assignment, counts = cluster_regions(
+    centres, assignment, counts = clustered(
         torch.from_numpy(padded), torch.tensor(lengths), clusters=clusters, iterations=iterations
     )
     assert centres.shape == (len(lengths), clusters, 5)
@@ -80,7 +87,7 @@ def test_equal_regions_share_a_centre(different: int, clusters: int, seed: int) 
     rng = np.random.default_rng(seed)
     member = rng.permutation(np.arange(20) % different)
     features = torch.from_numpy(rng.standard_normal((1, different, 7))[:, member] + 2).float()
-    centres, assignment, counts = cluster_regions(features, clusters=clusters)
+    centres, assignment, counts = clustered(features, clusters=clusters)
     assert counts.tolist() == [min(different, clusters)]
     assert not centres[0, counts[0] :].any()
     if clusters >= different:
@@ -93,10 +100,10 @@ def test_a_region_far_out_does_not_make_others_the_same(far: float) -> None:
     truth = torch.randn(10, 8, generator=generator)
     features = truth[torch.arange(30) % 10].clone()
     features[[7, 17, 27]] = far
-    centres, assignment, counts = cluster_regions(features[None], clusters=12)
+    centres, assignment, counts = clustered(features[None], clusters=12)
     assert counts.tolist() == [10]
     torch.testing.assert_close(centres[0][assignment[0]], features)
-    few, assignment, _ = cluster_regions(features[None], clusters=4)
+    few, assignment, _ = clustered(features[None], clusters=4)
     own = assignment[0] == assignment[0, 7]
     assert own.nonzero()[:, 0].tolist() == [7, 17, 27]
     assert few[0][assignment[0, ~own]].abs().max() < 3
@@ -106,8 +113,8 @@ def test_a_region_far_out_does_not_make_others_the_same(far: float) -> None:
 def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
     features = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([12, 7, 9])
-    expected = cluster_regions(features, lengths, clusters=5)
-    centres, assignment, counts = cluster_regions(features * scale, lengths, clusters=5)
+    expected = clustered(features, lengths, clusters=5)
+    centres, assignment, counts = clustered(features * scale, lengths, clusters=5)
     assert torch.equal(assignment, expected[1])
     assert torch.equal(counts, expected[2])
     torch.testing.assert_close(centres / scale, expected[0], rtol=1e-5, atol=1e-5)
@@ -115,8 +122,8 @@ def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
 
 def test_regions_beside_a_large_offset_are_told_apart() -> None:
     features = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = cluster_regions(features, clusters=5)
-    centres, assignment, counts = cluster_regions(features + 1e6, clusters=5)
+    expected = clustered(features, clusters=5)
+    centres, assignment, counts = clustered(features + 1e6, clusters=5)
     assert torch.equal(assignment, expected[1])
     assert counts.tolist() == [5, 5]
     torch.testing.assert_close(centres - 1e6, expected[0], rtol=0, atol=1e-8)
@@ -128,7 +135,7 @@ def test_clusters_that_are_there_are_found() -> None:
     member = torch.stack([torch.randperm(100, generator=generator) % 32 for _ in range(3)])
     features = truth.gather(1, member[:, :, None].expand(-1, -1, 64))
     features = features + 0.01 * torch.randn(features.shape, generator=generator)
-    centres, assignment, counts = cluster_regions(features, clusters=32)
+    centres, assignment, counts = clustered(features, clusters=32)
     assert counts.tolist() == [32] * 3
     for image in range(3):
         same = member[image][:, None] == member[image]
@@ -140,7 +147,7 @@ def test_clusters_that_are_there_are_found() -> None:
 def test_inertia_is_near_that_of_scikit_learn() -> None:
     cluster = pytest.importorskip("sklearn.cluster")
     features = np.random.default_rng(0).standard_normal((4, 100, 32)).astype(np.float32)
-    centres, assignment, _ = cluster_regions(torch.from_numpy(features), clusters=32)
+    centres, assignment, _ = clustered(torch.from_numpy(features), clusters=32)
     for image in range(4):
         ours = ((features[image] - centres[image][assignment[image]].numpy()) ** 2).sum()
         theirs = cluster.KMeans(32, n_init=1, random_state=0).fit(features[image]).inertia_
@@ -148,19 +155,35 @@ def test_inertia_is_near_that_of_scikit_learn() -> None:
 
 
 def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = torch.randn(9, 12, 5)
-    whole = cluster_regions(features, clusters=4)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(9, 30, 64, generator=generator)
+    lengths = torch.randint(8, 21, (9,), generator=generator)
+    whole = clustered(features, lengths, clusters=8)
     monkeypatch.setattr("crossret.data.clustering._BLOCK_BYTES", 1)
-    for together, alone in zip(whole, cluster_regions(features, clusters=4), strict=True):
-        torch.testing.assert_close(together, alone)
+    for together, alone in zip(whole, clustered(features, lengths, clusters=8), strict=True):
+        assert torch.equal(together, alone)
+    for image, length in enumerate(lengths.tolist()):  # without padding, too
+        only = slice(image, image + 1)
+        centres, assignment, counts = clustered(features[only, :length], clusters=8)
+        assert torch.equal(assignment[0], whole[1][image, :length])
+        assert counts[0] == whole[2][image]
+        torch.testing.assert_close(centres[0], whole[0][image])
+
+
+def test_clusters_are_numbered_without_gaps() -> None:
+    features = torch.randn(200, 9, 1, generator=torch.Generator().manual_seed(0)).round(decimals=0)
+    _, assignment, counts = clustered(features, clusters=6)
+    assert counts.min() < 4
+    for numbers, count in zip(assignment, counts.tolist(), strict=True):
+        assert numbers.unique().tolist() == list(range(count))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_in_its_image(number: float) -> None:
     features = torch.randn(2, 12, 5)
-    expected = cluster_regions(features, clusters=4)
+    expected = clustered(features, clusters=4)
     features[0, 3, 2] = number
-    centres, assignment, counts = cluster_regions(features, clusters=4)
+    centres, assignment, counts = clustered(features, clusters=4)
     torch.testing.assert_close(centres[0, 0], features[0].mean(0), equal_nan=True)
     assert not assignment[0].any()
     assert counts.tolist() == [1, 4]
@@ -169,15 +192,15 @@ def test_what_is_not_finite_stays_in_its_image(number: float) -> None:
 
 def test_tolerance_is_of_the_median_squared_distance() -> None:
     features = torch.tensor([[[0.0], [1.0], [1.1], [-1.0], [-1.1], [1000.0], [-1000.0]]])  # the median is 1.21
-    assert cluster_regions(features, clusters=7)[2].tolist() == [7]
-    assert cluster_regions(features, clusters=7, tolerance=0.0082)[2].tolist() == [7]  # 0.01 / 1.21 = 0.00826
-    assert cluster_regions(features, clusters=7, tolerance=0.0083)[2].tolist() == [5]
+    assert clustered(features, clusters=7)[2].tolist() == [7]
+    assert clustered(features, clusters=7, tolerance=0.0082)[2].tolist() == [7]  # 0.01 / 1.21 = 0.00826
+    assert clustered(features, clusters=7, tolerance=0.0083)[2].tolist() == [5]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtypes_and_gradients(dtype: torch.dtype) -> None:
     features = torch.randn(2, 9, 5).to(dtype).requires_grad_()
-    centres, assignment, _ = cluster_regions(features, clusters=3)
+    centres, assignment, _ = clustered(features, clusters=3)
     assert centres.dtype == dtype
     assert not centres.requires_grad
     means, nearest = by_hand(features[1].detach().double().numpy(), 3, 100)
@@ -192,21 +215,22 @@ def test_dtypes_and_gradients(dtype: torch.dtype) -> None:
         ({"lengths": torch.tensor([2])}, r"lengths must have shape \(2,\), one an image"),
         ({"lengths": torch.tensor([[2], [3]])}, r"lengths must have shape \(2,\), one an image, got \(2, 1\)"),
         ({"lengths": torch.tensor([3, 4])}, r"lengths\[1\]"),
-        ({"clusters": 0}, "clusters must be at least 1, not 0"),
+        ({"clusters": 0}, "clusters must be 1 to the 3 regions of an image, not 0"),
+        ({"clusters": 4}, "clusters must be 1 to the 3 regions of an image, not 4"),
         ({"iterations": 0}, "iterations must be at least 1, not 0"),
     ],
 )
 def test_mistakes(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cluster_regions(**{"features": torch.zeros(2, 3, 4), "clusters": 2, **changes})
+        clustered(**{"features": torch.zeros(2, 3, 4), "clusters": 2, **changes})
 
 
 def test_integers_are_no_features() -> None:
     with pytest.raises(TypeError, match="features must be floating point"):
-        cluster_regions(torch.zeros(2, 3, 4, dtype=torch.int64), clusters=2)
+        clustered(torch.zeros(2, 3, 4, dtype=torch.int64), clusters=2)
 
 
 @pytest.mark.parametrize("lengths", [torch.tensor([2.0, 3.0]), torch.tensor([True, True])])
 def test_lengths_are_int64(lengths: torch.Tensor) -> None:
     with pytest.raises(TypeError, match="lengths must be int64, got torch"):
-        cluster_regions(torch.zeros(2, 3, 4), lengths, clusters=2)
+        clustered(torch.zeros(2, 3, 4), lengths, clusters=2)

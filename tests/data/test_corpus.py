@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.corpus import PrecomputedCorpus, check_readable
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import encode_dataset
+from crossret.hyperparameters import HanConfig, ModelConfig
 from crossret.models.encoded import Encoded
 from crossret.search.retrieval import retrieve_images
 
@@ -29,9 +30,9 @@ def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> PrecomputedCorpus:
 
 
 def with_boxes(corpus: PrecomputedCorpus, change: int = 0) -> PrecomputedCorpus:
-    """The same with boxes, the negative of the features; ``change`` is added to one of the last image's."""
+    """The same with boxes, the features in order; ``change`` is added to one of the last image's."""
     data = corpus.data
-    boxes = -np.array(data.features)
+    boxes = np.sort(data.features)
     boxes[data.feature_rows[-1], 1, 2] += change
     path = Path(str(data.features.filename)).with_name("dev_boxes.npy")
     np.save(path, boxes)
@@ -55,6 +56,33 @@ def test_the_fingerprint_tells_other_data(corpus: PrecomputedCorpus, tmp_path: P
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize(
+    ("words", "config", "most"),
+    [
+        (1025, {}, 1024),
+        (1025, {"max_words": 1025}, 1024),
+        (1024, {}, None),
+        (20_000, {"max_words": 60}, None),
+        (511, {"text_encoder": "transformer"}, 510),
+        (510, {"text_encoder": "transformer"}, None),
+        (511, {"text_encoder": "transformer", "max_words": 510}, None),
+    ],
+)
+def test_a_caption_longer_than_the_model_reads_is_cut_by_it_or_named(
+    corpus: PrecomputedCorpus, words: int, config: dict[str, Any], most: int | None
+) -> None:
+    captions = Path(corpus.data.captions_name)
+    captions.write_text("word\n" * (corpus.n_captions - 1) + "a " * words)
+    long = PrecomputedCorpus(PrecomputedDataset(captions.parent, "dev"), corpus.vocabulary)
+    model = HanConfig(image_dim=4, vocabulary_size=len(corpus.vocabulary), **config)
+    if most is None:
+        check_readable(model, long)
+    else:
+        message = rf"dev_caps\.txt, line 25: the caption has {words:,} words, more than the {most:,} that the model"
+        with pytest.raises(ValueError, match=message):
+            check_readable(model, long)
+
+
 def test_the_fingerprint_tells_other_boxes(corpus: PrecomputedCorpus) -> None:
     seen = {corpus.fingerprint(), with_boxes(corpus).fingerprint(), with_boxes(corpus, 1).fingerprint()}
     assert len(seen) == 3
@@ -71,7 +99,7 @@ class Recorder(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.config = SimpleNamespace(image_dim=4)
+        self.config = ModelConfig(image_dim=4, vocabulary_size=5)
         self.boxes: list[torch.Tensor] = []
 
     def encode_images(
@@ -96,18 +124,18 @@ def test_boxes_reach_the_model_where_there_are_any(corpus: PrecomputedCorpus, wo
         else:
             retrieve_images(model, ["word1"], data, k=1)
     features = np.array(corpus.data.features)[corpus.data.feature_rows]
-    assert torch.equal(torch.cat(model.boxes), torch.from_numpy(-features))
+    assert torch.equal(torch.cat(model.boxes), torch.from_numpy(np.sort(features)))
 
 
 def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:
     features = np.random.default_rng(0).standard_normal((IMAGES, 3, 4)).astype(np.float32)
-    regions, boxes = zip(*corpus.image_batches(2), strict=True)
+    regions, boxes, clusters = zip(*corpus.image_batches(2), strict=True)
     assert [len(batch) for batch in regions] == [2, 2, 1]
     assert torch.equal(torch.cat(regions), torch.from_numpy(features))
-    assert boxes == (None, None, None)
-    regions, boxes = zip(*with_boxes(corpus).image_batches(2), strict=True)
+    assert boxes == clusters == (None, None, None)
+    regions, boxes, _ = zip(*with_boxes(corpus).image_batches(2), strict=True)
     assert torch.equal(torch.cat(regions), torch.from_numpy(features))
-    assert torch.equal(torch.cat(boxes), torch.from_numpy(-features))
+    assert torch.equal(torch.cat(boxes), torch.from_numpy(np.sort(features)))
 
 
 def test_captions_come_in_order(corpus: PrecomputedCorpus) -> None:

@@ -1,4 +1,4 @@
-"""A new data directory: there when it is whole, never where it would take something's place, in its user's names."""
+"""Splits of a data directory, and links to its files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from crossret.data.directories import check_new_directory, link_file, list_splits, new_directory
-from crossret.files.atomic import atomic_write
+from crossret.data.directories import link_file, list_splits
 
 
 def test_splits_are_those_with_features(tmp_path: Path) -> None:
@@ -19,54 +18,6 @@ def test_splits_are_those_with_features(tmp_path: Path) -> None:
     assert list_splits(tmp_path) == ["dev", "train"]
     with pytest.raises(ValueError, match=r"absent: no SPLIT_ims\.npy in it"):
         list_splits(tmp_path / "absent")
-
-
-def test_a_directory_is_there_when_it_is_whole(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    for target in (tmp_path / "deep" / "new", tmp_path / "there"):
-        with new_directory(target) as directory:
-            (directory / "file").touch()
-            assert directory.parent == target.parent
-            assert not (target / "file").exists()
-        assert [path.name for path in target.iterdir()] == ["file"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "there"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError("without a name")])
-def test_nothing_is_left_of_one_that_is_not_finished(tmp_path: Path, error: type[BaseException] | Exception) -> None:
-    with pytest.raises(BaseException) as caught, new_directory(tmp_path / "new") as directory:
-        (directory / "file").touch()
-        raise error
-    assert caught.value is error or caught.type is error
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_errors_name_the_directory_that_the_user_knows(tmp_path: Path) -> None:
-    place = Path("absent", "file")
-    with (
-        pytest.raises(FileNotFoundError) as caught,
-        new_directory(tmp_path / "new") as directory,
-        atomic_write(directory / place) as file,
-    ):
-        file.write(b"")
-    assert caught.value.filename == str(tmp_path / "new" / place)
-    with pytest.raises(FileNotFoundError) as missing, new_directory(tmp_path / "new"):
-        (tmp_path / "data").read_bytes()
-    assert missing.value.filename == str(tmp_path / "data")
-    with pytest.raises(OSError, match="not empty") as renamed, new_directory(tmp_path / "new"):
-        (tmp_path / "new" / "meanwhile").mkdir(parents=True)
-    assert renamed.value.filename == str(tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
-
-
-def test_a_new_directory_is_not_the_data_nor_inside(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (tmp_path / "link").symlink_to("data")
-    for output in (data, data / "deep" / "new", tmp_path / "link" / "new", data / "x" / ".."):
-        with pytest.raises(ValueError, match="or inside it; choose a directory elsewhere"):
-            check_new_directory(output, data)
-    assert check_new_directory(tmp_path / "database", data) == tmp_path / "database"
 
 
 def test_a_link_is_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

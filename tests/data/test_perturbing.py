@@ -180,8 +180,8 @@ def test_the_data_itself_is_not_written_into(tmp_path: Path, place: str) -> None
 @pytest.mark.parametrize("name", [".hidden", "train_caps.txt"])
 def test_what_is_there_is_not_written_over(scenes: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    for output in (tmp_path, tmp_path / name):
-        with pytest.raises(FileExistsError, match="not empty; choose a new or an empty directory"):
+    for output, what in ((tmp_path, "not empty"), (tmp_path / name, "not a directory")):
+        with pytest.raises(FileExistsError, match=f"{what}; choose a new or an empty"):
             perturb_data(scenes, output)
     assert names(tmp_path) == {name}
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crossret.data import PrecomputedDataset
+from crossret.data.batches import read_regions
 from crossret.data.precomputed import check_caption
 
 
@@ -50,11 +52,35 @@ def test_rows_that_are_there_five_times_are_one_image(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.features[data.feature_rows], features_of(4))
 
 
+@pytest.mark.parametrize("times", [1, 5])
+def test_the_first_images_alone(tmp_path: Path, times: int) -> None:
+    data = PrecomputedDataset(write(tmp_path, np.repeat(features_of(4), times, axis=0), 20), "train")
+    part = data.first(3)
+    assert (part.n_images, part.n_captions, part.captions) == (3, 15, data.captions[:15])
+    assert part.image_of_caption.tolist() == [image for image in range(3) for _ in range(5)]
+    np.testing.assert_array_equal(part.features[part.feature_rows], features_of(4)[:3])
+    assert (data.n_images, data.n_captions, len(data.feature_rows)) == (4, 20, 4)
+    assert data.first(4).captions == data.captions
+    for images in (0, 5):
+        with pytest.raises(ValueError, match=rf"train_ims.npy: has 4 images, of which the first {images} cannot"):
+            data.first(images)
+
+
 @pytest.mark.parametrize("rows", [10, 7])
 def test_different_rows_for_every_caption_are_pairs(tmp_path: Path, rows: int) -> None:
     data = PrecomputedDataset(write(tmp_path, features_of(rows), rows), "train")
     assert data.n_images == rows
     assert data.image_of_caption.tolist() == data.feature_rows.tolist() == list(range(rows))
+
+
+def test_float16_stays_on_the_disk(tmp_path: Path) -> None:
+    features = np.repeat(features_of(2).astype(np.float16), 5, axis=0)
+    features[:5, 1] = np.nan
+    data = PrecomputedDataset(write(tmp_path, features, 10), "train")
+    assert (data.n_images, data.features.dtype) == (2, np.float16)
+    regions = read_regions(data, slice(0, 2)).features
+    assert regions.dtype == torch.float32
+    np.testing.assert_array_equal(regions.numpy(), features[::5].astype(np.float32))
 
 
 @pytest.mark.parametrize("place", [(5, 0, 0), (9, 2, 1)])
@@ -74,7 +100,6 @@ def test_boxes_of_the_regions(tmp_path: Path) -> None:
     write(tmp_path, features_of(4), 20)
     assert PrecomputedDataset(tmp_path, "train").boxes is None
     boxes = np.arange(4 * 3 * 4, dtype=np.float32).reshape(4, 3, 4)
-    boxes[2] = np.nan  # not looked at: the whole file would have to be read
     np.save(tmp_path / "train_boxes.npy", boxes)
     data = PrecomputedDataset(tmp_path, "train")
     assert isinstance(data.boxes, np.memmap)
@@ -88,6 +113,27 @@ def test_boxes_of_other_regions(tmp_path: Path, shape: tuple[int, ...]) -> None:
     assert PrecomputedDataset(tmp_path, "train").n_images == 2
     np.save(tmp_path / "train_boxes.npy", np.zeros(shape, np.float32))
     with pytest.raises(ValueError, match=r"train_boxes\.npy: shape .* is not \(10, 3, 4\)"):
+        PrecomputedDataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ([0, 0, np.nan, 1], "is not finite in float32"),
+        ([0, -np.inf, 1, 1], "is not finite in float32"),
+        ([5, 5, 4, 6], "is 5, 5, 4, 6: not x0, y0, x1, y1 with x0 <= x1 and y0 <= y1, perhaps x, y, width, height"),
+        ([5, 5, 6, 4], "is 5, 5, 6, 4: not x0"),
+    ],
+)
+def test_what_is_no_box_is_named(
+    tmp_path: Path, box: list[float], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossret.data.boxes._BLOCK_BYTES", 100)
+    write(tmp_path, features_of(4), 20)
+    boxes = np.zeros((4, 3, 4), np.float32)
+    boxes[2, 1] = boxes[3, 0] = box
+    np.save(tmp_path / "train_boxes.npy", boxes)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/train_boxes\.npy, row 2: the box of region 1 {message}"):
         PrecomputedDataset(tmp_path, "train")
 
 
@@ -132,11 +178,26 @@ def test_a_separator_that_is_not_a_line_feed_does_not_end_a_line(tmp_path: Path)
     assert PrecomputedDataset(tmp_path, "train").captions[:2] == ["one\u2028still one", "two"]
 
 
-@pytest.mark.parametrize("missing", ["train_ims.npy", "train_caps.txt"])
-def test_a_missing_file(tmp_path: Path, missing: str) -> None:
+def test_a_caption_may_be_as_long_as_documents_are(tmp_path: Path) -> None:
     write(tmp_path, features_of(1), 5)
-    (tmp_path / missing).unlink()
-    with pytest.raises(FileNotFoundError, match=missing):
+    (tmp_path / "train_caps.txt").write_text("word " * 13_000 + "\n" + "x" * 1025 + "\n" + "three\n" * 3)
+    assert len(PrecomputedDataset(tmp_path, "train").captions) == 5
+
+
+@pytest.mark.parametrize(
+    ("present", "message"),
+    [
+        ([], r"train_ims\.npy: no such file; a data directory holds SPLIT_ims.*import-features.*render-scenes"),
+        (["train_caps.txt"], r"train_ims\.npy: no such file; a data directory holds"),
+        (["a.JPG", "b.txt"], r"train_ims\.npy: no such file; pictures are not read: SPLIT_ims\.npy holds the features"),
+        (["dev_ims.npy", "a.png", "_ims.npy"], r"train_ims\.npy: no such file; there is dev$"),
+        (["train_ims.npy", "dev_ims.npy"], r"train_caps\.txt: no such file; it holds the captions of train_ims\.npy"),
+    ],
+)
+def test_a_missing_file_and_what_makes_it(tmp_path: Path, present: list[str], message: str) -> None:
+    for name in present:
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError, match=f"^{tmp_path}/{message}"):
         PrecomputedDataset(tmp_path, "train")
 
 
@@ -165,6 +226,7 @@ def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: 
         (b"one\ntwo\n\0\nfour\nfive\n", ", line 3: a NUL character"),
         (b"one\n\xff\xfe\nthree\nfour\nfive\n", ", line 2: not UTF-8"),
         (b"one\ntwo\nthree\nfour\nfive\xc3", ", line 5: not UTF-8"),
+        (b"one\n" + b"a" * 70_000 + b"\n" + b"a\n" * 3, ", line 2: the caption has 70,000 characters, more than 65,"),
     ],
 )
 def test_malformed_captions(tmp_path: Path, contents: bytes, message: str) -> None:
@@ -177,7 +239,7 @@ def test_malformed_captions(tmp_path: Path, contents: bytes, message: str) -> No
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (np.zeros((1, 3, 2)), "expected dtype float32 in little-endian order, got '<f8'"),
+        (np.zeros((1, 3, 2)), "expected dtype float32, float16 in little-endian order, got '<f8'"),
         (np.zeros((1, 3, 2), dtype=">f4"), "got '>f4'"),
         (np.zeros((1, 3, 2), dtype=np.int32), "got '<i4'"),
         (np.zeros(6, dtype=np.float32), "expected 2 or 3 dimensions"),
@@ -214,6 +276,16 @@ def test_a_truncated_or_padded_array_never_loads(tmp_path_factory: pytest.TempPa
     path.write_bytes((whole + bytes(8))[:length])
     with pytest.raises(ValueError, match=r"train_ims\.npy"):
         PrecomputedDataset(directory, "train")
+
+
+def test_images_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, features_of(1), 5)
+    with open(tmp_path / "train_ims.npy", "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1, 2**16, 2**12)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 2**30)  # a hole: no byte is on the disk
+    with pytest.raises(ValueError, match=r"train_ims\.npy: images of shape \(65536, 4096\) are larger than any"):
+        PrecomputedDataset(tmp_path, "train")
 
 
 def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path: Path) -> None:

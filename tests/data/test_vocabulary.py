@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.data import Vocabulary, tokenize
+from crossret.data.vocabulary import word_counts
 
 CAPTIONS = ["a red star", "a red ring", "a blue ring .", "a small star"]
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=8)
@@ -96,6 +97,12 @@ def test_encode_decode_and_save_load_round_trip(tmp_path_factory: pytest.TempPat
     assert loaded.word2idx == vocabulary.word2idx
     for token in tokens:
         assert loaded.decode(loaded.encode(token)) == ["<start>", *tokenize(token), "<end>"]
+
+
+def test_the_first_words_alone_are_counted() -> None:
+    captions = ["a red red star", "a star"]
+    assert word_counts(captions) == {"a": 2, "red": 2, "star": 2}
+    assert word_counts(captions, 2) == {"a": 2, "red": 1, "star": 1}
 
 
 def test_the_file_is_the_published_format(tmp_path: Path) -> None:

@@ -175,12 +175,13 @@ def refused(directory: Path) -> list[str]:
     rank = Group.current().rank
     mistakes: list[dict[str, Any]] = [
         {"train_data": broken},
+        {"train_data": toy.SpoiltCorpus(22)},
         {"out_dir": directory},  # there is a training by now
         {"config": replace(CONFIG, seed=rank)},
         {"config": replace(CONFIG, epochs=2 + rank)},
         {"config": replace(CONFIG, patience=None if rank else 1)},
         {"resume": True, "out_dir": directory / f"resumed{rank}"},  # on disks of their own
-        {"dev_data": broken},
+        {"dev_data": toy.SpoiltCorpus(22)},
     ]
     for number, mistake in enumerate(mistakes):
         place = mistake.pop("out_dir", directory / str(number))
@@ -204,6 +205,7 @@ def test_all_ranks_say_what_one_has_found(tmp_path: Path) -> None:
     for message, expected in zip(
         first,
         (
+            "toy: image 11 has features that are not finite",
             "the features of training image 11 are not finite",
             "there is a training already",
             "rank 1 trains with seed = 1, rank 0 with 0",

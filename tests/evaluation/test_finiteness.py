@@ -13,6 +13,7 @@ from crossret.data import PrecomputedDataset
 from crossret.data.corpus import Corpus, PrecomputedCorpus
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import check_finite, encode_dataset, score_matrix
+from crossret.evaluation.finiteness import check_features
 from crossret.models import Scan, ScanConfig
 from tests.training.toy import IMAGE_DIM, ToyCorpus
 
@@ -22,7 +23,7 @@ def test_the_first_score_that_is_not_finite_is_named(value: float) -> None:
     scores = np.zeros((4, 6), np.float32)
     check_finite(scores, ToyCorpus(4))
     scores[2, 5] = scores[2, 4] = scores[3, 0] = value
-    with pytest.raises(ValueError, match=rf"^image 2 has the score {value} with caption 14: image 2 has finite feat"):
+    with pytest.raises(ValueError, match=rf"^image 2 has the score {value} with caption 14: toy: image 2 has finite f"):
         check_finite(scores, ToyCorpus(4), first_caption=10)
 
 
@@ -47,10 +48,30 @@ def test_an_image_whose_features_are_not_finite_is_named(
     corpus = make(tmp_path, regions)
     model = _model(corpus)
     encoded = encode_dataset(model, corpus)
-    place = "image 4" if make is in_memory else f"{tmp_path}/dev_ims.npy: item 4"
+    place = "toy: image 4" if make is in_memory else f"{tmp_path}/dev_ims.npy: item 4"
     with pytest.raises(ValueError, match=f"^image 4 has .* with caption 0: {place} has features that are not finite"):
         score_matrix(model, *encoded, corpus=corpus)
     assert np.isfinite(score_matrix(model, *encoded)).all(1).tolist() == [True] * 4 + [False] + [True] * 2
+
+
+@pytest.mark.parametrize("make", [stored, in_memory])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_are_named(
+    tmp_path: Path, make: Callable[[Path, np.ndarray], Corpus], value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossret.evaluation.finiteness._BLOCK_BYTES", 2 * 4 * 5 * IMAGE_DIM)  # two or three images
+    regions = np.random.default_rng(0).standard_normal((7, 3, IMAGE_DIM)).astype(np.float32)
+    done: list[tuple[int, int]] = []
+    check_features(make(tmp_path, regions), progress=lambda *step: done.append(step))
+    assert done[-1] == (7, 7)
+    assert len(done) > 1
+    regions[5, 1, 2] = regions[6] = value
+    corpus = make(tmp_path, regions)
+    check_features(corpus, items=slice(0, 5))
+    place = "toy: image 5" if make is in_memory else f"{tmp_path}/dev_ims.npy: item 5"
+    for items in (slice(None), slice(3, 7)):
+        with pytest.raises(ValueError, match=f"^{place} has features that are not finite in float32$"):
+            check_features(corpus, items=items)
 
 
 def test_it_is_not_the_features_of_a_model_that_diverged(tmp_path: Path) -> None:

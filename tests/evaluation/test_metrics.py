@@ -157,11 +157,13 @@ def small_corpus() -> PrecomputedCorpus:
         features=np.random.default_rng(0).standard_normal((6, 4, 7)).astype(np.float32),
         feature_rows=np.array([0, 2, 4]),  # as where rows are repeated for every caption
         captions=captions,
+        captions_name="small_caps.txt",
         n_images=3,
         n_captions=6,
         n_regions=4,
         image_dim=7,
         boxes=None,
+        boxes_name="small_boxes.npy",
         image_of_caption=np.arange(6) // 2,
     )
     return PrecomputedCorpus(data, Vocabulary.build(captions, min_count=1))

@@ -67,13 +67,15 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(directory: Path) -> GroundedSplit:
+def load(directory: Path, max_words: int | None = None) -> GroundedSplit:
     data = PrecomputedDataset(directory, "test")
     vectors = torch.eye(4)
     images = Encoded(torch.from_numpy(np.array(data.features)), torch.tensor([3] * data.n_images))
-    words = vectors[list(LOOKS.values())].expand(data.n_captions, -1, -1)
-    captions = Encoded(words, torch.tensor([len(LOOKS)] * data.n_captions))
-    return GroundedSplit.load(directory, "test", data, images, captions)
+    looks = list(LOOKS.values())
+    looks = looks if max_words is None else [*looks[: max_words + 1], looks[-1]]
+    words = vectors[looks].expand(data.n_captions, -1, -1)
+    captions = Encoded(words, torch.tensor([len(looks)] * data.n_captions))
+    return GroundedSplit.load(directory, "test", data, images, captions, max_words=max_words)
 
 
 def load_five(directory: Path, *named: list[list[object]]) -> GroundedSplit:
@@ -93,6 +95,14 @@ def test_nouns_that_look_elsewhere_miss(directory: Path) -> None:
     write_truth(directory, [[0, RIGHT], [2, MIDDLE]])
     (game,) = play_pointing_game(Words("t2i"), load(directory))
     assert (game.accuracy, game.centre_accuracy) == (0, 0)
+
+
+def test_words_that_a_model_does_not_read_are_not_asked(directory: Path) -> None:
+    """Of "dog by cat" the cat, at whose place <end> stands."""
+    split = load(directory, max_words=2)
+    assert split.grounding[0].words == ["dog", "by"]
+    (game,) = play_pointing_game(Words("t2i"), split)
+    assert (game.asked, game.accuracy) == (1, 1.0)
 
 
 def test_every_map_is_asked(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of attention: brightness, outlines and shades of words follow the numbers."""
+"""Pictures of attention: brightness, outlines, shades of words and marks follow the numbers, and all can be read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-import crossret.explain.pictures
-from crossret.explain.pictures import WORD_SHADE, Panel, draw_attention
-from crossret.training.curves import draw_training
+from crossret.explain.pictures import DARKEST, DOTS, WIDTH, Panel, attention_sheet, draw_attention
 
 SIDE = 60
 IMAGE = np.full((SIDE, SIDE, 3), (200, 100, 50), np.uint8)
@@ -53,29 +52,103 @@ def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:
     assert np.array_equal(first, draw(tmp_path / "b.png", weights, order=(2, 1, 0)))
 
 
-def test_each_word_has_a_brightness_scale_of_its_own(tmp_path: Path) -> None:
-    full, half = (light * np.array([200, 100, 50]) for light in (1, 0.2 + 0.8 * 0.5 ** (1 / 2.2)))
-    alike = draw(tmp_path / "alike.png", [[0.0, 0.8, 0.4]] * 2)
-    fainter = draw(tmp_path / "fainter.png", [[0.0, 0.8, 0.4], [0.0, 0.2, 0.1]])
-    assert min(count(alike, full), count(alike, half)) > 500
-    for light in (full, half):
-        assert count(fainter, light) == count(alike, light)
+def sheet(
+    *weights: list[float], words: list[list[float]] | None = None, relevances: list[float] | None = None
+) -> Figure:
+    """A sheet with a panel each of these weights of the regions and, if given, of words "w0", "w1" and so on."""
+    panels = [
+        Panel(
+            f"panel {number}",
+            np.array(of_regions, np.float32),
+            int(np.argmax(of_regions)),
+            [],
+            relevances[number] if relevances else None,
+            [(f"w{i}", weight) for i, weight in enumerate(words[number])] if words else None,
+        )
+        for number, of_regions in enumerate(weights)
+    ]
+    return attention_sheet(IMAGE, BOXES, "a caption", panels, relevance="a cosine" if relevances else None)
 
 
-def test_numbers_beneath_are_the_largest_weight_and_the_relevance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(crossret.explain.pictures, "_save", lambda figure, path: figures.append(figure))
-    weights = np.array([0.1, 0.6, 0.3], np.float32)
-    panels = [Panel("dog", weights, 1, [], -0.125), Panel("cat", weights[::-1] / 2, 1, [], 0.5)]
-    draw_attention(tmp_path / "a.png", IMAGE, BOXES, "dog cat", panels, relevance="cosine of word and region")
-    draw_attention(tmp_path / "b.png", IMAGE, BOXES, "dog cat", [Panel("head 1", weights, 1, [])])
-    words, heads = ([text.get_text() for text in figure.findobj(Text)] for figure in figures)
-    assert {"weight 0.60   relevance -0.12", "weight 0.30   relevance 0.50"} <= set(words)
-    assert "relevance: cosine of word and region" in "\n".join(words)
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(Text)]  # type: ignore[attr-defined]
+
+
+def light(figure: Figure, panel: int) -> np.ndarray:
+    """By which the panel's pixels are multiplied where only one region is: in each of the three."""
+    pixels = figure.axes[1 + panel].images[0].get_array()
+    assert pixels is not None
+    return np.asarray(pixels)[[5, 20, 50], [5, 20, 50], 0] / 200
+
+
+def test_one_scale_of_brightness_for_all_panels() -> None:
+    sharp, even, faint = [0.0, 0.8, 0.2], [0.3, 0.4, 0.3], [0.2, 0.4, 0.4]
+    figure = sheet(sharp, even, faint)
+    for panel, weights in enumerate((sharp, even, faint)):
+        expected = DARKEST + (1 - DARKEST) * (np.array(weights) / 0.8) ** (1 / 2.2)
+        np.testing.assert_allclose(light(figure, panel), expected, atol=1 / 100)
+    scale = figure.axes[-1]
+    assert [tick.get_text() for tick in scale.get_xticklabels()] == ["0", "mean 0.33", "0.80"]
+    np.testing.assert_allclose(scale.get_xticks(), [0, (1 / 3 / 0.8) ** (1 / 2.2), 1], atol=1e-6)
+
+
+def test_nearly_uniform_weights_look_uniform_and_are_marked() -> None:
+    figure = sheet([0.30, 0.36, 0.34], [0.32, 0.34, 0.34])
+    for panel in range(2):  # their mean is half of full brightness, whatever the largest of them is
+        np.testing.assert_allclose(light(figure, panel), DARKEST + (1 - DARKEST) * 0.5 ** (1 / 2.2), atol=0.03)
+    assert texts(figure).count("nearly uniform") == 2
+    mixed = texts(sheet([0.30, 0.36, 0.34], [0.1, 0.51, 0.39], [0.1, 0.49, 0.41]))  # 1.5 times the mean is 0.5
+    assert mixed.count("nearly uniform") == 2
+    assert "nearly uniform: the largest weight is less than 1.5 times the mean" in mixed
+    assert not any("nearly" in text for text in texts(sheet([0.1, 0.6, 0.3])))
+
+
+def test_numbers_beneath_are_the_largest_weight_and_the_relevance() -> None:
+    words = texts(sheet([0.1, 0.6, 0.3], [0.15, 0.3, 0.05], relevances=[-0.125, 0.5]))
+    assert {"weight 0.60  relevance -0.12", "weight 0.30  relevance 0.50", "relevance: a cosine"} <= set(words)
+    heads = texts(sheet([0.1, 0.6, 0.3]))
     assert "weight 0.60" in heads
-    assert "relevance" not in "\n".join(heads)
+    assert not any("relevance" in text for text in heads)
+
+
+def shades(figure: Figure) -> list[float]:
+    """How shaded the words are, in order."""
+    figures: Any = figure
+    return [patch.get_facecolor()[3] for patch in figures.findobj(Rectangle) if patch.get_gid() == "shade"]
+
+
+def test_words_are_shaded_by_what_they_have_beyond_the_mean() -> None:
+    looks = [0.1, 0.6, 0.3]
+    figure = sheet(looks, looks, words=[[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.2, 0.3]])
+    # Twice the mean of 0.25 is full shade, since no word has more.
+    np.testing.assert_allclose(shades(figure), [0, 0, 0.2, 0.6, 0, 0, 0, 0.2], atol=1e-6)
+    assert texts(figure).count("words nearly uniform") == 1
+    sharp = sheet(looks, looks, words=[[0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.2, 0.3]])
+    np.testing.assert_allclose(shades(sharp), [1, 0, 0, 0, 0, 0, 0, 0.05 / 0.45], atol=1e-6)
+    scale = sharp.axes[-1]
+    assert [tick.get_text() for tick in scale.get_xticklabels()] == ["mean 0.25, or less", "0.70"]
+    uniform = sheet([0.33, 0.33, 0.34], words=[[0.25] * 4])
+    assert shades(uniform) == [0] * 4
+    assert "both nearly uniform" in texts(uniform)
+
+
+@pytest.mark.parametrize(("panels", "words"), [(1, 0), (2, 30), (4, 3), (9, 14), (13, 0)])
+def test_nothing_is_cut_or_in_two_places(panels: int, words: int) -> None:
+    caption = " ".join(f"word{number}" for number in range(words))
+    shaded = [(f"word{number}", 1 / words) for number in range(words)] + [("W" * 80, 0.0)] if words else None
+    made = [Panel("Titles" * 20, np.full(3, 0.333, np.float32), 1, [], -0.25, shaded) for _ in range(panels)]
+    figure = attention_sheet(IMAGE, BOXES, caption + " costs $5 and $6", made, relevance="a cosine")
+    figure.set_dpi(DOTS)
+    figure.draw_without_rendering()
+    figures: Any = figure
+    boxes = [text.get_window_extent() for text in figures.findobj(Text) if text.get_text() and text.get_visible()]
+    assert figure.get_figwidth() == WIDTH
+    for box in boxes:
+        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and 0 <= box.y0 and box.y1 <= figure.bbox.y1
+    corners = np.array([box.extents for box in boxes])
+    low, high = np.maximum(corners[:, None, :2], corners[:, :2]), np.minimum(corners[:, None, 2:], corners[:, 2:])
+    overlap = (high - low > 2).all(axis=2)  # pixels: letters' boxes may touch
+    assert overlap.sum() == len(boxes)  # each with itself
 
 
 def test_a_word_that_looks_nowhere_is_dark(tmp_path: Path) -> None:
@@ -92,33 +165,11 @@ def test_the_object_is_outlined_at_the_word_that_names_it(tmp_path: Path, word: 
     assert count(with_, RED) == pytest.approx(count(without, RED), abs=20)
 
 
-def draw_heads(path: Path, words: list[list[tuple[str, float]]], **options: Any) -> np.ndarray:
-    weights = np.array([0.1, 0.6, 0.3], np.float32)
-    panels = [Panel(f"head {number}", weights, 1, [], None, of_head) for number, of_head in enumerate(words, start=1)]
-    draw_attention(path, IMAGE, BOXES, "a caption", panels, **options)
-    return colours_of(path)
-
-
-def test_words_are_shaded_by_their_weights(tmp_path: Path) -> None:
-    def shade(weight: float) -> np.ndarray:
-        return np.rint(255 + weight * (np.array(WORD_SHADE) * 255 - 255))
-
-    colours = draw_heads(tmp_path / "a.png", [[("dog", 0.4), ("cat", 0.2)], [("dog", 0.0), ("cat", 0.1)]])
-    full, half, quarter = (count(colours, shade(weight)) for weight in (1, 0.5, 0.25))
-    assert min(full, half, quarter) > 50  # one scale for all heads
-    assert count(draw_heads(tmp_path / "b.png", [[("dog", 0.0)]]), shade(1)) == 0
-
-
-def test_a_long_caption_is_written_in_lines_within_its_panel(tmp_path: Path) -> None:
-    words = [(f"word{number}", 1 / 16) for number in range(16)]
-    long, short = (draw_heads(tmp_path / "c.png", [weighed] * 2) for weighed in (words, words[:2]))
-    assert len(long) > len(short)  # a higher picture, of panels as large
-    assert count(long, RED) == pytest.approx(count(short, RED), rel=0.05)
-
-
 def test_objects_of_a_caption_are_outlined_in_the_image(tmp_path: Path) -> None:
-    without = draw_heads(tmp_path / "without.png", [[("dog", 1.0)]])
-    with_ = draw_heads(tmp_path / "with.png", [[("dog", 1.0)]], objects=[BOXES[2], BOXES[1]])
+    head = Panel("head 1", np.array([0.1, 0.6, 0.3], np.float32), 1, [], None, [("dog", 1.0)])
+    draw_attention(tmp_path / "without.png", IMAGE, BOXES, "a caption", [head])
+    draw_attention(tmp_path / "with.png", IMAGE, BOXES, "a caption", [head], objects=[BOXES[2], BOXES[1]])
+    without, with_ = (colours_of(tmp_path / name) for name in ("without.png", "with.png"))
     assert count(with_, GREEN) > count(without, GREEN) + 200
 
 
@@ -126,11 +177,3 @@ def test_objects_of_a_caption_are_outlined_in_the_image(tmp_path: Path) -> None:
 def test_any_number_of_words(tmp_path: Path, words: int) -> None:
     colours = draw(tmp_path / "words.png", [[0.4, 0.2, 0.1]] * words)
     assert count(colours, RED) > 200 * words
-
-
-def test_training_curves(tmp_path: Path) -> None:
-    recalls = {f"{way}_r{rank}": 50.0 for way in ("i2t", "t2i") for rank in (1, 10)}
-    log = [{"kind": "step", "step": 10, "loss": 3.0}, {"kind": "step", "step": 20, "loss": 2.0}]
-    draw_training(tmp_path / "empty.png", [])
-    draw_training(tmp_path / "full.png", [*log, {"kind": "epoch", "epoch": 1, **recalls}])
-    assert (tmp_path / "full.png").read_bytes() != (tmp_path / "empty.png").read_bytes()

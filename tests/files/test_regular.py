@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from crossret.compat.checkpoints import read_vocabulary as read_published
+from crossret.compat.features import BottomUpFiles
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.precomputed import read_captions
 from crossret.data.scenes.grounding import read_grounding
@@ -20,6 +22,8 @@ from crossret.files.arrays import map_array
 from crossret.files.json import read_json, read_json_lines, read_json_object
 from crossret.files.regular import check_regular, open_regular, read_regular
 from crossret.files.tensors import read_header, read_tensors
+from crossret.files.toml import read_toml
+from crossret.training.log import TrainingLog
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "check_regular": check_regular,
@@ -35,6 +39,15 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "tensors' header": read_header,
     "vocabulary": Vocabulary.load,
     "word vectors": partial(read_word_vectors, words=["a"]),
+}
+# Of a size, those that are read whole.
+WHOLE: dict[str, Callable[[Path], Any]] = {
+    name: read for name, read in READERS.items() if name.startswith(("read", "captions", "grounding", "JSON", "vocab"))
+} | {
+    "settings": read_toml,
+    "published vocabulary": read_published,
+    "ids": lambda path: BottomUpFiles([path], path),
+    "log": lambda path: TrainingLog(path, 1),
 }
 EVERY_READER = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 
@@ -71,6 +84,24 @@ def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], Any]) ->
 def test_what_else_is_no_file_is_told(read: Callable[[Path], Any], path: str, kind: str) -> None:
     with pytest.raises(ValueError, match=f"^{path}: not a regular file, but {kind}$"):
         read(Path(path))
+
+
+@pytest.mark.parametrize("read", WHOLE.values(), ids=WHOLE)
+def test_what_would_take_all_memory_is_refused_by_its_size(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    (tmp_path / "file").touch()
+    os.truncate(tmp_path / "file", 2**40)  # which takes no room on the disk
+    with pytest.raises(ValueError, match=r"/file: has 1,099,511,627,776 bytes, and at most [0-9,]+ are read of such"):
+        read(tmp_path / "file")
+
+
+def test_a_file_without_a_size_is_read_as_far_as_others(tmp_path: Path) -> None:
+    system = Path("/proc/self/cmdline")
+    assert system.stat().st_size == 0
+    contents = read_regular(system)
+    assert contents == system.read_bytes()
+    assert read_regular(system, len(contents)) == contents
+    with pytest.raises(ValueError, match=f"cmdline: has {len(contents)} bytes, and at most {len(contents) - 1} are"):
+        read_regular(system, len(contents) - 1)
 
 
 @pytest.mark.parametrize("name", ["test_ims.npy", "test_caps.txt"])

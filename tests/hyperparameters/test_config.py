@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossret.hyperparameters.config import Config
+from crossret.hyperparameters.config import LARGEST_FLOAT32, Config, check_positive, option
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,15 @@ class Example(Config):
     flag: bool = True
     limit: int | None = None
     places: tuple[int, ...] = ()
+    norm: float = option(1e38, "help", most=LARGEST_FLOAT32)
+    steps: int = option(2**53, "help")
 
 
 @given(
     st.builds(
         Example,
         size=st.integers(),
-        rate=st.floats(allow_nan=False, allow_infinity=False),
+        rate=st.floats(-(2**24), 2**24),
         kind=st.sampled_from(["one", "two"]),
         flag=st.booleans(),
         limit=st.none() | st.integers(),
@@ -56,7 +58,13 @@ def test_a_whole_number_serves_as_a_float() -> None:
         ({"size": True}, TypeError, "size must be int, not True"),
         ({"size": 1, "rate": True}, TypeError, "rate must be a number, not True"),
         ({"size": 1, "rate": float("nan")}, ValueError, "rate must be finite, not nan"),
-        ({"size": 1, "rate": 10**400}, ValueError, "rate must be less than 1e308"),
+        ({"size": 1, "rate": float("inf")}, ValueError, "rate must be finite, not inf"),
+        ({"size": 1, "rate": 1e39}, ValueError, r"rate must be at most 16777216, not 1e\+39"),
+        ({"size": 1, "rate": -1e308}, ValueError, r"rate must be at least -16777216, not -1e\+308"),
+        ({"size": 1, "rate": 2**24 + 1}, ValueError, "rate must be at most 16777216, not 16777217"),
+        ({"size": 1, "rate": 10**5000}, ValueError, "rate must be at most 16777216, not a whole number beyond 1e308"),
+        ({"size": 1, "norm": 1e39}, ValueError, r"norm must be at most 3.4028235e\+38, not 1e\+39"),
+        ({"size": 1, "steps": 10**5000}, ValueError, r"steps must be at most 9.0071993e\+15, not a whole number bey"),
         ({"size": 1, "kind": "three"}, ValueError, "kind must be one of one, two, not 'three'"),
         ({"size": 1, "flag": 1}, TypeError, "flag must be bool, not 1"),
         ({"size": 1, "limit": "all"}, TypeError, "limit must be int, not 'all'"),
@@ -68,6 +76,13 @@ def test_a_whole_number_serves_as_a_float() -> None:
 def test_a_wrong_field_is_named(fields: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Example(**fields)
+
+
+def test_a_number_that_is_positive_is_so_in_float32() -> None:
+    check_positive(Example(size=1, rate=2**-100), "size", "rate")
+    for rate, message in ((0.0, "greater than 0, not 0.0"), (-1.0, "greater than 0"), (1e-38, "at least 7.9e-31, not")):
+        with pytest.raises(ValueError, match=f"rate must be {message}"):
+            check_positive(Example(size=1, rate=rate), "rate")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from crossret_kernels import topk
 from crossret_kernels.late_interaction import maxsim, maxsim_pairs, retrieve
 from crossret_kernels.maxsim import both
 
@@ -59,10 +60,11 @@ def test_layouts(layout: str, backend: str) -> None:
     assert scores.is_contiguous()
     torch.testing.assert_close(scores, EXPECTED.float())
     torch.testing.assert_close(maxsim(*LAYOUTS[layout], backend=backend, direction="d2q").mT, _backward().float())
-    values, indices = retrieve(*LAYOUTS[layout][:2], 2, *LAYOUTS[layout][2:], backend=backend)
-    expected = EXPECTED.float().topk(2)
-    torch.testing.assert_close(values, expected.values)
-    assert torch.equal(indices, expected.indices)
+    for largest in (True, False):
+        values, indices = retrieve(*LAYOUTS[layout][:2], 2, *LAYOUTS[layout][2:], largest=largest, backend=backend)
+        expected = EXPECTED.float().topk(2, largest=largest)
+        torch.testing.assert_close(values, expected.values)
+        assert torch.equal(indices, expected.indices)
     pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
     scores = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, backend=backend)
     torch.testing.assert_close(scores, EXPECTED[pairs[:, 0], pairs[:, 1]].float())
@@ -152,6 +154,26 @@ def test_gradients(own: bool) -> None:
         torch.testing.assert_close(gradient, exact.float())
 
 
+@pytest.mark.parametrize("block", [1, topk.BLOCK_SCORES])
+def test_the_worst_documents(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smallest first, of equal scores the lower index, to the last bit what `maxsim` gives; NaN is seen before all."""
+    monkeypatch.setattr(topk, "BLOCK_SCORES", block)
+    documents = DOCUMENTS[[3, 1, 0, 1, 2, 3, 0]]
+    scores = maxsim(QUERIES, documents, backend="cpu")
+    expected = scores.sort(dim=1, stable=True)
+    for k in (1, 3, 9):
+        values, indices = retrieve(QUERIES, documents, k, largest=False, backend="cpu")
+        assert torch.equal(values, expected.values[:, :k])
+        assert torch.equal(indices, expected.indices[:, :k])
+    documents[4, 2, 3] = torch.nan
+    mask = torch.ones(7, 6, dtype=torch.bool)
+    mask[[0, 6]] = False
+    for empty, place in ((-torch.inf, slice(1, 3)), (torch.inf, slice(5, 7))):
+        values, indices = retrieve(QUERIES, documents, 7, None, mask, empty_score=empty, largest=False, backend="cpu")
+        assert values[:, 0].isnan().all() and (indices[:, 0] == 4).all()
+        assert (values[:, place] == empty).all() and (indices[:, place] == torch.tensor([0, 6])).all()
+
+
 def test_empty_items_score_what_is_asked() -> None:
     mask = DOCUMENT_MASK.clone()
     mask[2] = False
@@ -190,12 +212,22 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: maxsim(QUERIES, OWN[..., :0]), ValueError, "documents has D = 0"),
     (lambda: maxsim(QUERIES, OWN, document_lengths=torch.ones(2, 3, dtype=torch.int64)), ValueError,
      "document_lengths must hold one length for each of 6 documents"),
+    (lambda: maxsim(QUERIES.to_sparse(), DOCUMENTS), TypeError, "queries must be a dense tensor"),
+    (lambda: retrieve(QUERIES, torch.nested.nested_tensor(list(DOCUMENTS[0]), layout=torch.jagged), 1), TypeError,
+     "documents must be a dense tensor, not a nested one"),
+    (lambda: maxsim(QUERIES, OWN.to_sparse()), TypeError, "documents must be a dense tensor, not a torch.sparse_coo"),
+    (lambda: maxsim(QUERIES, OWN, None, torch.ones(3, 2, 6).bool().to_sparse()), TypeError,
+     "document_mask must be a dense tensor"),
+    (lambda: maxsim(QUERIES, OWN.to(torch.complex64)), TypeError, "documents must be float32"),
+    (lambda: maxsim(QUERIES, [1, 2, 3]), TypeError, "documents[0] must be a (L, D) tensor, not int"),  # type: ignore[list-item]
+    (lambda: maxsim(QUERIES.to("meta"), DOCUMENTS), ValueError, "queries are on meta but documents are on cpu"),
     (lambda: maxsim_pairs(QUERIES, DOCUMENTS), ValueError, "3 queries and 4 documents make no pairs"),
     (lambda: maxsim_pairs(QUERIES, DOCUMENTS, pairs=torch.tensor([[0, 4]])), ValueError,
      "pairs[0] names document 4, but there are 4 documents"),
     (lambda: maxsim_pairs(QUERIES, DOCUMENTS, pairs=torch.tensor([[3, 0]])), ValueError,
      "pairs[0] names query 3, but there are 3 queries"),
     (lambda: retrieve(QUERIES, DOCUMENTS, 0), ValueError, "k must be at least 1"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, 1, largest=0), TypeError, "largest must be True or False, not 0"),  # type: ignore[arg-type]
     (lambda: retrieve(QUERIES, DOCUMENTS[None], 1), ValueError, "documents must have shape (n, L, D)"),
     (lambda: retrieve(QUERIES, [np.zeros((0, DIM), np.float32)], 1), ValueError, "documents[0] is empty"),
 ]  # fmt: skip

@@ -60,12 +60,44 @@ def test_saving_over_another_model_replaces_all_of_it(saved: Path) -> None:
     assert load_model(saved)[0].config == other
 
 
-def test_the_weights_file_is_all_that_is_read(saved: Path) -> None:
-    (saved / "config.json").write_text("{")
+def test_the_weights_file_is_all_that_is_needed(saved: Path) -> None:
+    (saved / "config.json").write_text(json.dumps(json.loads((saved / "config.json").read_text())))
     (saved / "vocabulary.json").unlink()
     model, vocabulary = load_model(saved)
     assert model.config == CONFIG
     assert vocabulary.idx2word == VOCABULARY.idx2word
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "message"),
+    [
+        (
+            "config.json",
+            '"lse"',
+            '"avg"',
+            "config.json: its config.pooling is 'avg', but 'lse' in model.safet",
+        ),
+        (
+            "config.json",
+            "{",
+            '{"seed": 1,',
+            "config.json: its seed is 1, but None in model.safetensors, ",
+        ),
+        ("config.json", "{", "", "config.json: not JSON"),
+        ("config.json", "{", "[{", "config.json: not JSON"),
+        ("vocabulary.json", '"dog"', '"bird"', "vocabulary.json: its words are not those in model.safetensors, which"),
+        ("vocabulary.json", "{", "", "vocabulary.json: not JSON"),
+    ],
+)
+def test_a_copy_that_says_something_else_is_not_passed_over(
+    saved: Path, name: str, before: str, after: str, message: str
+) -> None:
+    path = saved / name
+    path.write_text(path.read_text().replace(before, after, 2 if before == '"dog"' else 1))
+    with pytest.raises(ValueError, match=message):
+        load_model(saved)
+    save_model(Scan(CONFIG), saved, VOCABULARY)
+    assert load_model(saved)[0].config == CONFIG
 
 
 def test_a_missing_model_is_named(saved: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.models import Mhsan
-from crossret.models.checkpoints import load_model, save_model
+from crossret.models.checkpoints import load_model, save_model, with_config
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
 from tests.models.loss_loops import triplet_by_hand
 
@@ -85,22 +86,108 @@ def test_the_backbone_is_trained_and_kept() -> None:
     )
 
 
-def test_a_file_of_a_model_with_a_backbone_takes_one(tmp_path: Path) -> None:
-    save_model(with_backbone(0), tmp_path, Vocabulary([f"word{number}" for number in range(7)]))
-    with pytest.raises(ValueError, match=r"model\.safetensors: .*backbone\.(bias|weight)"):
-        load_model(tmp_path)
+VOCABULARY = Vocabulary([f"word{number}" for number in range(7)])
 
 
-def test_dropout_is_ahead_of_the_heads_and_of_the_projection() -> None:
+def normalizing(seed: int, width: int = 6) -> nn.Sequential:
+    """A backbone with statistics of batches, whose second layer has the weights of the first."""
+    torch.manual_seed(seed)
+    first, second = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+    second.weight = first.weight
+    return nn.Sequential(first, second, nn.Conv2d(3, width, 2, stride=2), nn.BatchNorm2d(width))
+
+
+def saved_with_backbone(directory: Path) -> Mhsan:
+    model = Mhsan(make("mhsan").config, normalizing(0)).train()
+    model.encode_images(PIXELS)
+    save_model(model, directory, VOCABULARY)
+    return model.eval()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_model_with_a_backbone_is_saved_and_loaded(tmp_path: Path, device: str) -> None:
+    model, module = saved_with_backbone(tmp_path), normalizing(1).to(device)
+    module[2].bias.requires_grad_(False)
+    loaded, vocabulary = load_model(tmp_path, backbone=module)
+    assert loaded.backbone is module
+    assert vocabulary.word2idx == VOCABULARY.word2idx
+    assert not loaded.training and not module.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert module[3].num_batches_tracked == 1
+    assert torch.equal(
+        loaded.encode_images(PIXELS).vectors["embedding"], model.encode_images(PIXELS).vectors["embedding"]
+    )
+    assert [name for name, weight in loaded.named_parameters() if not weight.requires_grad] == ["backbone.2.bias"]
+    assert device == "meta" or module[0].weight is module[1].weight
+    changed = with_config(loaded, replace(loaded.config, margin=0.5), "here")
+    assert changed.backbone is module
+    assert changed.config.margin == 0.5
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            None,
+            r"the model reads pixels through a backbone, of which the file has the 11 tensors but not the module: "
+            r"load it in Python by load_model\(directory, backbone=\.\.\.\) with a module like it",
+        ),
+        (
+            nn.Sequential(*normalizing(0)[:3], nn.BatchNorm2d(6, track_running_stats=False)),
+            r"backbone is not the one of the model: .*'backbone\.3\.running_mean' is \(6,\) torch\.float32 in the file "
+            r"and missing in the module; 'backbone\.3\.running_var' is .* missing in the module$",
+        ),
+        (
+            normalizing(0, width=7),
+            r"'backbone\.2\.weight' is \(6, 3, 2, 2\) torch\.float32 in the file and \(7, 3, 2, 2\) .*; and 1 more$",
+        ),
+    ],
+    ids=["none", "no buffers", "wider"],
+)
+def test_a_backbone_that_does_not_fit_is_named(tmp_path: Path, module: nn.Module | None, message: str) -> None:
+    saved_with_backbone(tmp_path)
+    with pytest.raises(ValueError, match=rf"model\.safetensors: .*{message}"):
+        load_model(tmp_path, backbone=module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("mhsan", "the model was saved without one"), ("scan", "scan takes none")]
+)
+def test_a_model_without_a_backbone_takes_none(tmp_path: Path, kind: str, message: str) -> None:
+    save_model(make(kind), tmp_path, VOCABULARY)
+    with pytest.raises(ValueError, match=rf"model\.safetensors: backbone was given, but {message}"):
+        load_model(tmp_path, backbone=normalizing(0))
+
+
+def test_dropout_is_of_what_the_perceptron_and_the_projection_take() -> None:
+    """As in the published code; what is pooled is whole."""
     model = make("mhsan")
     seen: dict[str, Tensor] = {}
-    for name in ("heads", "project"):
-        layer = getattr(model.text_heads, name)
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
-    for training in (False, True):
-        model.train(training)
-        model.encode_captions(TOKENS, torch.tensor([5, 5, 5]))
-        assert all(bool((inputs == 0).any()) == training for inputs in seen.values())
+    for side in (model.image_heads, model.text_heads):
+        for name in ("hidden", "heads", "project"):
+            layer = getattr(side, name)
+            layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
+        for training in (False, True):
+            model.train(training)
+            torch.manual_seed(0)
+            if side is model.text_heads:
+                model.encode_captions(TOKENS, torch.tensor([5, 5, 5]))
+                assert not bool((seen["heads"] == 0).any())  # tanh leaves no zero
+            else:
+                model.encode_images(FEATURES)
+            assert {name for name in ("hidden", "project") if bool((seen[name] == 0).any())} == (
+                {"hidden", "project"} if training else set()
+            )
+    model.train()
+    model.image_heads.project = nn.Identity()
+    model.image_heads.dropout.p = 0.999999  # everything is left out, but nothing of what is pooled
+    pooled: list[Tensor] = []
+    model.image_heads.dropout.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs[0]))
+    model.encode_images(FEATURES)
+    torch.testing.assert_close(
+        pooled[1].unflatten(1, (3, -1)), model.image(FEATURES).mean(1, keepdim=True).expand(-1, 3, -1)
+    )
 
 
 def test_stages_are_those_of_section_3_5() -> None:

@@ -105,10 +105,10 @@ def test_attention_is_that_of_the_scores() -> None:
         t2i, i2t, heads = model.attention(*encode(model))
         for item, (v, t) in enumerate(zip(*sides_by_hand(model), strict=True)):
             part = item, slice(0, len(t)), slice(0, len(v))
-            _, weights, cosines = inter_by_hand(t, v, 0.9)
+            _, weights, cosines = inter_by_hand(t, v, model.config.lambda_tv)
             torch.testing.assert_close(t2i.weights[part], weights, rtol=1e-6, atol=1e-9)
             torch.testing.assert_close(t2i.relevances[item, : len(t)], cosines, rtol=1e-6, atol=1e-9)
-            _, weights, cosines = inter_by_hand(v, t, 0.5)
+            _, weights, cosines = inter_by_hand(v, t, model.config.lambda_vt)
             torch.testing.assert_close(i2t.weights[part], weights.T, rtol=1e-6, atol=1e-9)
             of_words = cosines[weights.argmax(0)]
             torch.testing.assert_close(i2t.relevances[item, : len(t)], of_words, rtol=1e-6, atol=1e-9)

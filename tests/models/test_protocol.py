@@ -116,6 +116,20 @@ def test_padding_does_not_count(variant: str) -> None:
 
 
 @EVERY_VARIANT
+def test_of_a_long_caption_the_first_words_are_read(variant: str) -> None:
+    model, cut = of(variant), of(variant, max_words=2)
+    shorter = torch.stack([TOKENS[0, [0, 1, 2, 4]], TOKENS[1, :4], TOKENS[2, :4]])  # its last number, <end>, stays
+    with torch.no_grad():
+        images, captions = encode(cut)
+        _, expected = encode(model, tokens=shorter, lengths=torch.tensor([4, 1, 3]))
+    assert torch.equal(captions.lengths, expected.lengths)
+    assert torch.equal(captions.sequences, expected.sequences)
+    torch.testing.assert_close(scores_of(cut, images, captions), scores_of(model, images, expected))
+    same = encode(of(variant, max_words=3))[1]  # as long as the longest
+    assert torch.equal(same.sequences, encode(model)[1].sequences)
+
+
+@EVERY_VARIANT
 def test_gradients_do_not_depend_on_padding(variant: str) -> None:
     gradients = []
     for padding in (0.0, 1e6):
@@ -208,6 +222,17 @@ def test_a_batch_of_one_has_no_negatives(variant: str) -> None:
     assert all(terms[name].item() == 0 for name in triplets)
     terms["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@EVERY_MODEL
+def test_frozen_words_are_trained_in_no_epoch(kind: str) -> None:
+    model, frozen = make(kind), make(kind, freeze_words=True)
+    for epoch in (0, 4, 100):
+        trained = {name for name, _ in model.named_parameters() if model.trains(name, epoch)}
+        assert {name for name, _ in frozen.named_parameters() if frozen.trains(name, epoch)} == (
+            trained - {"text.embed.weight"}
+        )
+    assert "text.embed.weight" in trained
 
 
 @EVERY_VARIANT

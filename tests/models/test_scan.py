@@ -65,13 +65,13 @@ def expected_scores(model: Scan, *directions: tuple[str, float, str, float]) -> 
         ("f30k_t2i_avg", [("t2i", 9, "avg", 0)]),
         ("f30k_i2t_lse", [("i2t", 4, "lse", 5)]),
         ("f30k_i2t_avg", [("i2t", 4, "avg", 0)]),
-        ("f30k_t2i_avg_i2t_lse", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 5)]),
+        ("f30k_t2i_avg_i2t_lse_joint", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 5)]),
         ("coco_t2i_lse", [("t2i", 9, "lse", 6)]),
         ("coco_t2i_avg", [("t2i", 9, "avg", 0)]),
         ("coco_i2t_lse", [("i2t", 4, "lse", 20)]),
         ("coco_i2t_avg", [("i2t", 4, "avg", 0)]),
-        ("coco_t2i_lse_i2t_avg", [("t2i", 9, "lse", 6), ("i2t", 4, "avg", 0)]),
-        ("coco_t2i_avg_i2t_lse", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 20)]),
+        ("coco_t2i_lse_i2t_avg_joint", [("t2i", 9, "lse", 6), ("i2t", 4, "avg", 0)]),
+        ("coco_t2i_avg_i2t_lse_joint", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 20)]),
     ],
 )
 def test_presets_score_as_tables_1_and_2_say(preset: str, directions: list[tuple[str, float, str, float]]) -> None:
@@ -187,7 +187,7 @@ def test_gradients_are_finite_for_zero_regions_and_one_word() -> None:
 
 
 def test_attention_options_are_those_of_the_direction() -> None:
-    config = ScanConfig.preset("f30k_t2i_avg_i2t_lse", **SIZES, clip_slope=0.0)
+    config = ScanConfig.preset("f30k_t2i_avg_i2t_lse_joint", **SIZES, clip_slope=0.0)
     t2i, i2t = config.attention_options("t2i"), config.attention_options("i2t")
     assert (t2i["lambda_softmax"], t2i["pooling"]) == (9.0, "avg")
     assert (i2t["lambda_softmax"], i2t["pooling"], i2t["lambda_lse"]) == (4.0, "lse", 5.0)

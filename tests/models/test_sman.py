@@ -104,6 +104,18 @@ def test_only_the_location_memory_reads_the_order() -> None:
         torch.testing.assert_close(boxed, straight, rtol=1e-5, atol=1e-6)
 
 
+def test_a_model_trained_by_boxes_needs_them_and_another_does_not_read_them() -> None:
+    by_boxes, as_they_come, either = (make("sman", spatial_order=order) for order in (True, False, None))
+    with torch.no_grad():
+        ordered, given = (either.encode_images(FEATURES, boxes=boxes) for boxes in (BOXES, None))
+        torch.testing.assert_close(by_boxes.encode_images(FEATURES, boxes=BOXES).vectors, ordered.vectors)
+        torch.testing.assert_close(as_they_come.encode_images(FEATURES, boxes=BOXES).vectors, given.vectors)
+        assert not torch.allclose(ordered.vectors["contexts"], given.vectors["contexts"])
+        with pytest.raises(ValueError, match=r"^boxes are needed: this model reads regions in the order of"):
+            by_boxes.encode_images(FEATURES)
+        make("sman", spatial_order=True, location=False).encode_images(FEATURES)
+
+
 def test_spatial_order_is_by_rows() -> None:
     def box(x: float, y: float) -> list[float]:
         return [x - 1, y - 2, x + 1, y + 2]

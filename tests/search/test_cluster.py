@@ -20,8 +20,8 @@ from torch import Tensor
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
-from crossret.search.retrieval import retrieve_features
-from crossret.search.score_files import Scorer
+from crossret.search.blocks import Scorer
+from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
 from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
 from tests.processes import started
@@ -97,18 +97,19 @@ def slow(delay: float, log: Path, fault: Any = None) -> Scorer:
 
 def by_two(log: Path) -> Scorer:
     """`slow` that waits until another worker is at it as well, which may still have to start."""
+    return slow(0, log, lambda: wait_for_lines(log, 2))
 
-    def wait() -> None:
-        deadline = time.monotonic() + 120
-        while len(set(log.read_text().split())) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
 
-    return slow(0, log, wait)
+def wait_for_lines(log: Path, number: int) -> None:
+    """Until so many different ones have been written, each by a process of its own."""
+    deadline = time.monotonic() + 120
+    while len(set(log.read_text().split())) < number and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def expected(files: Path, scorer: Scorer, query: str = "caption", k: int = 7) -> tuple[Tensor, Tensor]:
     corpus = StoredShards.of_directory(files / "shards")
-    return retrieve_features(scorer, queries(files), corpus, k=k, query=query)
+    return retrieve(scorer, queries(files), corpus, k=k, query=query)
 
 
 def equal(found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> bool:
@@ -139,7 +140,7 @@ def test_a_corpus_that_is_not_in_shards(files: Path, searched: RayCorpus, node: 
     searched.close()  # its workers have all CPUs
     with RayCorpus(corpus) as whole:
         found = whole.topk(scan_scores, wanted.features, wanted.lengths, k=9)
-    assert equal(found, retrieve_features(scan_scores, wanted, corpus, k=9, query="caption"))
+    assert equal(found, retrieve(scan_scores, wanted, corpus, k=9, query="caption"))
 
 
 def test_paths_are_those_of_this_process(
@@ -179,9 +180,7 @@ def test_queries_in_memory_are_scored_in_float32(
     scorer = partial(maxsim_scores, direction="t2i")
     wanted = StoredItems(stored.path, stored.values.astype(np.float16), lengths=stored.lengths)
     corpus = StoredShards.of_directory(files / "shards")
-    assert equal(
-        searched.topk(scorer, given, lengths, k=7), retrieve_features(scorer, wanted, corpus, k=7, query="caption")
-    )
+    assert equal(searched.topk(scorer, given, lengths, k=7), retrieve(scorer, wanted, corpus, k=7, query="caption"))
 
 
 def test_both_nodes_work_in_every_search(files: Path, searched: RayCorpus, node: Any, tmp_path: Path) -> None:
@@ -240,20 +239,24 @@ def test_a_lost_worker_is_replaced(files: Path, searched: RayCorpus, node: Any, 
 
 
 def test_a_node_where_no_worker_begins_is_left_out_and_named(
-    files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch
+    files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wanted = queries(files)
     searched.close()
     there = node.node_id
+    lost = tmp_path / "lost"
+    lost.touch()
 
     class Broken(crew.Worker):
         def start(self) -> Any:
             if ray.get_runtime_context().get_node_id() == there:
+                with open(lost, "a") as file:
+                    file.write(f"{os.getpid()}\n")
                 os._exit(1)
             return super().start()
 
     monkeypatch.setattr(crew, "Worker", Broken)
-    scorer = slow(0.5, files.parent / "left_out")
+    scorer = slow(0.5, tmp_path / "log", lambda: wait_for_lines(lost, 3))  # ... before the other node has done it all
     with (
         RayCorpus(searched.corpus) as corpus,
         pytest.warns(UserWarning, match="is left out: 3 workers were lost as they began"),

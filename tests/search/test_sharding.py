@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret.search import sharding
-from crossret.search.retrieval import retrieve_features
+from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
 from crossret_kernels import maxsim_scores
 from tests.cli.command import Cli
@@ -68,7 +68,7 @@ def test_shards_are_searched_as_the_whole(tmp_path: Path) -> None:
     queries = StoredItems.of_file(tmp_path / "queries.npy")
     # Sum-Max gives a pair the same bits in any batch.
     whole, cut = (
-        retrieve_features(
+        retrieve(
             partial(maxsim_scores, direction="i2t"),
             queries,
             StoredShards.of_directory(tmp_path / name),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from crossret.evaluation import encode_dataset, metrics_from_ranks, retrieval_metrics, score_matrix
+from crossret.hyperparameters.config import LARGEST_NUMBER, SMALLEST_POSITIVE
 from crossret.models import MODELS
 from crossret.training import TrainingConfig, load_model, save_model
 from tests.training.toy import CONFIG, IMAGE_DIM, TRAIN, ToyCorpus, assert_same_training, checkpoint_tensors, run
@@ -64,6 +67,18 @@ def make(kind: str, seed: int = 0, **fields: Any) -> Any:
 
 def resumable(kind: str, seed: int = 0) -> Any:
     return make(kind, seed, **SMALL[kind].changed)
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("value", [SMALLEST_POSITIVE, LARGEST_NUMBER])
+def test_numbers_at_the_ends_of_their_range_train(tmp_path: Path, kind: str, value: float) -> None:
+    config = make(kind, pooling="lse").config if kind == "scan" else make(kind).config
+    for field in dataclasses.fields(config):
+        if isinstance(getattr(config, field.name), float):
+            with suppress(ValueError):  # a share is at most 1, the order of a softmax at least 1
+                config = replace(config, **{field.name: value})
+    numbers = {"gradient_norm": value, "weight_decay": value}
+    run(tmp_path, replace(CONFIG, epochs=1, **numbers), model=MODELS[kind][1](config))
 
 
 @pytest.fixture(scope="module", params=MODELS)

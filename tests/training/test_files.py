@@ -107,10 +107,8 @@ def test_a_picture_that_cannot_be_drawn_ends_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr("crossret.training.curves.draw_training", full)
     with pytest.warns(UserWarning, match="the curves are not drawn: .*No space left on device"):
         assert run(tmp_path / "whole", curves=True).epochs_run == CONFIG.epochs
-    corpus = toy.ToyCorpus(22)
-    corpus.regions[11, 2, 3] = float("nan")
     with pytest.warns(UserWarning, match="not drawn"), pytest.raises(ValueError, match="image 11 are not finite"):
-        run(tmp_path / "nan", replace(CONFIG, log_every=1), train_data=corpus, curves=True)
+        run(tmp_path / "nan", replace(CONFIG, log_every=1), train_data=toy.SpoiltCorpus(22), curves=True)
 
 
 def test_what_went_wrong_is_told_before_what_closing_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +161,6 @@ def test_a_log_that_is_damaged_before_the_checkpoint_is_named(
 
 
 def test_a_loss_that_is_not_a_number_names_the_image(tmp_path: Path) -> None:
-    corpus = toy.ToyCorpus(22)
-    corpus.regions[11, 2, 3] = float("inf")
     with pytest.raises(ValueError, match=r"\(epoch 1\): the features of training image 11 are not finite"):
-        run(tmp_path, train_data=corpus)
+        run(tmp_path, train_data=toy.SpoiltCorpus(22, float("inf")))
     assert all(json.loads(line)["loss"] < 1e9 for line in (tmp_path / "log.jsonl").read_text().splitlines())

@@ -14,7 +14,7 @@ import torch
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import read_header, read_tensors, write_tensors
 from crossret.training import train
-from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, ToyCorpus, checkpoint_tensors, make_model, run
+from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, SpoiltCorpus, ToyCorpus, checkpoint_tensors, make_model, run
 
 
 def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Path) -> None:
@@ -36,7 +36,9 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
         ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
         ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
         ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
-        ({"model": make_model(pooling="max")}, "was trained with model = "),
+        ({"dev_data": ToyCorpus(7)}, "was trained with development images = 8, not 7"),
+        ({"model": make_model(pooling="max")}, "was trained with the model's pooling = avg, not max"),
+        ({"model": make_model(margin=0.3)}, "was trained with the model's margin = 0.2, not 0.3"),
     ],
 )
 def test_another_training_s_checkpoint_is_refused(straight: Path, changed: dict[str, Any], message: str) -> None:
@@ -151,9 +153,24 @@ def test_data_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_a_loss_that_is_not_a_number_names_its_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train_data", "dev_data"])
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_features_that_are_not_finite_are_found_before_anything_is_written(
+    tmp_path: Path, name: str, value: float
+) -> None:
     corpus = ToyCorpus(22)
-    corpus.regions[11, 2, 3] = torch.nan
+    corpus.name = "spoilt"
+    corpus.regions[11, 2, 3] = corpus.regions[12] = value
+    with pytest.raises(ValueError, match=r"^spoilt: image 11 has features that are not finite in float32$"):
+        run(tmp_path / "run", **{name: corpus})
+    assert not any(tmp_path.iterdir())
+    run(tmp_path / "run", replace(CONFIG, epochs=1))
+    with pytest.raises(FileExistsError, match="there is a training already"):  # before all features are read
+        run(tmp_path / "run", **{name: corpus})
+
+
+def test_a_loss_that_is_not_a_number_names_its_step(tmp_path: Path) -> None:
+    corpus = SpoiltCorpus(22)
     order = np.random.default_rng([CONFIG.seed, 0]).permutation(corpus.n_captions)
     step = 1 + min(int(np.flatnonzero(order == caption)[0]) for caption in (22, 23)) // CONFIG.batch_size
     with pytest.raises(ValueError, match=rf"the loss is nan at step {step} \(epoch 1\)"):

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from crossret.evaluation import DirectionMetrics, RetrievalMetrics
+from crossret.hyperparameters.config import LARGEST_COUNT
+from crossret.models import Scan
 from crossret.training import TrainingConfig
+from crossret.training.progress import TrainingProgress
 from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, TRAIN, assert_same_training, everything, make_model, run
 
@@ -121,7 +124,68 @@ def test_amp_computes_in_bfloat16_and_keeps_weights_in_float32(tmp_path: Path) -
             assert line["loss"] == pytest.approx(other["loss"], rel=0.05)
 
 
-@pytest.mark.parametrize("changed", [{"accumulate": 2}, {"warmup_steps": 3}, {"amp": True}])
+@pytest.mark.parametrize(("select_by", "best"), [("rsum", (3, 330.0)), ("r1", (2, 230.0))])
+def test_what_makes_an_epoch_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select_by: Any, best: tuple[int, float]
+) -> None:
+    # By epoch: R@1 of sentence and of image retrieval, and R@5 and R@10 of both.
+    measured = {1: (40.0, 10.0, 20.0), 2: (30.0, 40.0, 40.0), 3: (60.0, 9.0, 65.25), 4: (10.0, 60.0, 10.0)}
+
+    def metrics(*_: object) -> RetrievalMetrics:
+        i2t, t2i, others = measured[next(epochs)]
+        return RetrievalMetrics(
+            DirectionMetrics(i2t, others, others, 1.0, 1.0), DirectionMetrics(t2i, others, others, 1.0, 1.0)
+        )
+
+    monkeypatch.setattr("crossret.training.validation.retrieval_metrics", metrics)
+    config = replace(CONFIG, epochs=4, select_by=select_by)
+    epochs = iter(range(1, 5))
+    result = run(tmp_path, replace(config, epochs=3))
+    assert (result.best_epoch, result.best_rsum) == best
+    result = run(tmp_path, config, resume=True)  # which knows the best epoch's R@1
+    assert (result.best_epoch, result.best_rsum) == best
+    _, lines, _ = everything(tmp_path)
+    bests = [line["epoch"] for line in lines if line["kind"] == "epoch" and line["best"]]
+    assert bests == ([1, 2, 3] if select_by == "rsum" else [1, 2])
+
+
+def test_the_rate_that_is_shown_is_known_after_a_line_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(TrainingProgress, "step", lambda *arguments: rates.append(arguments[-1]))
+    run(tmp_path, replace(CONFIG, epochs=2, log_every=2))
+    assert len(rates) == 12
+    assert min(rates) > 0
+
+
+@pytest.mark.parametrize("same_image_negatives", [False, True])
+def test_captions_of_one_image_are_negatives_where_that_is_asked_for(
+    tmp_path: Path, same_image_negatives: bool
+) -> None:
+    model = Scan(make_model(negatives="sum").config)
+    run(
+        tmp_path,
+        replace(CONFIG, epochs=1, log_every=1, learning_rate=1e-30, same_image_negatives=same_image_negatives),
+        model=model,
+    )
+    losses, differ = [], []
+    for batch in TRAIN.training_batches(CONFIG.batch_size, seed=CONFIG.seed, epoch=0):
+        with torch.no_grad():
+            images = model.encode_images(batch.regions)
+            captions = model.encode_captions(batch.tokens, batch.lengths)
+            with_ids, without = (model.loss(images, captions, ids)["loss"].item() for ids in (batch.image_ids, None))
+        differ.append(with_ids != without)
+        losses.append(without if same_image_negatives else with_ids)
+    assert any(differ)
+    _, lines, _ = everything(tmp_path)
+    assert [line["loss"] for line in lines if line["kind"] == "step"] == pytest.approx(losses)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"accumulate": 2}, {"warmup_steps": 3}, {"amp": True}, {"select_by": "r1"}, {"same_image_negatives": True}],
+)
 def test_what_changes_the_steps_is_refused_on_resuming(straight: Path, changed: dict[str, Any]) -> None:
     (name,) = changed
     with pytest.raises(ValueError, match=f"was trained with {name} = "):
@@ -144,4 +208,4 @@ def test_settings_out_of_range_are_named(fields: dict[str, Any], message: str) -
 @pytest.mark.parametrize(("captions", "steps"), [(1, 1), (32, 1), (33, 2), (44, 2), (10**9, 31250000)])
 def test_steps_of_an_epoch(captions: int, steps: int) -> None:
     assert TrainingConfig(batch_size=8, accumulate=4).steps_of(captions) == steps
-    assert TrainingConfig(batch_size=10**400).steps_of(captions) == 1
+    assert TrainingConfig(batch_size=LARGEST_COUNT).steps_of(captions) == 1

@@ -11,11 +11,13 @@ import torch
 
 from crossret.models import ScanConfig
 from crossret.training import train
+from crossret.training.summary import count_learnt
 from tests.training.toy import (
     CONFIG,
     DEV,
     TRAIN,
     DroppingScan,
+    SpoiltCorpus,
     ToyCorpus,
     assert_same_training,
     checkpoint_tensors,
@@ -88,8 +90,30 @@ def test_parameters_are_as_trainable_afterwards_as_before(tmp_path: Path) -> Non
     assert torch.equal(model.text.embed.weight, frozen)
     model = make_staged()
     with pytest.raises(ValueError, match="the loss is nan"):
-        run(tmp_path / "broken", replace(CONFIG, epochs=1), model=model, train_data=_broken())
+        run(tmp_path / "broken", replace(CONFIG, epochs=1), model=model, train_data=SpoiltCorpus(22))
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_frozen_words_keep_their_values_and_cost_nothing(tmp_path: Path) -> None:
+    model = make_model(freeze_words=True)
+    before = model.text.embed.weight.detach().clone()
+    reached: list[str] = []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: reached.append(name))
+    run(tmp_path, replace(CONFIG, epochs=1, weight_decay=0.1), model=model)
+    assert torch.equal(weights(tmp_path)["text.embed.weight"], before)
+    assert "text.rnn.weight_ih_l0" in reached
+    assert "text.embed.weight" not in reached
+    assert not any(name.startswith("optimizer.") and "embed" in name for name in checkpoint_tensors(tmp_path))
+    assert count_learnt(model, CONFIG) == count_learnt(make_model(), CONFIG) - before.numel()
+    run(tmp_path, replace(CONFIG, epochs=2, weight_decay=0.1), model=make_model(freeze_words=True), resume=True)
+    assert torch.equal(weights(tmp_path)["text.embed.weight"], before)
+
+
+def test_what_a_stage_beyond_the_last_epoch_would_train_is_not_counted() -> None:
+    model, epoch = make_staged(), replace(CONFIG, epochs=1, decay_epochs=())
+    of_images = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("image."))
+    assert count_learnt(model, epoch) == of_images
 
 
 def test_what_is_not_trained_takes_no_share_of_the_gradient_s_norm(tmp_path: Path) -> None:
@@ -152,9 +176,3 @@ def test_boxes_reach_the_model(tmp_path: Path) -> None:
     model = Boxed(ScanConfig.from_json(make_model().config.to_json()))
     train(model, BoxedCorpus(22), DEV, replace(CONFIG, epochs=1), tmp_path, progress=False)
     assert seen[:6] == [(8, 5, 4)] * 5 + [(4, 5, 4)]
-
-
-def _broken() -> object:
-    corpus = ToyCorpus(22)
-    corpus.regions[:] = torch.nan
-    return corpus

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
+from crossret.files.json import read_json_lines
 from crossret.models import Scan
 from crossret.training import TrainingConfig, load_model, train
 from tests.training.toy import CONFIG, DEV, TRAIN, ToyCorpus, everything, make_model, run
@@ -63,7 +64,8 @@ def test_the_best_model_is_that_of_the_highest_rsum(
         assert metrics.rsum == best
 
 
-def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [0.5, 1e9, None])
+def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None) -> None:
     norms, original = [], torch.optim.Adam.step
 
     def step(self: torch.optim.Adam) -> None:
@@ -72,8 +74,10 @@ def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         original(self)
 
     monkeypatch.setattr(torch.optim.Adam, "step", step)
-    run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=0.5))
-    assert norms == pytest.approx([0.5] * 6, rel=1e-3)
+    run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=limit, log_every=1))
+    logged = [line["gradient_norm"] for line in read_json_lines(tmp_path / "log.jsonl") if line["kind"] == "step"]
+    assert min(logged) > 0.5
+    assert norms == pytest.approx([0.5] * 6 if limit == 0.5 else logged, rel=1e-3)
 
 
 def test_the_caller_s_random_numbers_are_not_touched(tmp_path: Path) -> None:

@@ -23,12 +23,17 @@ from crossret.training import TrainingConfig
         ({"decay_epochs": (4, 3)}, r"decay_epochs must ascend from 1 on, not \[4, 3\]"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
+        ({"select_by": "r5"}, "select_by must be one of rsum, r1, not 'r5'"),
         ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
     ],
 )
 def test_config_names_a_field_out_of_range(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**fields)
+
+
+def test_a_norm_of_none_is_no_mistake() -> None:
+    assert TrainingConfig(gradient_norm=None).gradient_norm is None
 
 
 def test_the_rate_is_divided_by_10_after_each_decay() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret.data.batches import Batch, Part
+from crossret.data.batches import Batch, Part, Regions
 from crossret.data.corpus import ALL, slices_of
 from crossret.data.vocabulary import END, PAD, START, Vocabulary
 from crossret.files.tensors import read_header, read_tensors
@@ -31,7 +31,7 @@ class ToyCorpus:
         random = np.random.default_rng(seed)
         looks = np.random.default_rng(99).standard_normal((OBJECTS, IMAGE_DIM))  # the same in every corpus
         self.vocabulary = Vocabulary([*(f"object{number}" for number in range(OBJECTS)), "and"])
-        self.name = "toy"
+        self.name, self.has_boxes, self.boxes_name = "toy", False, "toy boxes"
         self.n_regions = 5
         self.image_dim = IMAGE_DIM
         self.n_images = n_images
@@ -63,12 +63,24 @@ class ToyCorpus:
             tokens, lengths = pad([self.captions[caption] for caption in captions])
             yield Batch(self.regions[images], None, tokens, lengths, images, torch.from_numpy(captions))
 
-    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, None]]:
-        yield from ((regions, None) for regions in self.regions[items].split(batch_size))
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
+        yield from map(Regions, self.regions[items].split(batch_size))
 
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in slices_of(self.n_captions, batch_size, items):
             yield pad(self.captions[batch])
+
+
+class SpoiltCorpus(ToyCorpus):
+    """A feature of image 11 is no finite number from when its images have been looked at once."""
+
+    def __init__(self, n_images: int, value: float = float("nan")) -> None:
+        super().__init__(n_images)
+        self.value = value
+
+    def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, None]]:
+        yield from super().image_batches(batch_size, items)
+        self.regions[11, 2, 3] = self.value
 
 
 def pad(captions: list[list[int]]) -> tuple[Tensor, Tensor]:

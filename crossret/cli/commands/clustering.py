@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from crossret.cli.options import DataDirectory, Threads, option, use_threads
+from crossret.cli.output import say
 
 
 def cluster_regions(
@@ -33,4 +34,4 @@ def cluster_regions(
     use_threads(threads)
     with progress_bar("clustering") as progress:
         counts = cluster_directory(data, output, clusters=clusters, progress=progress)
-    typer.echo(f"{output}: {clusters} centres for each of {sum(counts.values()):,} images ({', '.join(counts)})")
+    say(f"{output}: {clusters} centres for each of {sum(counts.values()):,} images ({', '.join(counts)})")

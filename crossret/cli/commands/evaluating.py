@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossret.cli.errors import refuse
+from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import DataDirectory, Device, Threads, in_a_directory, load_for, option, use_threads
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _member(path: Path, images: PrecomputedDataset, device: str | None, which: s
     model, corpus = load_for(path, images, device)
 
     def of_model() -> NDArray[np.float32]:
-        with progress_bar(f"encoding{which}") as progress:
+        with warnings_as_lines(), progress_bar(f"encoding{which}") as progress:
             encoded = evaluation.encode_dataset(model, corpus, progress=progress)
         with progress_bar(f"scoring{which}") as progress:
             return evaluation.score_matrix(model, *encoded, corpus=corpus, progress=progress)

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from crossret.cli.errors import warnings_as_lines
 from crossret.cli.options import Device, Threads, in_a_directory, load_trained, option, use_threads
+from crossret.cli.output import say
 
 _PICTURES = 4
 
@@ -65,9 +67,9 @@ def explain(
     for index in caption or []:
         if not 0 <= index < corpus.n_captions:
             raise ValueError(f"--caption {index}: {split} has captions 0 to {corpus.n_captions - 1}")
-    with progress_bar("encoding") as progress:
+    with warnings_as_lines(), progress_bar("encoding") as progress:
         encoded = encode_dataset(model, corpus, progress=progress)
-    grounded = GroundedSplit.load(scenes, split, corpus.data, *encoded)
+    grounded = GroundedSplit.load(scenes, split, corpus.data, *encoded, max_words=model.config.max_words)
     games = play_pointing_game(model, grounded)
     if not games:
         raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
@@ -80,4 +82,4 @@ def explain(
     title = f"Pointing game, {split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions"
     Console(emoji=False).print(pointing_table(games, title))
     if pictures:
-        typer.echo(f"{directory}: {', '.join(pictures)}")
+        say(f"{directory}: {', '.join(pictures)}")

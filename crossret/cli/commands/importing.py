@@ -9,6 +9,7 @@ import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import option
+from crossret.cli.output import say
 
 if TYPE_CHECKING:
     from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def import_scan(
     checkpoint: Annotated[Path, typer.Argument(help="What the published code saved, .pth.tar.")],
-    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory of the model to write.")],
+    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory of the model to write, absent or empty.")],
     vocabulary: Annotated[
         Path,
         option(
@@ -53,17 +54,18 @@ def import_scan(
         --word-table utable.npy --dictionary dictionary.txt
     """
     from crossret.compat.checkpoints import Words, import_checkpoint, read_vocabulary
+    from crossret.files.directories import new_directory
     from crossret.models.checkpoints import save_model
 
     if (word_table is None) != (dictionary is None):
         raise ValueError("--word-table and --dictionary belong together: one is missing")
     words = None if word_table is None or dictionary is None else Words(word_table, dictionary)
-    known = read_vocabulary(vocabulary)
-    with warnings_as_lines():
+    with new_directory(output) as directory, warnings_as_lines():
+        known = read_vocabulary(vocabulary)
         model = import_checkpoint(checkpoint, known, words, bidirectional=bidirectional)
-    save_model(model, output, known)
+        save_model(model, directory, known)
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
-    typer.echo(f"{output}: {model.kind} of {numbers:,} numbers and {len(known):,} words")
+    say(f"{output}: {model.kind} of {numbers:,} numbers and {len(known):,} words")
 
 
 def import_features(
@@ -88,7 +90,8 @@ def import_features(
     pip install 'crossret[hdf5]'.
 
     Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
-    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is yours to add. A malformed row
+    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is yours to add. float16 stays
+    float16, which trains as float32 does and is half as large. A malformed row
     ends the command with file, line and reason, and nothing is written.
 
     \b
@@ -109,7 +112,7 @@ def import_features(
         source = _source(sources, of_kinds)
         done = write_split(source, data, split, regions=regions, progress=progress)
     written = "features and boxes" if done.with_boxes else "features"
-    typer.echo(f"{data}: {written} of {done.images:,} images, {done.regions} regions of {done.dimensions:,} each")
+    say(f"{data}: {written} of {done.images:,} images, {done.regions} regions of {done.dimensions:,} each")
 
 
 def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:

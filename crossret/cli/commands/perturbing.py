@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from crossret.cli.options import DataDirectory, Seed, option
+from crossret.cli.output import say
 
 PartOfSpeech = Literal["noun", "verb", "adjective", "preposition", "number"]
 
@@ -48,7 +49,7 @@ def perturb(
         raise ValueError("--tagger makes no difference to --shuffle: leave it out")
     with progress_bar("perturbing") as progress:
         done = perturb_data(data, output, drop=drop, split=split, seed=seed, tagger=tagger, progress=progress)
-    typer.echo(
+    say(
         f"{output}: {done.changed:,} of {done.captions:,} captions of {split} changed; "
         f"{done.kept:,} stayed because nothing of them would have been left"
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from crossret.cli.options import spelt_with_value
-from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig
+import typer
+
+from crossret.cli.options import kind_of, spelt_with_value
+from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
 
 _CAPTION = (
     "An empty cell says the same as the one above it. Where a paper is silent on its schedule (HAN and MHSAN on "
@@ -15,7 +17,18 @@ _CAPTION = (
 )
 
 
-def presets() -> None:
+# Of a schedule, what is always listed; the rest where it is not the default.
+_LISTED = ("epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
+
+
+def presets(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Which model's; by default all.", metavar=f"[{'|'.join(MODEL_CONFIGS)}]", show_default=False
+        ),
+    ] = None,
+) -> None:
     """List the settings of the papers, by model.
 
     Prints each preset of `train`, the options that it stands for where they differ
@@ -25,6 +38,7 @@ def presets() -> None:
     \b
     Examples:
       crossret presets
+      crossret presets han
     """
     from rich.console import Console
     from rich.table import Table
@@ -32,12 +46,12 @@ def presets() -> None:
     table = Table(title="Presets", caption=_CAPTION)
     for heading in ("model", "preset", "hyper-parameters", "schedule"):
         table.add_column(heading, no_wrap=heading in ("model", "preset"))
-    for kind, config in MODEL_CONFIGS.items():
-        model, before = kind, ""
+    for kind in MODEL_CONFIGS if model is None else [kind_of(model, "model")]:
+        config, shown, before = MODEL_CONFIGS[kind], kind, ""
         for name in config.presets:
             schedule = _schedule(config, name)
-            table.add_row(model, name, _differences(config, name), "" if schedule == before else schedule)
-            model, before = "", schedule
+            table.add_row(shown, name, _differences(config, name), "" if schedule == before else schedule)
+            shown, before = "", schedule
         table.add_section()
     Console(emoji=False, markup=False, highlight=False).print(table)
 
@@ -50,8 +64,9 @@ def _differences(config: type[ModelConfig], preset: str) -> str:
 
 def _schedule(config: type[ModelConfig], preset: str) -> str:
     schedule = config.schedule(preset)
-    names = ("epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
-    values = {name: getattr(schedule, name) for name in names}
+    values = {name: getattr(schedule, name) for name in _LISTED}
+    others = [field for field in dataclasses.fields(TrainingConfig) if field.name not in (*_LISTED, "decay_epochs")]
+    values |= {field.name: value for field in others if (value := getattr(schedule, field.name)) != field.default}
     decays = (spelt_with_value("decay_epoch", epoch) for epoch in schedule.decay_epochs)
     return " ".join([_spelt(values), *decays])
 

@@ -15,21 +15,27 @@ from crossret.cli.options import (
     Threads,
     WordLengths,
     in_a_directory,
+    load_model_of,
     load_trained,
     option,
     use_threads,
 )
+from crossret.cli.output import say
 from crossret.cli.score_options import ScoreOptions, with_score_options
 
 if TYPE_CHECKING:
-    from crossret.search.score_files import Scorer
+    from crossret.search.blocks import Scorer
 
 
 @with_score_options
 def score(
     data: Annotated[
         Path | None,
-        typer.Argument(exists=True, file_okay=False, help="With --model, data in the precomputed-feature format."),
+        typer.Argument(
+            exists=True,
+            file_okay=False,
+            help="With --model, data in the precomputed-feature format, or what `encode` made of it.",
+        ),
     ] = None,
     model: Annotated[
         Path | None,
@@ -38,11 +44,11 @@ def score(
     split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
     regions: Annotated[
         Path | None,
-        option("Region features (images, regions, dimensions), .npy, or a directory of `encode`.", exists=True),
+        option("Region features (images, regions, dimensions), .npy, or what `encode` wrote.", exists=True),
     ] = None,
     words: Annotated[
         Path | None,
-        option("Word features (captions, words, dimensions), .npy, or a directory of `encode`.", exists=True),
+        option("Word features (captions, words, dimensions), .npy, or what `encode` wrote.", exists=True),
     ] = None,
     region_lengths: RegionLengths = None,
     word_lengths: WordLengths = None,
@@ -56,28 +62,24 @@ def score(
 ) -> None:
     """Score every image with every caption.
 
-    With --model: a split of data that the model encodes. Without: files of features,
-    in bounded memory; the other options say how they are scored. Scores of features
-    that are not finite in float32 are written as they are, NaN or infinite, with a
-    warning that names the first such item.
+    With --model: a split of data that the model encodes, or what it encoded before.
+    Without: files of features; the other options say how they are scored. Files of
+    either kind take bounded memory. Scores of features that are not finite in float32
+    are written as they are, NaN or infinite, with a warning that names the first.
 
     \b
     Examples:
       crossret score scenes --model runs/mhsan --split test --output scores.npy
+      crossret score embeddings --model runs/first --output scores.npy
       crossret score --regions regions.npy --words words.npy --word-lengths lengths.npy --output scores.npy
       crossret score --regions regions.npy --words words.npy --output scores.npy --sum-max --normalize
     """
     use_threads(threads)
+    lengths = {"region_lengths": region_lengths, "word_lengths": word_lengths}
     with warnings_as_lines():
         if model is not None:
-            of_features = {
-                **{"regions": regions, "words": words, "region_lengths": region_lengths, "word_lengths": word_lengths},
-                **asdict(scoring),
-            }
-            refuse(of_features, "is for files of features, without --model")
-            if data is None:
-                raise ValueError("--model needs DATA, a directory in the precomputed-feature format")
-            n, m = _score_split(model, data, split or "test", device, output)
+            refuse({**lengths, **asdict(scoring)}, "is for files of features, without --model")
+            n, m = _score_by_model(model, data, regions, words, split, device, output)
         else:
             refuse({"split": split, "device": device}, "needs --model")
             if data is not None:
@@ -85,7 +87,35 @@ def score(
             if regions is None or words is None:
                 raise ValueError("--regions and --words are needed, or DATA with --model")
             n, m = _score_features(scoring.scorer(), regions, words, region_lengths, word_lengths, output)
-    typer.echo(f"{output}: scores of {n:,} images with {m:,} captions")
+    say(f"{output}: scores of {n:,} images with {m:,} captions")
+
+
+def _score_by_model(
+    run: Path,
+    data: Path | None,
+    regions: Path | None,
+    words: Path | None,
+    split: str | None,
+    device: str | None,
+    output: Path,
+) -> tuple[int, int]:
+    from crossret.search.manifest import CAPTIONS, IMAGES
+    from crossret.search.score_files import score_encoded
+    from crossret.search.stored import StoredEncoded, is_encoded
+    from crossret.terminal import progress_bar
+
+    if data is not None:
+        refuse({"regions": regions, "words": words}, f"is not needed beside {data}")
+        if not is_encoded(data):
+            return _score_split(run, data, "test" if split is None else split, device, output)
+        regions = words = data
+    refuse({"split": split}, "is for DATA that is to be encoded")
+    if regions is None or words is None:
+        raise ValueError("--model needs DATA, or --regions and --words that it encoded")
+    images, captions = StoredEncoded.of_directory(regions, IMAGES), StoredEncoded.of_directory(words, CAPTIONS)
+    model, _ = load_model_of(run, device)
+    with progress_bar("scoring") as progress:
+        return score_encoded(model, images, captions, output, progress=progress)
 
 
 def _score_split(run: Path, data: Path, split: str, device: str | None, output: Path) -> tuple[int, int]:
@@ -98,7 +128,7 @@ def _score_split(run: Path, data: Path, split: str, device: str | None, output: 
     from crossret.search.score_files import warn_not_finite
     from crossret.terminal import progress_bar
 
-    check_output(output, *data.iterdir(), *run.rglob("*"))
+    check_output(output, data, run)
     model, corpus = load_trained(run, data, split, device)
     with write_blocks(output, (corpus.n_images, corpus.n_captions)) as write:
         with progress_bar("encoding") as progress:
@@ -115,9 +145,13 @@ def _score_split(run: Path, data: Path, split: str, device: str | None, output: 
 def _score_features(
     scorer: Scorer, regions: Path, words: Path, region_lengths: Path | None, word_lengths: Path | None, output: Path
 ) -> tuple[int, int]:
+    from crossret.search.manifest import CAPTIONS, IMAGES
     from crossret.search.score_files import score_files
+    from crossret.search.stored import check_scored_by_rows, side_directory
     from crossret.terminal import progress_bar
 
+    regions, words = side_directory(regions, IMAGES), side_directory(words, CAPTIONS)
+    check_scored_by_rows(words, regions)
     with progress_bar("scoring") as progress:
         return score_files(
             scorer,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from crossret.cli.errors import refuse
+from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import (
     Device,
+    QueryLengths,
     RegionLengths,
     Threads,
     WordLengths,
     in_a_directory,
+    load_model_of,
     load_trained,
     option,
     use_threads,
@@ -22,11 +26,17 @@ from crossret.cli.options import (
 from crossret.cli.score_options import ScoreOptions, with_score_options
 
 if TYPE_CHECKING:
-    from crossret.files.shards import StoredShards
-    from crossret.search.cluster import RayCorpus
-    from crossret.search.score_files import Scorer
+    from torch import Tensor
 
-Found: TypeAlias = tuple[list[dict[str, Any]], str]  # results of every query, and a title
+    from crossret.data import Vocabulary
+    from crossret.evaluation import Progress
+    from crossret.files.features import StoredItems
+    from crossret.files.shards import StoredShards
+    from crossret.hyperparameters import ModelConfig
+    from crossret.models import Matcher
+    from crossret.search.blocks import Scorer
+    from crossret.search.cluster import RayCorpus
+    from crossret.search.matching import EncodedSide, Side
 
 
 @with_score_options
@@ -36,14 +46,18 @@ def search(
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="With --model, data in the precomputed-feature format. Else features: features.npy (items, length, "
-            "dimensions) and perhaps lengths.npy, or values.npy (rows, dimensions) and offsets.npy (items + 1), as "
-            "`encode` writes them; or shards of such, as `shard` writes them.",
+            help="Features: features.npy (items, length, dimensions) and perhaps lengths.npy, or values.npy (rows, "
+            "dimensions) and offsets.npy (items + 1); shards of such, as `shard` writes them; what `encode` wrote, of "
+            "one side or both; or, with --model, data in the precomputed-feature format.",
         ),
     ],
     model: Annotated[
         Path | None,
-        option("Output directory of `train`, or a model's own: search a split with it.", exists=True, file_okay=False),
+        option(
+            "Output directory of `train`, or a model's own: search a split, or what it encoded.",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None,
     split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
     caption: Annotated[
@@ -54,18 +68,26 @@ def search(
     ] = None,
     image: Annotated[
         list[int] | None,
-        option("Find captions for this image of the split, numbered from 0; may be repeated.", metavar="<int>"),
+        option("Find captions for this image of the corpus, numbered from 0; may be repeated.", metavar="<int>"),
     ] = None,
-    words: Annotated[
+    queries: Annotated[
         Path | None,
-        option("Find images for these (captions, words, dimensions), .npy, or a directory as CORPUS.", exists=True),
+        option("Find documents for these (queries, rows, dimensions), .npy, or a directory as CORPUS.", exists=True),
     ] = None,
+    query_lengths: QueryLengths = None,
+    words: Annotated[Path | None, option("As --queries, which are captions: find images.", exists=True)] = None,
     word_lengths: WordLengths = None,
-    regions: Annotated[
-        Path | None,
-        option("Find captions for these (images, regions, dimensions), .npy, or a directory as CORPUS.", exists=True),
-    ] = None,
+    regions: Annotated[Path | None, option("As --queries, which are images: find captions.", exists=True)] = None,
     region_lengths: RegionLengths = None,
+    candidates: Annotated[
+        Path | None,
+        option(
+            "Score and sort these alone: items of CORPUS for each query (queries, K), .npy of integers, -1 for none; "
+            "or what --output wrote of an earlier search.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     k: Annotated[int, option("How many to find for each query.", "-k", min=1)] = 10,
     output: Annotated[
         Path | None, option("Also write a JSON object a query to this file.", dir_okay=False, callback=in_a_directory)
@@ -83,11 +105,17 @@ def search(
     threads: Threads = None,
     device: Device = None,
 ) -> None:
-    """Find the best images for captions, or captions for images.
+    """Find the best images for captions, captions for images, or documents for queries.
 
-    With --model: text, or images by their numbers, against a split of data that
-    the model encodes. Without: files of features against a directory of features,
-    which may be larger than memory; the other options say how they are scored.
+    With --model: text, images by their numbers, or what the model encoded, against a
+    split of data or what it encoded. Without: features against a directory of
+    features, by the other options' score. Either side may be larger than memory.
+
+    Documents and queries are what any encoder made of them. --queries stand where
+    captions do, the corpus where images do: --direction q2d is then t2i, and d2q is
+    i2t. With --regions, or --queries that are encoded images, it is the other way.
+
+    With --candidates each query is scored with its own alone, as a second stage.
     With --ray what is found is the same; nodes search the shards that they hold, and
     what a lost one was at is done by others. It needs pip install 'crossret[ray]'.
     Prints the results of the first queries, and writes those of all with --output.
@@ -97,125 +125,207 @@ def search(
       crossret search scenes --model runs/first --caption "a red ball left of a box"
       crossret search data/f30k_precomp --model runs/f30k --captions queries.txt -k 5 --output results.jsonl
       crossret search scenes --model runs/first --image 7 --image 12
-      crossret search corpus --words queries.npy --word-lengths lengths.npy --sum-max --normalize
+      crossret search embeddings --model runs/first --caption "a small red circle"
+      crossret search embeddings --model runs/first --words embeddings --output found.jsonl
+      crossret search embeddings --model runs/first --words embeddings --candidates found.jsonl -k 5
       crossret search embeddings/images --words embeddings/captions -k 5 --output results.jsonl
-      crossret search corpus --words queries.npy --sum-max --ray 10.0.0.1:6379
+      crossret search corpus --queries queries.npy --query-lengths lengths.npy --sum-max --direction q2d --normalize
+      crossret search corpus --queries queries.npy --sum-max --candidates candidates.npy -k 5
+      crossret search corpus --queries queries.npy --sum-max --ray 10.0.0.1:6379
     """
     from rich.console import Console
 
     from crossret.files.features import check_output
     from crossret.files.json import write_json_lines
-    from crossret.terminal import results_table
+    from crossret.terminal import progress_bar, results_table
 
     use_threads(threads)
+    stored = {"queries": queries, "words": words, "regions": regions}
+    lengths = {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths}
+    typed = {"caption": caption, "captions": captions, "image": image}
     if output is not None:
-        files_of_model = model.rglob("*") if model is not None else ()
-        check_output(output, captions, words, word_lengths, regions, region_lengths, corpus, *files_of_model)
-    if model is not None:
-        of_features = {
-            **{"words": words, "word_lengths": word_lengths, "regions": regions, "region_lengths": region_lengths},
-            **asdict(scoring),
-        }
-        refuse({**of_features, "ray": ray}, "is for a corpus of features, without --model")
-        _check_one_given(caption=caption, captions=captions, image=image)
-        found, title = _search_split(model, corpus, split or "test", device, caption, captions, image, k)
+        check_output(output, captions, candidates, corpus, model, *stored.values(), *lengths.values())
+    if model is None:
+        refuse({"split": split, "device": device, **typed}, "needs --model")
+        asked, path = _one_given(stored)
+        of_asked = dict(zip(stored, lengths, strict=True))[asked]
+        refuse({name: value for name, value in lengths.items() if name != of_asked}, f"is not for --{asked}")
+        if ray is not None:
+            refuse({"candidates": candidates}, "is for a search by this machine, without --ray")
+        wanted = _of_features(scoring, corpus, asked, path, lengths[of_asked])
     else:
-        of_model = {"split": split, "device": device, "caption": caption, "captions": captions, "image": image}
-        refuse(of_model, "needs --model")
-        _check_one_given(words=words, regions=regions)
-        found, title = _search_features(
-            scoring.scorer(), corpus, words, word_lengths, regions, region_lengths, k, ray, threads
-        )
+        refuse({**asdict(scoring), **lengths, "ray": ray}, "is for a corpus of features, without --model")
+        asked, given_ = _one_given({**typed, **stored})
+        wanted = _of_model(model, corpus, split, device, asked, given_)
+    with progress_bar("searching") as progress:
+        values, indices = wanted.best(k, candidates, ray, threads, progress)
+    found = wanted.described(values, indices)
     if output is not None:
         write_json_lines(output, found)
-    Console(emoji=False).print(results_table(found, title))
+    which = "searched" if candidates is None else "of which each query's candidates were scored"
+    title = f"{wanted.name}: {wanted.n_items:,} {wanted.item}s {which}"
+    Console(emoji=False).print(results_table(found, title, wanted.item))
 
 
-def _search_split(
-    run: Path,
-    data: Path,
-    split: str,
-    device: str | None,
-    caption: list[str] | None,
-    captions: Path | None,
-    image: list[int] | None,
-    k: int,
-) -> Found:
-    from crossret.data.precomputed import check_caption, read_captions
-    from crossret.evaluation.finiteness import why_not_finite
-    from crossret.search.retrieval import ranked, retrieve_captions, retrieve_images
-    from crossret.terminal import progress_bar
+@dataclass(frozen=True)
+class _Search:
+    """What is asked of what.
 
-    model, corpus = load_trained(run, data, split, device)
-    texts, owner = corpus.data.captions, corpus.image_of_caption
-    if image:
-        with progress_bar("searching") as progress:
-            values, indices = retrieve_captions(model, image, corpus, k=k, progress=progress)
-        queries: list[dict[str, Any]] = [{"image": number} for number in image]
-        found = ranked(
-            values,
-            indices,
-            queries,
-            lambda item: {"caption": texts[item], "image": int(owner[item])},
-            lambda query, _: why_not_finite(corpus, image[query]),
-        )
-        return found, f"{split}: {corpus.n_captions:,} captions searched"
-    for number, text in enumerate(caption or [], start=1):
-        check_caption(text, f"--caption {number}")
-    wanted = read_captions(captions) if captions is not None else caption or []
-    with progress_bar("searching") as progress:
-        values, indices = retrieve_images(model, wanted, corpus, k=k, progress=progress)
-    each = corpus.n_captions // corpus.n_images
-    found = ranked(
-        values,
-        indices,
-        [{"caption": text} for text in wanted],
-        lambda item: {"captions": texts[item * each : (item + 1) * each]},
-        lambda _, item: why_not_finite(corpus, item),
-    )
-    return found, f"{split}: {corpus.n_images:,} images searched"
+    Attributes:
+        scorer, queries, corpus, query: as ``crossret.search.matching.matched`` takes them.
+        labels: what is known of each query; None is nothing.
+        describe: what is known of an item that was found.
+        why_not_finite: why a query has a score with an item that is no finite number.
+        name: of the corpus.
+        item: what one of its items is called.
+    """
 
+    scorer: Scorer | Matcher
+    queries: Side
+    corpus: Side
+    query: str
+    labels: Sequence[dict[str, Any]] | None
+    describe: Callable[[int], dict[str, Any]]
+    why_not_finite: Callable[[int, int], str]
+    name: str
+    item: str
 
-def _search_features(
-    scorer: Scorer,
-    directory: Path,
-    words: Path | None,
-    word_lengths: Path | None,
-    regions: Path | None,
-    region_lengths: Path | None,
-    k: int,
-    ray: str | None,
-    threads: int | None,
-) -> Found:
-    from crossret.files.features import StoredItems, check_dimensions, why_not_finite
-    from crossret.files.shards import StoredShards
-    from crossret.search.retrieval import ranked, retrieve_features
-    from crossret.terminal import progress_bar
+    @property
+    def n_items(self) -> int:
+        return len(self.corpus)
 
-    corpus = StoredShards.of_directory(directory)
-    if words is not None:
-        refuse({"region_lengths": region_lengths}, "goes with --regions")
-        query, queries = "caption", StoredItems.of_path(words, word_lengths)
-    else:
-        refuse({"word_lengths": word_lengths}, "goes with --words")
-        query, queries = "image", StoredItems.of_path(cast(Path, regions), region_lengths)
-    check_dimensions(queries, corpus)
-    with progress_bar("searching") as progress:
+    def best(
+        self, k: int, candidates: Path | None, ray: str | None, threads: int | None, progress: Progress
+    ) -> tuple[Tensor, Tensor]:
+        """(values, indices) of all items or of candidates, by this machine or by a cluster."""
+        from crossret.search.candidates import read_candidates
+        from crossret.search.reranking import rerank
+        from crossret.search.retrieval import retrieve
+
+        options: dict[str, Any] = {"k": k, "query": self.query, "progress": progress}
+        if candidates is not None:
+            rows = read_candidates(candidates)
+            return rerank(self.scorer, self.queries, self.corpus, rows, **options, name=str(candidates))
         if ray is None:
-            values, indices = retrieve_features(scorer, queries, corpus, k=k, query=query, progress=progress)
-        else:
-            with _ray_corpus(corpus, ray, threads) as searched:
-                values, indices = searched.topk(
-                    scorer, queries.features, queries.lengths, k=k, query=query, progress=progress
-                )
-    found = ranked(
-        values,
-        indices,
-        [{}] * len(values),
+            return retrieve(self.scorer, self.queries, self.corpus, **options)
+        queries, corpus = cast("StoredItems", self.queries), cast("StoredShards", self.corpus)
+        with _ray_corpus(corpus, ray, threads) as searched:
+            return searched.topk(cast("Scorer", self.scorer), queries.features, queries.lengths, **options)
+
+    def described(self, values: Tensor, indices: Tensor) -> list[dict[str, Any]]:
+        """Results as they are written and shown."""
+        from crossret.search.retrieval import ranked
+
+        labels = [{}] * len(values) if self.labels is None else self.labels
+        return ranked(values, indices, labels, self.describe, self.why_not_finite)
+
+
+def _of_features(scoring: ScoreOptions, directory: Path, asked: str, path: Path, lengths: Path | None) -> _Search:
+    from crossret.files.features import StoredItems, why_not_finite
+    from crossret.files.shards import StoredShards
+    from crossret.search.manifest import IMAGES
+    from crossret.search.stored import check_scored_by_rows, side_directory
+
+    side, other = _sides(asked, path, directory)
+    path, directory = side_directory(path, side), side_directory(directory, other)
+    known = check_scored_by_rows(path, directory)
+    corpus, queries = StoredShards.of_directory(directory), StoredItems.of_path(path, lengths)
+    query = "image" if side == IMAGES else "caption"
+    return _Search(
+        scoring.scorer(query),
+        queries,
+        corpus,
+        query,
+        None,
         lambda item: {},
         lambda number, item: why_not_finite((queries, number), corpus.stored(item)),
+        str(directory),
+        other.removesuffix("s") if known or asked != "queries" else "document",
     )
-    return found, f"{directory}: {len(corpus):,} {'images' if query == 'caption' else 'captions'} searched"
+
+
+def _of_model(run: Path, directory: Path, split: str | None, device: str | None, asked: str, given: Any) -> _Search:
+    from crossret.files.features import FEATURES, VALUES
+    from crossret.files.shards import SHARDS
+    from crossret.search.items import encode_texts, evaluating
+    from crossret.search.manifest import CAPTIONS, IMAGES, MODEL
+    from crossret.search.sources import EncodedSource, Source, SplitSource
+    from crossret.search.stored import WHY_OF_MODEL, StoredEncoded, is_encoded
+
+    source: Source
+    if is_encoded(directory):
+        refuse({"split": split}, f"is for data, but {directory} holds what a model encoded")
+        model, vocabulary = load_model_of(run, device)
+        source, name = EncodedSource(model, directory), str(directory)
+    elif any((directory / name).is_file() for name in (FEATURES, VALUES, SHARDS)):
+        raise ValueError(f"{directory}: features, but no {MODEL} of `encode`: search them without --model")
+    else:
+        name = "test" if split is None else split
+        model, data = load_trained(run, directory, name, device)
+        vocabulary, source = data.vocabulary, SplitSource(model, data)
+    queries: EncodedSide
+    labels: list[dict[str, Any]] | None = None
+    if asked == "image":
+        side, other, queries, labels = IMAGES, CAPTIONS, source.picked(given), [{"image": number} for number in given]
+    elif asked in ("caption", "captions"):
+        texts = _texts(asked, given, model.config, vocabulary)
+        with evaluating(model):
+            queries = encode_texts(model, texts, vocabulary)
+        side, other, labels = CAPTIONS, IMAGES, [{"caption": text} for text in texts]
+    else:
+        side, other = _sides(asked, given, directory)
+        queries = StoredEncoded.of_directory(given, side)
+
+    def why_not_finite(query: int, item: int) -> str:
+        if isinstance(queries, StoredEncoded):
+            why = queries.why_not_finite(query)
+        else:
+            why = source.why_not_finite(side, given[query]) if asked == "image" else None
+        return why or source.why_not_finite(other, item) or WHY_OF_MODEL
+
+    corpus, query = source.side(other), "image" if side == IMAGES else "caption"
+    item = other.removesuffix("s")
+    return _Search(model, queries, corpus, query, labels, source.describe(other), why_not_finite, name, item)
+
+
+def _sides(asked: str, path: Path, directory: Path) -> tuple[str, str]:
+    """What the queries of an option are and what is searched: "images" and "captions".
+
+    Of --queries a manifest says it, theirs or the corpus's; else they stand where captions do.
+    """
+    from crossret.search.manifest import CAPTIONS, IMAGES, MODEL, Manifest
+    from crossret.search.sources import OTHER
+
+    if asked != "queries":
+        side = CAPTIONS if asked == "words" else IMAGES
+    elif (path / MODEL).is_file():
+        side = Manifest.read(path).side
+    elif (directory / MODEL).is_file():
+        side = OTHER[Manifest.read(directory).side]
+    else:
+        side = CAPTIONS
+    return side, OTHER[side]
+
+
+def _texts(asked: str, given: Any, config: ModelConfig, vocabulary: Vocabulary) -> list[str]:
+    """The captions to look for; a warning names those of which the model knows no word."""
+    from crossret.data.precomputed import check_caption, check_words, read_captions
+    from crossret.data.vocabulary import tokenize
+
+    if asked == "captions":
+        texts, place = read_captions(given), f"{given}, line"
+    else:
+        texts, place = given, "--caption"
+        for number, text in enumerate(texts, start=1):
+            check_caption(text, f"{place} {number}")
+    check_words(texts, config, place)
+    read = (tokenize(text)[: config.max_words] for text in texts)
+    unknown = [number for number, words in enumerate(read, 1) if not any(map(vocabulary.__contains__, words))]
+    if unknown:
+        others = f", nor of {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
+        with warnings_as_lines():
+            warnings.warn(f"{place} {unknown[0]}: the model knows no word of it{others}", stacklevel=2)
+    return texts
 
 
 def _ray_corpus(corpus: StoredShards, address: str, threads: int | None) -> RayCorpus:
@@ -226,8 +336,9 @@ def _ray_corpus(corpus: StoredShards, address: str, threads: int | None) -> RayC
     return RayCorpus(corpus, address, threads=threads)
 
 
-def _check_one_given(**options: Any) -> None:
-    """Raise a ValueError unless exactly one of the options was given."""
-    names = " and ".join(f"--{name}" for name in options)
-    if sum(value not in (None, []) for value in options.values()) != 1:
-        raise ValueError(f"of {names} exactly one is needed")
+def _one_given(options: dict[str, Any]) -> tuple[str, Any]:
+    """The option that was given, by name, and its value; a ValueError unless it is exactly one."""
+    found = [(name, value) for name, value in options.items() if value not in (None, [])]
+    if len(found) != 1:
+        raise ValueError(f"exactly one of {', '.join(f'--{name}' for name in options)} is needed")
+    return found[0]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from crossret.cli.options import option
+from crossret.cli.output import say
 
 
 def shard(
@@ -16,7 +17,8 @@ def shard(
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="Features: features.npy and perhaps lengths.npy, or values.npy and offsets.npy.",
+            help="Features: features.npy and perhaps lengths.npy, or values.npy and offsets.npy; or one side of "
+            "what `encode` wrote.",
         ),
     ],
     output: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, absent or empty.")],
@@ -28,15 +30,16 @@ def shard(
     as many rows in each; shards.json lists them. A machine needs only the list and
     the shards that it searches, at the same path as on the others. Features that
     are in several directories already need no copy: write such a list yourself.
+    Of what a model encoded shards have all that it scores, for `search --model`.
 
     \b
     Examples:
       crossret shard embeddings/images corpus --shards 16
-      crossret search corpus --words queries.npy --sum-max --ray auto
+      crossret search corpus --queries queries.npy --sum-max --ray auto
     """
     from crossret.search.sharding import cut_corpus
     from crossret.terminal import progress_bar
 
     with progress_bar("cutting") as progress:
         sizes = cut_corpus(corpus, output, shards=shards, progress=progress)
-    typer.echo(f"{output}: {sum(sizes):,} items in {len(sizes):,} shards of {min(sizes):,} to {max(sizes):,}")
+    say(f"{output}: {sum(sizes):,} items in {len(sizes):,} shards of {min(sizes):,} to {max(sizes):,}")

@@ -8,21 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from crossret.cli.config_options import HyperParameters, Schedule, chosen_of, options_of, schedule_of
+from crossret.cli.config_options import (
+    Schedule,
+    chosen_of,
+    hyperparameters_of,
+    options_of,
+    schedule_of,
+)
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import (
     DataDirectory,
     Device,
     Seed,
     Threads,
+    kind_of,
     option,
     refuse_unused,
     use_device,
     use_threads,
 )
+from crossret.cli.output import say
 from crossret.cli.run_config import overrules, use_config, without_file, write_config
-from crossret.cli.signatures import with_fields
+from crossret.cli.signatures import Command, with_fields
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.scan import PRESET_OF_CROSS_ATTENTION
 
@@ -34,9 +43,9 @@ if TYPE_CHECKING:
 
 CONFIG = "run.toml"
 _MIN_COUNT = 4  # SCAN's
+_ARGUMENTS = "crossret.arguments"
 
 
-@with_fields("hyperparameters", HyperParameters)
 @with_fields("schedule", Schedule)
 def train(
     context: typer.Context,
@@ -63,8 +72,8 @@ def train(
         str | None,
         option(
             "The paper's setting to start from, as `crossret presets` lists them. By default the model's first; "
-            f"scan's is that of --cross-attention: {', '.join(PRESET_OF_CROSS_ATTENTION.values())}. scan's two "
-            "directions are one model with shared encoders; the paper's ensembles are two models trained apart.",
+            f"scan's is that of --cross-attention: {', '.join(PRESET_OF_CROSS_ATTENTION.values())}. ..._joint train "
+            "one model for both directions; the paper's ensembles are two models trained apart, averaged by evaluate.",
             metavar="<name>",
         ),
     ] = None,
@@ -77,17 +86,33 @@ def train(
             file_okay=False,
         ),
     ] = None,
-    word_vectors: Annotated[
+    dev_images: Annotated[
+        int | None,
+        option("Only so many first images of the dev split decide; the published SCAN takes 1000 of MS-COCO.", min=1),
+    ] = None,
+    vocabulary: Annotated[
         Path | None,
         option(
-            "Start the word embeddings from this file: GloVe's or word2vec's text, or gensim's KeyedVectors. --resume "
-            "ignores it.",
+            "Take the words of this file, as vocab.py of the published code wrote it, .json or .pkl. By default words "
+            "are those of the train split.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
+    count_dev: Annotated[
+        bool, option("Count the words of the dev split, too, as the published vocab.py does.", "--count-dev")
+    ] = False,
     min_count: Annotated[
         int | None, option(f"Words that occur less often are <unk>; by default {_MIN_COUNT}.", min=1)
+    ] = None,
+    word_vectors: Annotated[
+        Path | None,
+        option(
+            "Start the word embeddings from this file: GloVe's or word2vec's text, word2vec's .bin, gensim's "
+            "KeyedVectors, or Skip-Thoughts' utable.npy beside its dictionary.txt. --resume ignores it.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     *,
     schedule: Any,
@@ -106,9 +131,10 @@ def train(
 
     Learns from the train split; the dev split decides which epoch was best.
     Options left out take the preset's value, the schedule's included. Options with
-    models in brackets are for these alone. Ctrl-C, SIGTERM and SIGHUP leave a
-    checkpoint: the same command with --resume goes on as if nothing had happened,
-    bit for bit with the same number of threads, CPU instructions and device.
+    models in brackets are for these alone: --model han --help shows what han has.
+    Ctrl-C, SIGTERM and SIGHUP leave a checkpoint: the same command with --resume goes
+    on as if nothing had happened, bit for bit with the same number of threads, CPU
+    instructions and device.
 
     Processes that torchrun starts share every batch and take the steps that one would;
     a training goes on with any number of them.
@@ -118,7 +144,7 @@ def train(
       crossret train data/f30k_precomp --output runs/scan
       crossret train data/coco_precomp --output runs/i2t --preset coco_i2t_lse --negatives sum
       crossret train data/f30k_precomp --output runs/sman --model sman --word-vectors glove.6B.300d.txt --word-dim 300
-      crossret train scenes --output runs/han --model han --preset scenes --clusters 16
+      crossret train scenes --output runs/han --model han --preset scenes --clusters 8
       crossret train data/coco_precomp --output runs/oan --model oan --preset coco --resume
       crossret train --config runs/scan/run.toml --output runs/again --seed 1
       torchrun --nproc-per-node 2 -m crossret train scenes --output runs/two
@@ -127,8 +153,9 @@ def train(
     import torch
     from rich.console import Console
 
+    from crossret.compat.checkpoints import read_vocabulary
     from crossret.data import PrecomputedDataset, Vocabulary
-    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.data.corpus import PrecomputedCorpus, fields_of_data
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
@@ -143,41 +170,56 @@ def train(
         hyperparameters = type(hyperparameters)(**without_file(context, vars(hyperparameters)))
     if overrules(context, "model"):
         preset = without_file(context, {"preset": preset})["preset"]
+    counting: dict[str, Any] = {"min_count": min_count, "count_dev": count_dev}
     if fine_tune is not None:
-        min_count = without_file(context, {"min_count": min_count})["min_count"]
-        word_vectors = without_file(context, {"word_vectors": word_vectors})["word_vectors"]
+        refuse(
+            without_file(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
+            "makes no difference with --fine-tune",
+        )
+        vocabulary = word_vectors = None
+    elif vocabulary is not None:
+        refuse(without_file(context, counting), "makes no difference with --vocabulary")
     place = own_device(use_device(device))
     use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
-    counts = word_counts(training_data.captions)
+    judging = dev_data if dev_images is None else dev_data.first(dev_images)
     if fine_tune is not None:
-        refuse({"min_count": min_count, "word_vectors": word_vectors}, "makes no difference with --fine-tune")
-        network, vocabulary = _fine_tuned(fine_tune, model, hyperparameters)
+        network, words = _fine_tuned(fine_tune, model, hyperparameters)
         if preset is None:
             preset = _default_preset(network.kind, dataclasses.asdict(network.config))
+        counts = word_counts(training_data.captions, network.config.max_words)
     else:
-        model = _kind_of("scan" if model is None else model)
+        model = kind_of("scan" if model is None else model)
+        chosen = chosen_of(model, hyperparameters)
         if preset is None:
-            preset = _default_preset(model, chosen_of(model, hyperparameters))
-        vocabulary = Vocabulary.of_counts(counts, min_count or _MIN_COUNT)
-        sizes = {"image_dim": training_data.image_dim, "vocabulary_size": len(vocabulary)}
-        network = _new(model, preset, sizes, hyperparameters, seed)
+            preset = _default_preset(model, chosen)
+        sizes = fields_of_data(MODEL_CONFIGS[model], training_data, Vocabulary([]))  # before words are known
+        setting = MODEL_CONFIGS[model].preset(preset, **sizes, **chosen)
+        counts = word_counts(training_data.captions, setting.max_words)
+        if vocabulary is None:
+            counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
+            words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
+        else:
+            words = read_vocabulary(vocabulary)
+        network = _new(dataclasses.replace(setting, vocabulary_size=len(words)), seed)
     refuse_unused(network.config, vars(hyperparameters))
     how = network.config.schedule(preset, seed=seed, **schedule_of(schedule))
     if word_vectors is not None and not resume:
-        found = start_from_word_vectors(network.text.embed, vocabulary, word_vectors)
+        found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
-            typer.echo(f"{word_vectors}: vectors of {found:,} of the {len(vocabulary):,} words")
+            say(f"{word_vectors}: vectors of {found:,} of the {len(words):,} words")
     network.to(place)
-    learnt, judged = PrecomputedCorpus(training_data, vocabulary), PrecomputedCorpus(dev_data, vocabulary)
+    learnt, judged = PrecomputedCorpus(training_data, words), PrecomputedCorpus(judging, words)
 
     def start(position: Any) -> None:
         settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
         settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "csv": csv, "tensorboard": tensorboard}
-        settings |= {"min_count": None if fine_tune else min_count or _MIN_COUNT}
+        settings |= {"dev_images": dev_images, "vocabulary": vocabulary}
+        if fine_tune is None and vocabulary is None:
+            settings |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
         settings |= {"device": str(place) if group.size == 1 else place.type}
         write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
-        facts = facts_of(network, learnt, judged, how, position, counts, group.size)
+        facts = facts_of(network, learnt, judged, how, position, counts, group.size, dev_images=dev_data.n_images)
         Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
 
     try:
@@ -200,21 +242,43 @@ def train(
     if not is_first():
         return
     early = f", none better in {how.patience} more" if result.ended_early else ""
-    typer.echo(
-        f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: rsum {result.best_rsum:.1f}; {output / 'best'}"
-    )
+    best = f"rsum {result.best_rsum:.1f}"
+    if how.select_by == "r1":
+        best = f"R@1 {result.metrics.i2t.r1:.1f} / {result.metrics.t2i.r1:.1f}, {best}"
+    say(f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: {best}; {output / 'best'}")
 
 
-def _new(model: str, preset: str, sizes: Mapping[str, int], hyperparameters: Any, seed: int) -> Any:
-    """A model of a preset and the options, with weights of its own."""
+def train_of(models: Mapping[str, type[ModelConfig]]) -> Command:
+    """The command with the hyper-parameters of these models, by name, as options."""
+    return with_fields("hyperparameters", hyperparameters_of(models))(train)
+
+
+class HelpOfModel(TyperCommand):
+    """`train`, of which --help beside --model shows the options that this model has, as they are for it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        typed, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
+        if typed.get("model") is None:
+            return super().get_help(ctx)
+        model = kind_of(typed["model"])
+        of_model = typer.Typer(rich_markup_mode=None, add_completion=False)
+        of_model.command()(train_of({model: MODEL_CONFIGS[model]}))
+        return typer.main.get_command(of_model).get_help(ctx)
+
+
+def _new(config: ModelConfig, seed: int) -> Any:
+    """A model with weights of its own."""
     import torch
 
     from crossret.models import MODELS
 
-    config = MODEL_CONFIGS[model].preset(preset, **sizes, **chosen_of(model, hyperparameters))
     _check_memory(config)
     torch.manual_seed(seed)
-    return MODELS[model][1](config)
+    return MODELS[config.kind][1](config)
 
 
 def _fine_tuned(run: Path, model: str | None, hyperparameters: Any) -> tuple[Any, Vocabulary]:
@@ -222,16 +286,10 @@ def _fine_tuned(run: Path, model: str | None, hyperparameters: Any) -> tuple[Any
     from crossret.models.checkpoints import load_model, model_directory, with_config
 
     base, vocabulary = load_model(model_directory(run))
-    if model is not None and _kind_of(model) != base.kind:
+    if model is not None and kind_of(model) != base.kind:
         raise ValueError(f"--model {model}: the model of --fine-tune {run} is {base.kind}")
     config = dataclasses.replace(base.config, **chosen_of(base.kind, hyperparameters))
     return with_config(base, config, str(run)), vocabulary
-
-
-def _kind_of(model: str) -> str:
-    if model not in MODEL_CONFIGS:
-        raise ValueError(f"--model must be one of {', '.join(MODEL_CONFIGS)}, not {model!r}")
-    return model
 
 
 def _default_preset(kind: str, fields: Mapping[str, Any]) -> str:
@@ -257,8 +315,9 @@ def _check_memory(config: ModelConfig) -> None:
         numbers = sum(parameter.numel() for parameter in MODELS[config.kind][1](config).parameters())
     needed, there = 4 * 4 * numbers, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
-        sizes = [field.name for field in dataclasses.fields(config) if field.metadata.get("size")]
+        named = [field.name for field in dataclasses.fields(config) if field.metadata.get("size")]
+        sizes = {name: getattr(config, name) for name in named if getattr(config, name) is not None}
         raise ValueError(
-            f"{', '.join(f'{name} {getattr(config, name)}' for name in sizes)} make a model that takes "
+            f"{', '.join(f'{name} {size}' for name, size in sizes.items())} make a model that takes "
             f"{needed / 2**30:,.0f} GiB to train; this machine has {there / 2**30:,.0f} GiB"
         )

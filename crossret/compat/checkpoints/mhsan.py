@@ -12,8 +12,7 @@ from torch import Tensor
 
 from crossret.compat.checkpoints.contents import Contents, assembled
 from crossret.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
-from crossret.files.arrays import map_array
-from crossret.files.regular import read_regular
+from crossret.data.word_vectors.skip_thoughts import UNKNOWN_WORD, open_table
 from crossret.hyperparameters import MhsanConfig
 from crossret.models import Mhsan
 
@@ -31,7 +30,6 @@ _NAMES = {  # ours by theirs, with their number of dimensions
 }
 _CONVOLUTION = "img_emb.spaConv.weight"
 _BACKBONE = "img_emb.base_layer."
-_UNKNOWN_WORD = b"UNK"
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,7 @@ def import_mhsan(contents: Contents, vocabulary: Vocabulary, words: Words, *, bi
             heads=len(tensors["image_heads.heads.weight"]),
             text_layers=layers,
             bidirectional=bidirectional,
+            freeze_words=True,  # the published code has no embedding to train
         )
     except ValueError as error:
         raise ValueError(f"{state.path}: {error}") from error
@@ -150,18 +149,13 @@ def _embedding(words: Words, vocabulary: Vocabulary, word_dim: int) -> Tensor:
 
     Published captions have none of these three.
     """
-    lines = read_regular(words.dictionary).split(b"\n")
-    rows = {line.strip(): number for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines)}
-    table = map_array(words.table, ndim=2, dtypes=["<f4", "<f8"])
-    if _UNKNOWN_WORD not in rows:
+    wanted = {word.encode() for word in vocabulary.idx2word} | {UNKNOWN_WORD}
+    table, rows = open_table(words.table, words.dictionary, wanted)
+    if UNKNOWN_WORD not in rows:
         raise ValueError(f"{words.dictionary}: has no word UNK, which stands for those that it lacks")
-    if len(table) != max(rows.values()) + 1:
-        raise ValueError(
-            f"{words.table}: {len(table)} vectors for {max(rows.values()) + 1} words of {words.dictionary}"
-        )
     if table.shape[1] != word_dim:
         raise ValueError(f"{words.table}: vectors have {table.shape[1]} dimensions, but the model reads {word_dim}")
-    unknown = rows[_UNKNOWN_WORD]
+    unknown = rows[UNKNOWN_WORD]
     places = [rows.get(word.encode(), unknown) for word in vocabulary.idx2word]
     places[UNKNOWN] = unknown
     with np.errstate(over="ignore"):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from crossret.compat.features.rows import LARGEST_IMAGE, Row
+from crossret.compat.features.rows import Row
+from crossret.data.precomputed import check_image_size
 from crossret.files.arrays import map_array
 from crossret.files.features import FEATURE_DTYPES
 
@@ -27,26 +28,21 @@ class ArrayFile:
     def __init__(self, path: Path, boxes: Path | None = None) -> None:
         self.name = str(path)
         self._features = map_array(path, ndim=3, dtypes=FEATURE_DTYPES)
+        self._boxes_name = str(boxes)
         self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES)
         self.total = len(self._features)
         check_image_size(path, self._features)
         if self._boxes is not None and boxes is not None:
-            check_boxes(boxes, self._boxes, self._features)
+            check_box_shape(boxes, self._boxes, self._features)
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
         for row, features in enumerate(self._features):
             boxes = None if self._boxes is None else self._boxes[row]
-            yield Row(f"{self.name}, row {row}", features, boxes, row + 1)
+            yield Row(f"{self.name}, row {row}", features, boxes, f"{self._boxes_name}, row {row}", row + 1)
 
 
-def check_image_size(place: object, features: Any) -> None:
-    """Raise a ValueError where the features of one image are more than any has."""
-    if features.shape[1] * features.shape[2] * features.dtype.itemsize > LARGEST_IMAGE:
-        raise ValueError(f"{place}: images of shape {tuple(features.shape[1:])} are larger than any")
-
-
-def check_boxes(place: str | os.PathLike[str], boxes: Any, features: Any) -> None:
+def check_box_shape(place: str | os.PathLike[str], boxes: Any, features: Any) -> None:
     """Raise a ValueError where boxes are not four numbers for every region."""
     if boxes.shape != (*features.shape[:2], 4):
         expected = (*features.shape[:2], 4)

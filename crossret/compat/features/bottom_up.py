@@ -13,8 +13,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.compat.features.rows import LARGEST_IMAGE, Row
-from crossret.files.regular import open_regular, read_regular
+from crossret.compat.features.rows import Row
+from crossret.data.precomputed import LARGEST_IMAGE
+from crossret.files.regular import LARGEST_LINES, check_regular, open_regular, read_regular
 
 _FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 _LONGEST_LINE = LARGEST_IMAGE * 3 // 2
@@ -34,22 +35,24 @@ class BottomUpFiles:
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: a line is malformed, two are of the same image, or there is none of an image that is asked for;
-            names file, line and reason. Without ids lines are read, and errors come, as the object is iterated over.
+            names file, line and reason. Lines are read, and their errors come, as the object is iterated over.
     """
 
     def __init__(self, paths: Sequence[Path], ids: Path | None = None) -> None:
         self.name = ", ".join(str(path) for path in paths)
         self._paths = paths
-        self._wanted = None if ids is None else self._find(ids)
-        sizes = sum(os.stat(path).st_size for path in paths)
-        self.total = sizes if self._wanted is None else len(self._wanted)
+        for path in paths:
+            check_regular(path)
+        self._ids = ids
+        self._wanted = None if ids is None else _read_ids(ids)
+        self.total = sum(os.stat(path).st_size for path in paths) if self._wanted is None else len(self._wanted)
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
         if self._wanted is not None:
             with ExitStack() as stack:
                 files = {path: stack.enter_context(open_regular(path)) for path in self._paths}
-                for done, (path, number, offset) in enumerate(self._wanted, start=1):
+                for done, (path, number, offset) in enumerate(self._find(self._wanted), start=1):
                     files[path].seek(offset)
                     yield _row(_read_line(files[path], f"{path}, line {number}"), f"{path}, line {number}", done)
             return
@@ -62,7 +65,7 @@ class BottomUpFiles:
                 _check_new(seen, _id(line, place), place)
                 yield row
 
-    def _find(self, ids: Path) -> list[tuple[Path, int, int]]:
+    def _find(self, ids: Sequence[str]) -> list[tuple[Path, int, int]]:
         """File, number and offset of the line of each image that is asked for."""
         found: dict[str, tuple[Path, int, int]] = {}
         seen: dict[str, str] = {}
@@ -71,15 +74,17 @@ class BottomUpFiles:
                 image_id = _id(line, place)
                 _check_new(seen, image_id, place)
                 found[image_id] = (path, number, offset)
-        wanted = []
-        for number, line in enumerate(read_regular(ids).splitlines(), start=1):
-            image_id = line.strip().decode("utf-8", "backslashreplace")
+        for number, image_id in enumerate(ids, start=1):
             if image_id not in found:
-                raise ValueError(f"{ids}, line {number}: no image {image_id[:40]!r} in {self.name}")
-            wanted.append(found[image_id])
-        if not wanted:
-            raise ValueError(f"{ids}: no ids in it")
-        return wanted
+                raise ValueError(f"{self._ids}, line {number}: no image {image_id[:40]!r} in {self.name}")
+        return [found[image_id] for image_id in ids]
+
+
+def _read_ids(path: Path) -> list[str]:
+    lines = read_regular(path, LARGEST_LINES).splitlines()
+    if not lines:
+        raise ValueError(f"{path}: no ids in it")
+    return [line.strip().decode("utf-8", "backslashreplace") for line in lines]
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
@@ -124,7 +129,7 @@ def _row(line: bytes, place: str, done: int) -> Row:
     boxes, features = (_numbers(named, name, count, place) for name in ("boxes", "features"))
     if boxes.shape[1] != 4:
         raise ValueError(f"{place}: boxes has {boxes.size} numbers, expected 4 for each of {count} boxes")
-    return Row(place, features, boxes, done, _id(line, place))
+    return Row(place, features, boxes, place, done, _id(line, place))
 
 
 def _positive(fields: dict[str, bytes], name: str, place: str) -> int:

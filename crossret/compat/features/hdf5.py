@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from crossret.compat.features.arrays import check_boxes, check_image_size
-from crossret.compat.features.rows import LARGEST_IMAGE, Row
+from crossret.compat.features.arrays import check_box_shape
+from crossret.compat.features.rows import Row
+from crossret.data.names import check_name
+from crossret.data.precomputed import LARGEST_IMAGE, check_image_size
 from crossret.files.regular import check_regular
-from crossret.files.unicode import is_unicode
 
 _BLOCK_BYTES = 2**26
+_SHOWN = 20  # names of data sets that are there, where the one that was asked for is not
 
 
 class Hdf5File:
@@ -23,7 +25,7 @@ class Hdf5File:
 
     Args:
         path: the file.
-        features: name of the data set (images, k, d).
+        features: name of the data set (images, k, d); one in a group as "group/name".
         boxes: name of that of x0, y0, x1, y1 in pixels, (images, k, 4); None where there are none.
 
     Raises:
@@ -41,7 +43,7 @@ class Hdf5File:
             _check_written(path, stored, features)
             if boxes is not None:
                 placed = _data_set(path, file, boxes)
-                check_boxes(f"{path}: {boxes}", placed, stored)
+                check_box_shape(f"{path}: {boxes}", placed, stored)
                 _check_written(path, placed, boxes)
             self.total = len(stored)
 
@@ -57,8 +59,8 @@ class Hdf5File:
                 images, places = _read(self.name, stored, rows), _read(self.name, placed, rows)
                 for number, image in enumerate(images):
                     row = begin + number
-                    place = f"{self.name}: {features}, row {row}"
-                    yield Row(place, image, None if placed is None else places[number], row + 1)
+                    place, boxes_place = (f"{self.name}: {name}, row {row}" for name in self._names)
+                    yield Row(place, image, None if placed is None else places[number], boxes_place, row + 1)
 
 
 def _opened(path: Path) -> Any:
@@ -75,11 +77,12 @@ def _opened(path: Path) -> Any:
 
 def _data_set(path: str | Path, file: Any, name: str) -> Any:
     """A data set of three dimensions in the file itself."""
+    for part in name.removeprefix("/").split("/"):
+        check_name("dataset", part)
     with _undamaged(path, name):
-        stored = _stored(file, name)
-        found = ", ".join(_names(file)) if stored is None else ""
+        stored, why_not = _stored(file, name)
     if stored is None:
-        raise ValueError(f"{path}: no data set {name!r} in it; there is {found or 'nothing'}")
+        raise ValueError(f"{path}: {why_not}")
     with _undamaged(path, name):
         elsewhere, dtype, shape, chunks = (
             stored.is_virtual or stored.external,
@@ -98,26 +101,36 @@ def _data_set(path: str | Path, file: Any, name: str) -> Any:
     return stored
 
 
-def _stored(file: Any, name: str) -> Any:
-    """The data set of a name, by hard links all the way, or None."""
+def _stored(file: Any, name: str) -> tuple[Any, str]:
+    """The data set of a name, by hard links all the way, or None; and why there is none."""
     import h5py
 
-    stored = file
+    stored, place = file, ""
     for part in (part for part in name.split("/") if part not in ("", ".")):
-        within = stored if isinstance(stored, h5py.Group) else {}
-        stored = within[part] if _is_there(within, part) else None
-    return stored if isinstance(stored, h5py.Dataset) else None
+        if not isinstance(stored, h5py.Group):
+            return None, f"no data set {name!r} in it: {place!r} is a data set itself, with nothing in it"
+        if stored.get(part, getlink=True) is None:
+            return None, f"no data set {name!r} in it; {_contents(stored, place)}"
+        place = f"{place}/{part}".lstrip("/")
+        if not isinstance(stored.get(part, getlink=True), h5py.HardLink):
+            return None, f"{place!r} is a link, which is not followed, to another place or file"
+        stored = stored[part]
+    if isinstance(stored, h5py.Group):
+        return None, f"{name!r} is a group, not a data set; {_contents(stored, place)}"
+    return (stored, "") if isinstance(stored, h5py.Dataset) else (None, f"{name!r} is a type, not a data set")
 
 
-def _names(file: Any) -> list[str]:
-    return sorted(key for key in file if _is_there(file, key))[:20]
-
-
-def _is_there(group: Any, name: str) -> bool:
-    """Whether a group holds the thing itself under a name, and not the way to another."""
+def _contents(group: Any, place: str) -> str:
+    """What to name instead: the data sets and groups, which end in a slash, of a group."""
     import h5py
 
-    return is_unicode(name) and name in group and isinstance(group.get(name, getlink=True), h5py.HardLink)
+    kinds = {h5py.Dataset: "", h5py.Group: "/"}
+    found = []
+    for key in sorted(key for key in group if isinstance(group.get(key, getlink=True), h5py.HardLink)):
+        kind = kinds.get(group.get(key, getclass=True))
+        found += [] if kind is None else [f"{place}/{key}{kind}".lstrip("/")]
+    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    return f"there is {', '.join(found[:_SHOWN]) or 'nothing'}{more}"
 
 
 def _check_written(path: str | Path, stored: Any, name: str) -> None:

@@ -9,8 +9,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
-
 
 @dataclass(frozen=True)
 class Row:
@@ -20,6 +18,7 @@ class Row:
         place: the file and the line or row, by which errors call it.
         features: (k, d) floating point.
         boxes: (k, 4) floating point, x0, y0, x1, y1 in pixels; None where the source has none.
+        boxes_place: the file and the line or row of the boxes.
         done: how much of the source has been read with it.
         image_id: what the source calls the image; None where it has no names.
     """
@@ -27,6 +26,7 @@ class Row:
     place: str
     features: NDArray[np.floating]
     boxes: NDArray[np.floating] | None
+    boxes_place: str
     done: int
     image_id: str | None = None
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.json import parse_json_object
-from crossret.files.regular import read_regular
+from crossret.files.regular import LARGEST_LINES, read_regular
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Grounding:
     objects: dict[int, NDArray[np.float32]]
     pos: list[str] | None = None
 
+    def first(self, most: int | None) -> Grounding:
+        """What is true of the caption's first ``most`` words; None is all of them."""
+        objects = {place: box for place, box in self.objects.items() if most is None or place < most}
+        return Grounding(self.words[:most], objects, None if self.pos is None else self.pos[:most])
+
 
 def read_grounding(path: Path) -> list[Grounding]:
     """Read what ``render_scenes`` knows of the captions of a split, an entry a caption.
@@ -35,7 +40,7 @@ def read_grounding(path: Path) -> list[Grounding]:
         ValueError: a line is malformed; names the file and the line.
     """
     entries = []
-    for number, line in enumerate(read_regular(path).splitlines(), start=1):
+    for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
         place = f"{path}, line {number}"
         entry = parse_json_object(line, place)
         try:

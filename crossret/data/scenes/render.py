@@ -16,6 +16,7 @@ from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, grounding_path, pi
 from crossret.data.scenes.task import Rendered, Task
 from crossret.data.scenes.workers import run_tasks
 from crossret.files.atomic import atomic_write
+from crossret.files.directories import occupied
 from crossret.files.json import read_json
 
 FORMAT_VERSION = 1
@@ -55,6 +56,7 @@ def render_scenes(
     Raises:
         ValueError: a count is out of bounds, ``workers`` is less than 1, or ``seed`` is negative.
         FileExistsError: the directory holds something else than scenes.
+        BlockingIOError: another process is rendering there.
         OSError: the directory cannot be written.
         ChildProcessError: a worker died, as one does that the system stops for want of memory.
     """
@@ -72,8 +74,19 @@ def render_scenes(
         raise ValueError(f"workers must be at least 1, got {workers}")
 
     root = Path(directory)
-    _check_replaceable(root)
-    root.mkdir(parents=True, exist_ok=True)
+    with occupied(root):
+        _check_replaceable(root)
+        _render(root, counts, seed, grid, workers, progress)
+
+
+def _render(
+    root: Path,
+    counts: dict[str, int],
+    seed: int,
+    grid: bool,
+    workers: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
     manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts, "grid": grid}
     _write_manifest(root, {**manifest, "finished": False})
     for split in counts:

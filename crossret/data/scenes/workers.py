@@ -21,6 +21,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from crossret import signals
 from crossret.data.scenes.task import Rendered, Task, render_task
 
 _PROGRAM = "from crossret.data.scenes.workers import serve; serve()"
@@ -104,9 +105,7 @@ def _ask(process: subprocess.Popen[bytes], task: Task) -> Rendered:
 
 
 def _death(process: subprocess.Popen[bytes]) -> ChildProcessError:
-    status = process.wait()
-    cause = f"killed by signal {-status}, perhaps for want of memory" if status < 0 else f"exit status {status}"
-    return ChildProcessError(f"a rendering process ended unexpectedly: {cause}")
+    return ChildProcessError(f"a rendering process {signals.how_it_ended(process.wait())}")
 
 
 def _answer(task: Task, output: IO[bytes]) -> None:

@@ -9,24 +9,22 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 from torch import Tensor
 
 from crossret.evaluation import Progress
 from crossret.files.shards import StoredShards
-from crossret.search.blocks import feature_blocks, sides
+from crossret.search.blocks import Scorer, feature_blocks, plain_features, sides
 from crossret.search.cluster.crew import ClusterError, Crew, Job
 from crossret.search.cluster.worker import Search
-from crossret.search.score_files import Scorer
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE
-from crossret_kernels.inputs import Features, Lengths, is_offsets
+from crossret_kernels.inputs import Features, Lengths
 from crossret_kernels.topk import check_k, check_progress, corpus_run_limit, merge_topk, query_run_limit
 
 # Parts of a corpus for each worker: so that the last ones end at about the same time, and little is done again.
@@ -111,7 +109,7 @@ class RayCorpus:
                 scorer,
                 os.environ.get(ENVIRONMENT_VARIABLE),
                 query,
-                _to_send(queries),
+                plain_features(queries),
                 lengths,
                 blocks.runs(query_run_limit(longest)),
                 int(k),
@@ -191,17 +189,6 @@ def _check_sent(scorer: Scorer) -> None:
         ray.cloudpickle.dumps(scorer)
     except Exception as error:  # whatever a __reduce__ raises
         raise TypeError(f"scorer: {scorer!r} cannot be sent to the workers: {error}") from error
-
-
-def _to_send(queries: Any) -> Any:
-    """Features that a worker can score: arrays that are copied, tensors as their blocks of the corpus are."""
-    if isinstance(queries, Tensor):
-        return queries.detach().to("cpu", torch.float32)
-    if isinstance(queries, tuple) and len(queries) == 2 and is_offsets(queries[1]):
-        return _to_send(queries[0]), queries[1]
-    if isinstance(queries, Sequence):
-        return [_to_send(item) for item in queries]
-    return np.asarray(queries)
 
 
 def _grouped(runs: list[tuple[int, int]], items: int) -> list[list[tuple[int, int]]]:

@@ -10,12 +10,11 @@ import torch
 
 from crossret import __version__
 from crossret.files.shards import StoredShards
-from crossret.search.blocks import ShardBlocks, feature_blocks, sides
-from crossret.search.score_files import Scorer
+from crossret.search.blocks import Scorer, ShardBlocks, feature_blocks, shard_blocks, sides
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE
 from crossret_kernels.inputs import Features, Lengths
 from crossret_kernels.item_blocks import FeatureBlocks
-from crossret_kernels.topk import block_scores, topk_of_runs
+from crossret_kernels.topk import FeatureBlock, block_scores, topk_of_runs
 
 if TYPE_CHECKING:
     import ray
@@ -52,7 +51,7 @@ class Worker:
     def __init__(self, corpus: StoredShards, threads: int) -> None:
         self.corpus = corpus
         self.threads = threads
-        self.blocks: dict[str, ShardBlocks] = {}
+        self.blocks: dict[str, ShardBlocks[FeatureBlock]] = {}
         self.search: tuple[int, Search, FeatureBlocks] | None = None
 
     def start(self) -> tuple[str, list[int]]:
@@ -90,7 +89,7 @@ class Worker:
         )
         return values.numpy(), (indices + self.corpus.shards[shard].start).numpy()
 
-    def _blocks(self, query: str) -> ShardBlocks:
+    def _blocks(self, query: str) -> ShardBlocks[FeatureBlock]:
         if query not in self.blocks:
-            self.blocks = {query: ShardBlocks(self.corpus, sides(query)[1])}
+            self.blocks = {query: shard_blocks(self.corpus, sides(query)[1])}
         return self.blocks[query]

@@ -1,4 +1,4 @@
-"""Gradients of stacked cross attention by the CUDA kernels (kernels.md §2): ∂L/∂S of two parts, then two products."""
+"""Gradients of stacked cross attention by the CUDA kernels (docs/kernels.md §2): ∂L/∂S in two parts, then products."""
 
 from __future__ import annotations
 

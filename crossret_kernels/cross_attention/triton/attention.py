@@ -1,4 +1,4 @@
-"""Stacked cross attention of one tile in Triton: queries of whole items by contexts of one item (kernels.md §1).
+"""Stacked cross attention of one tile in Triton: queries of whole items by contexts of one item (docs/kernels.md §1).
 
 Queries are a tile's rows and contexts its columns, in both directions. What each item of queries has of a context is
 shared out, and summed up, by products with a 0/1 matrix, so that items of any lengths stand in a tile side by side; all

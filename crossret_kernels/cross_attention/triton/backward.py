@@ -1,4 +1,4 @@
-"""Gradients of stacked cross attention in Triton (kernels.md §2): S is made again, and turned into ∂L/∂S.
+"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S is made again, and turned into ∂L/∂S.
 
 Every sum is taken in the same order every time, and none by two programs.
 """

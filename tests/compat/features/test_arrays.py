@@ -12,18 +12,19 @@ import pytest
 from crossret.compat.features import ArrayFile, Hdf5File, hdf5, import_features
 
 RNG = np.random.default_rng(0)
-FEATURES, BOXES = RNG.standard_normal((5, 3, 4)), RNG.random((5, 3, 4))
+CORNERS = np.array([0, 0, 1, 1])
+FEATURES, BOXES = RNG.standard_normal((5, 3, 4)), RNG.random((5, 3, 4)) + CORNERS
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_an_array_is_written_in_float32(tmp_path: Path, dtype: type[np.floating]) -> None:
+def test_an_array_is_written_in_float32_and_float16_as_it_is(tmp_path: Path, dtype: type[np.floating]) -> None:
     np.save(tmp_path / "x.npy", FEATURES.astype(dtype))
     np.save(tmp_path / "boxes.npy", BOXES)
     steps: list[tuple[int, int]] = []
     source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
     import_features(source, tmp_path / "data", "test", regions=2, progress=lambda *step: steps.append(step))
     written = np.load(tmp_path / "data" / "test_ims.npy")
-    assert written.dtype == np.float32
+    assert written.dtype == (np.float16 if dtype is np.float16 else np.float32)
     np.testing.assert_array_equal(written, FEATURES.astype(dtype)[:, :2].astype(np.float32))
     np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES[:, :2].astype(np.float32))
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["test_boxes.npy", "test_ims.npy"]
@@ -38,7 +39,10 @@ def test_an_array_is_written_in_float32(tmp_path: Path, dtype: type[np.floating]
         (FEATURES, BOXES[:4], r"boxes.npy: shape \(4, 3, 4\) is not \(5, 3, 4\)"),
         (np.where(np.arange(5)[:, None, None] == 3, np.nan, FEATURES), None, r"x.npy, row 3: features of region 0"),
         (np.where(FEATURES == FEATURES[4, 2, 1], 1e300, FEATURES), None, r"x.npy, row 4: features of region 2"),
-        (FEATURES, np.where(BOXES == BOXES[1, 2, 0], np.inf, BOXES), r"x.npy, row 1: boxes of region 2 are not finite"),
+        (np.full((5, 3, 4), np.inf, np.float16), None, r"x.npy, row 0: features of region 0 are not finite"),
+        (FEATURES, np.where(BOXES == BOXES[1, 2, 0], np.nan, BOXES), r"boxes.npy, row 1: the box of region 2 is not"),
+        (FEATURES, np.where(BOXES == BOXES[4, 0, 3], 1e39, BOXES), r"boxes.npy, row 4: the box of region 0 is not"),
+        (FEATURES, BOXES - [0, 0, 2, 0], r"boxes.npy, row 0: the box of region 0 is .*: not x0, y0, x1, y1 .*, width"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(tmp_path: Path, features: Any, boxes: Any, message: str) -> None:
@@ -85,11 +89,14 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
     with h5py.File(path, "w") as file:
         for name, values in {"nan": spoilt, "flat": FEATURES[0], "whole": FEATURES.astype(int)}.items():
             file[name] = values
-        file.create_group("group")
+        file["group/in"] = FEATURES
+        file["group/again"] = file["group"]  # a group in itself
         file["elsewhere"] = h5py.ExternalLink(tmp_path / "other.h5", "features")
         file["soft"] = h5py.SoftLink("/nan")
         file["away"] = h5py.ExternalLink(tmp_path / "other.h5", "/")
         file["group/away"] = h5py.SoftLink("/away")
+        file["group/boxes"] = BOXES
+        file["type"] = np.dtype("f4")
         layout = h5py.VirtualLayout(shape=FEATURES.shape, dtype="f8")
         layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "features", shape=FEATURES.shape)
         file.create_virtual_dataset("composed", layout)
@@ -97,15 +104,15 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
         file.create_dataset("vast", (2**20, 2**10, 2**10), "f4", chunks=(2**10, 2**8, 2**10))
         file.create_dataset("wide", (2, 2**15, 2**15), "f4", chunks=(1, 2**8, 2**8))
     for name, message in (
-        ("none", "no data set 'none' in it; there is composed, flat, group, nan, raw, vast, whole, wide"),
-        ("group", "no data set 'group' in it"),
-        ("elsewhere", "no data set 'elsewhere' in it"),
-        ("soft", "no data set 'soft' in it"),
-        ("away/features", "no data set 'away/features' in it"),
-        ("group/away/features", "no data set 'group/away/features' in it"),
-        ("nan/features", "no data set 'nan/features' in it"),
-        ("/", "no data set '/' in it"),
-        ("\udcff", r"no data set '\\udcff' in it"),
+        ("none", "no data set 'none' in it; there is composed, flat, group/, nan, raw, vast, whole, wide$"),
+        ("group", "'group' is a group, not a data set; there is group/again/, group/boxes, group/in"),
+        ("group/none", "no data set 'group/none' in it; there is group/again/, group/boxes, group/in"),
+        ("type", "'type' is a type, not a data set$"),
+        ("elsewhere", "'elsewhere' is a link, which is not followed, to another place or file$"),
+        ("soft", "'soft' is a link"),
+        ("away/features", "'away' is a link"),
+        ("group/away/features", "'group/away' is a link"),
+        ("nan/features", "no data set 'nan/features' in it: 'nan' is a data set itself, with nothing in it$"),
         ("flat", r"data set 'flat' has shape \(3, 4\), expected 3 dimensions"),
         ("whole", "data set 'whole' is int64, not float16"),
         ("composed", "data set 'composed' is stored in other files"),
@@ -116,6 +123,9 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
     ):
         with pytest.raises(ValueError, match=rf"^{path}: {message}"):
             import_features(Hdf5File(path, name), tmp_path / "data", "test")
+    for name in ("", "/", "a//b", "../nan", "group/..", "\udcff", "na\nn"):
+        with pytest.raises(ValueError, match=r"^dataset must be a name, 1 to 100 bytes"):
+            Hdf5File(path, name)
     with pytest.raises(ValueError, match=r"x.h5: flat|data set 'flat'"):
         Hdf5File(path, "nan", "flat")
 
@@ -137,7 +147,7 @@ def test_data_sets_are_whole(tmp_path: Path, h5py: Any) -> None:
         with h5py.File(path, "a") as file:
             file.create_dataset("boxes", (5, 3, 4), "f4")
         Hdf5File(path, "whole", "boxes")
-    assert import_features(Hdf5File(path, "whole", "./zeros"), tmp_path / "data", "test").images == 5
+    assert import_features(Hdf5File(path, "whole", "/zeros"), tmp_path / "data", "test").images == 5
 
 
 def test_what_is_no_hdf5_is_told(tmp_path: Path, h5py: Any) -> None:

@@ -21,7 +21,8 @@ def encoded(array: NDArray[np.float32]) -> str:
 def regions(seed: int, count: int = 3) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Boxes (count, 4) and features (count, 5)."""
     rng = np.random.default_rng(seed)
-    return rng.random((count, 4), np.float32), rng.standard_normal((count, 5)).astype(np.float32)
+    boxes = rng.random((count, 4), np.float32) + np.float32([0, 0, 1, 1])
+    return boxes, rng.standard_normal((count, 5)).astype(np.float32)
 
 
 def fields_of(image_id: int, count: int = 3) -> dict[str, str]:
@@ -108,6 +109,7 @@ INFINITE[1, 2] = np.inf
         ({"features": "A" * 81}, r"features is not base64 \("),
         ({"features": ""}, r"features has 0 bytes, not as many float32 for each of 3 boxes"),
         ({"features": "AAAA"}, r"features has 3 bytes, not as many"),
+        ({"boxes": encoded(np.full((3, 4), np.nan))}, r"the box of region 0 is not finite in float32"),
         ({"features": encoded(INFINITE)}, r"features of region 1 are not finite in float32"),
         (
             {"features": encoded(np.zeros((3, 4), np.float32))},
@@ -122,7 +124,7 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, str], mess
     path.write_text(line(**fields_of(1)) + line(**{**fields_of(2), **changes}) + line(**fields_of(3)))
     with pytest.raises(ValueError, match=rf"^{path}, line 2: {message}"):
         import_features(BottomUpFiles([path]), tmp_path / "data", "train")
-    assert not list((tmp_path / "data").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tsv"]
 
 
 @pytest.mark.parametrize("text", ["\n", "1\n", "no tabs"])
@@ -133,7 +135,7 @@ def test_a_line_without_fields_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"a.tsv, line 2: 1 fields, expected 6"):
         import_features(BottomUpFiles([path]), tmp_path / "data", "train")
     with pytest.raises(ValueError, match=r"a.tsv, line 2: no tab in it, expected 6 fields"):
-        BottomUpFiles([path], tmp_path / "ids.txt")
+        import_features(BottomUpFiles([path], tmp_path / "ids.txt"), tmp_path / "data", "train")
 
 
 def test_a_line_of_tabs_is_no_list_of_fields(tmp_path: Path) -> None:
@@ -151,19 +153,20 @@ def test_a_line_of_tabs_is_no_list_of_fields(tmp_path: Path) -> None:
 def test_an_id_of_any_length_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("x" * 10**5)
     with pytest.raises(ValueError, match=r"ids.txt, line 1: no image 'x{40}' in .*a.tsv$"):
-        BottomUpFiles([write(tmp_path / "a.tsv", 1)], tmp_path / "ids.txt")
+        list(BottomUpFiles([write(tmp_path / "a.tsv", 1)], tmp_path / "ids.txt"))
 
 
 def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ids = write(tmp_path / "a.tsv", 1, 2), tmp_path / "ids.txt"
     ids.write_text("1\n4\n")
     with pytest.raises(ValueError, match=r"ids.txt, line 2: no image '4' in .*a.tsv"):
-        BottomUpFiles([path], ids)
+        list(BottomUpFiles([path], ids))
     ids.write_text("")
     with pytest.raises(ValueError, match=r"ids.txt: no ids in it"):
         BottomUpFiles([path], ids)
+    ids.write_text("1\n")
     with pytest.raises(ValueError, match=r"b.tsv, line 1: image '2' is at .*a.tsv, line 2 already"):
-        BottomUpFiles([path, write(tmp_path / "b.tsv", 2)], ids)
+        list(BottomUpFiles([path, write(tmp_path / "b.tsv", 2)], ids))
     (tmp_path / "empty.tsv").touch()
     with pytest.raises(ValueError, match=r"empty.tsv: no images in it"):
         import_features(BottomUpFiles([tmp_path / "empty.tsv"]), tmp_path / "data", "train")

@@ -1,0 +1,44 @@
+"""Boxes of regions, x0, y0, x1, y1: what makes them none, found where they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BLOCK_BYTES = 2**22
+
+
+def check_boxes(boxes: NDArray[np.floating], place: str) -> None:
+    """Refuse boxes that are not finite in float32, or whose corners are the wrong way round.
+
+    Of boxes as x, y, width, height, some are so: read as corners they would put the regions in another order. All are
+    read, in blocks: they are 1/512 of features of 2,048 dimensions, 0.1 s for the boxes of MS-COCO.
+
+    Args:
+        boxes: (n, k, 4) of n images, perhaps on the disk.
+        place: where they are from, by which the error begins.
+
+    Raises:
+        ValueError: a box is none; names place, row and region.
+    """
+    step = max(1, _BLOCK_BYTES // boxes[0].nbytes)
+    for first in range(0, len(boxes), step):
+        wrong = wrong_box(boxes[first : first + step])
+        if wrong is not None:
+            row, region, why = wrong
+            raise ValueError(f"{place}, row {first + row}: the box of region {region} {why}")
+
+
+def wrong_box(boxes: NDArray[np.floating]) -> tuple[int, int, str] | None:
+    """Of (n, k, 4) the image and the region of the first box that is none, and what is wrong with it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        corners = boxes.astype(np.float32, copy=False)
+        finite = np.asarray(np.isfinite(corners).all(axis=2))
+        right = finite & (corners[..., :2] <= corners[..., 2:]).all(axis=2)
+    if right.all():
+        return None
+    row, region = (int(place) for place in np.unravel_index(right.argmin(), right.shape))
+    if not finite[row, region]:
+        return row, region, "is not finite in float32"
+    numbers = ", ".join(f"{number:g}" for number in corners[row, region])
+    return row, region, f"is {numbers}: not x0, y0, x1, y1 with x0 <= x1 and y0 <= y1, perhaps x, y, width, height"

@@ -1,0 +1,141 @@
+"""Directories that a command makes: whole or not there, never in the place of something, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from crossret.files.locks import LOCK, in_use, lock_file, locked, owner_of
+from crossret.files.naming import renamed_errors
+
+_HIDDEN = ".crossret-{}.tmp"
+_DIGITS = 16
+
+
+def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
+    """What ``new_directory`` asks first, for who has something to do before.
+
+    Returns:
+        The real place of ``output``.
+
+    Raises:
+        As ``new_directory``.
+    """
+    target = Path(os.path.realpath(output))
+    for source in sources:
+        if Path(os.path.realpath(source)) in (target, *target.parents):
+            raise ValueError(f"{output}: is {source} or inside it; choose a directory elsewhere")
+    with suppress(FileNotFoundError), renamed_errors(target, output):
+        os.stat(target)
+        if not target.is_dir():
+            raise FileExistsError(f"{output}: not a directory; choose a new or an empty one")
+        if [path.name for path in target.iterdir()] == [LOCK]:  # left by a killed process, unless one is at work
+            with locked(target):
+                pass
+        if any(target.iterdir()):
+            raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
+    _remove_abandoned(target.parent)
+    hidden = _hidden(target)
+    if hidden.exists():
+        raise in_use(output, owner_of(hidden))
+    return target
+
+
+@contextmanager
+def new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Iterator[Path]:
+    """A hidden directory that becomes ``output``, absent or empty, when the block ends, and is removed if it raises.
+
+    It is beside ``output``, in directories that are made if needed and removed, if they are empty, where the block
+    raises. No other process can begin to make ``output`` meanwhile. A process killed inside the block leaves a hidden
+    ``.crossret-*.tmp``; the next one to make a directory beside it removes that. Errors of files in it name those of
+    ``output``, which the user knows.
+
+    Args:
+        output: the directory to make.
+        sources: what it is made of, to which nothing may be added.
+
+    Raises:
+        FileExistsError: ``output`` is a file or not empty.
+        BlockingIOError: another process is making it; the error names that.
+        ValueError: it is one of ``sources`` or inside it.
+        OSError: it cannot be made.
+    """
+    target = check_new_directory(output, *sources)
+    hidden = _hidden(target)
+    with renamed_errors(hidden, output), _made(target.parent), ExitStack() as lock:
+        while True:
+            _remove_abandoned(target.parent)
+            try:
+                hidden.mkdir()  # which one process can
+            except FileExistsError:
+                raise in_use(output, owner_of(hidden)) from None
+            try:
+                # By nobody but one who takes it for abandoned, and then it is gone.
+                lock.enter_context(locked(hidden, wait=True))
+                break
+            except FileNotFoundError:
+                continue
+        try:
+            if target.is_dir() and any(target.iterdir()):  # finished by another process since it was looked at
+                raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
+            yield hidden
+            os.rename(hidden, target)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def occupied(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Be the only process that writes in a directory while the block runs.
+
+    The directory is made if needed, with those that it is in. If the block raises, those that were made and are empty
+    are removed.
+
+    Raises:
+        As ``locked``; OSError: the directory cannot be made.
+    """
+    with _made(Path(directory)), locked(directory):
+        yield
+
+
+@contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    absent = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for path in absent:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _hidden(target: Path) -> Path:
+    """The same for every process that makes ``target``; of a fixed length, unlike its name."""
+    return target.parent / _HIDDEN.format(hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS])
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the hidden directories whose makers were killed: the system unlocks what a process has when it ends.
+
+    All are spared where there are no locks, and those that this process may not remove.
+    """
+    for path in parent.glob(_HIDDEN.format("[0-9a-f]" * _DIGITS)):
+        gone = parent / _HIDDEN.format(secrets.token_hex(_DIGITS // 2))
+        with suppress(OSError, ValueError):
+            with lock_file(path) as (folder, file):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Whoever made it may have finished and another have begun since it was opened.
+                if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path / LOCK)):
+                    continue
+                os.rename(path, gone)
+                os.unlink(LOCK, dir_fd=folder)
+            shutil.rmtree(gone, ignore_errors=True)

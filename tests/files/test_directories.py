@@ -1,0 +1,210 @@
+"""A new directory: there when it is whole, never where it would take something's place, in its user's names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from crossret.files.arrays import write_rows
+from crossret.files.atomic import atomic_write
+from crossret.files.directories import check_new_directory, new_directory, occupied
+from tests.processes import started
+
+
+def test_a_directory_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for target in (tmp_path / "deep" / "new", tmp_path / "there"):
+        with new_directory(target) as directory:
+            (directory / "file").touch()
+            assert directory.parent == target.parent
+            assert not (target / "file").exists()
+        assert [path.name for path in target.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "there"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError("without a name")])
+def test_nothing_is_left_of_one_that_is_not_finished(tmp_path: Path, error: type[BaseException] | Exception) -> None:
+    with pytest.raises(BaseException) as caught, new_directory(tmp_path / "new") as directory:
+        (directory / "file").touch()
+        raise error
+    assert caught.value is error or caught.type is error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_the_directory_that_the_user_knows(tmp_path: Path) -> None:
+    place = Path("absent", "file")
+    with (
+        pytest.raises(FileNotFoundError) as caught,
+        new_directory(tmp_path / "new") as directory,
+        atomic_write(directory / place) as file,
+    ):
+        file.write(b"")
+    assert caught.value.filename == str(tmp_path / "new" / place)
+    with pytest.raises(FileNotFoundError) as missing, new_directory(tmp_path / "new"):
+        (tmp_path / "data").read_bytes()
+    assert missing.value.filename == str(tmp_path / "data")
+    with pytest.raises(OSError, match="not empty") as renamed, new_directory(tmp_path / "new"):
+        (tmp_path / "new" / "meanwhile").mkdir(parents=True)
+    assert renamed.value.filename == str(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("name", ["file/new", "file/deep/new", "n" * 256])
+def test_what_cannot_be_made_is_named_as_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(OSError, match=r"Not a directory|too long") as caught, new_directory(name):
+        pytest.fail("begun")
+    assert caught.value.filename == name
+    assert os.listdir() == ["file"]
+
+
+@pytest.mark.parametrize("function", ["os.mkdir", "os.rename"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)
+def test_what_the_system_refuses_is_an_error_of_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, number: int
+) -> None:
+    def refuse(path: Path, *_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number), os.fspath(path))
+
+    monkeypatch.setattr(function, refuse)
+    with pytest.raises(OSError) as caught, new_directory(tmp_path / "new"):
+        pass
+    assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "new"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_value_error_names_the_directory_that_the_user_knows(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=f"^{tmp_path}/new/x.npy: no rows to write$"),
+        new_directory(tmp_path / "new") as directory,
+        write_rows(directory / "x.npy", (), "<f4"),
+    ):
+        pass
+
+
+def test_directories_made_for_nothing_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name in ("new", "deep/new", "there"):
+        with pytest.raises(ValueError, match="x"), occupied(tmp_path / name):
+            raise ValueError("x")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    with pytest.raises(ValueError, match="x"), occupied(tmp_path / "deep" / "new"):
+        (tmp_path / "deep" / "file").touch()
+        raise ValueError("x")
+    assert os.listdir(tmp_path / "deep") == ["file"]
+    with occupied(tmp_path / "new"):
+        pass
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_of_two_that_make_a_directory_the_second_is_told_at_once(tmp_path: Path) -> None:
+    note = f"in use by process {os.getpid()} on "
+    with new_directory(tmp_path / "new"):
+        for look in (new_directory(tmp_path / "new").__enter__, lambda: check_new_directory(tmp_path / "new")):
+            with pytest.raises(BlockingIOError, match=note) as caught:
+                look()
+            assert caught.value.filename == str(tmp_path / "new")
+        with new_directory(tmp_path / "other"):
+            pass
+    assert sorted(os.listdir(tmp_path)) == ["new", "other"]
+    assert os.listdir(tmp_path / "new") == []
+    with pytest.raises(BlockingIOError, match=note), occupied(tmp_path / "new"), occupied(tmp_path / "new"):
+        pass
+
+
+def test_a_directory_with_the_lock_of_a_killed_process_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".crossret-lock").write_text("process 1 on another")
+    with new_directory(tmp_path / "new") as directory:
+        (directory / "file").touch()
+    assert os.listdir(tmp_path / "new") == ["file"]
+    with occupied(tmp_path / "busy"), pytest.raises(BlockingIOError, match="in use by process"):
+        check_new_directory(tmp_path / "busy")
+
+
+def test_one_that_another_process_has_just_finished_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = check_new_directory
+
+    def finish(output: Path) -> Path:
+        target = look(output)
+        (target / "file").mkdir(parents=True)
+        return target
+
+    monkeypatch.setattr("crossret.files.directories.check_new_directory", finish)
+    with pytest.raises(FileExistsError, match="new: not empty"), new_directory(tmp_path / "new"):
+        pytest.fail("begun")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
+
+
+MAKES = """
+import sys
+from crossret.files.directories import new_directory
+with new_directory(sys.argv[1]) as directory:
+    (directory / "deep").mkdir()
+    (directory / "deep" / "file").touch()
+    print("making", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_killed_processes_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / f".crossret-{'0' * 16}.tmp" / "of an earlier version").mkdir(parents=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-c", MAKES, str(tmp_path / name)]
+        return started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    with start("killed") as killed, start("living") as living:
+        for process in (killed, living):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"making\n"
+        assert len(os.listdir(tmp_path)) == 2
+        killed.kill()
+        killed.wait()
+        with new_directory(tmp_path / "next"):
+            assert len(os.listdir(tmp_path)) == 2  # the living one's, and this one's
+        with pytest.raises(BlockingIOError, match=f"in use by process {living.pid} on "):
+            check_new_directory(tmp_path / "living")
+        with new_directory(tmp_path / "killed"):
+            pass
+        living.communicate()
+    assert sorted(os.listdir(tmp_path)) == ["killed", "living", "next"]
+    assert os.listdir(tmp_path / "living") == ["deep"]
+
+
+def test_without_locks_directories_are_made_and_none_is_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> NoReturn:
+        raise OSError(errno.ENOTSUP, "there are none")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with new_directory(tmp_path / "new") as directory:
+        (directory / "file").touch()
+        with pytest.raises(BlockingIOError, match="in use by process"), new_directory(tmp_path / "new"):
+            pass
+    assert os.listdir(tmp_path) == ["new"]
+    assert os.listdir(tmp_path / "new") == ["file"]
+
+
+def test_a_new_directory_is_not_the_data_nor_inside(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "link").symlink_to("data")
+    for output in (data, data / "deep" / "new", tmp_path / "link" / "new", data / "x" / ".."):
+        with pytest.raises(ValueError, match="or inside it; choose a directory elsewhere"):
+            check_new_directory(output, data)
+    assert check_new_directory(tmp_path / "database", data) == tmp_path / "database"

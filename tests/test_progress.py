@@ -1,0 +1,133 @@
+"""What is said of a long task where standard error is no terminal: a line where nothing was said for 30 seconds."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from crossret import progress
+from crossret.evaluation import DirectionMetrics, RetrievalMetrics
+from crossret.progress import ProgressLines
+from crossret.terminal import progress_bar
+from crossret.training.progress import TrainingProgress
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setattr(progress, "_LOOK", 3600.0)  # the tests look
+    return Clock()
+
+
+def test_silence_is_broken_after_30_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressLines(lambda: "[red]encoding", clock=clock) as lines:
+        clock.now += 29.9
+        lines.look()
+        assert capsys.readouterr().err == ""
+        clock.now += 0.1
+        lines.look()
+        lines.look()
+        assert capsys.readouterr().err == "[red]encoding\n"
+        clock.now += 29
+        lines.say("something else")
+        clock.now += 29
+        lines.look()
+        assert capsys.readouterr().err == "something else\n"
+        clock.now += 1
+        lines.look()
+        assert capsys.readouterr().err == "[red]encoding\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "done", "seconds", "left"),
+    [
+        (0, 0, 60, ""),  # of a speed that is not known
+        (0, 100, 60, "  0:09:00 left"),
+        (0, 1000, 60, "  0:00:00 left"),
+        (900, 900, 60, ""),
+        (900, 901, 60, "  1:39:00 left"),  # what was done before took none of the time
+        (0, 1, 3600, "  999:00:00 left"),
+    ],
+)
+def test_the_time_left_is_that_at_the_speed_so_far(
+    clock: Clock, capsys: pytest.CaptureFixture[str], before: int, done: int, seconds: float, left: str
+) -> None:
+    with ProgressLines(lambda: "reading", done=before, clock=clock) as lines:
+        lines.update(done, 1000)
+        clock.now += seconds
+        lines.look()
+    assert capsys.readouterr().err == f"reading{left}\n"
+
+
+def test_a_training_says_where_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    def said() -> str:
+        show.lines.look()
+        return capsys.readouterr().err
+
+    with TrainingProgress(30, 6800, 13600 + 1190, enabled=True, clock=clock) as show:
+        clock.now += 30
+        assert said() == "training\n"
+        show.step(3, 1200, 4.21119, 640.4)
+        clock.now += 29
+        assert said() == ""
+        clock.now += 1
+        # Ten steps took 60 seconds; there are 189,200 left.
+        assert said() == "epoch 3/30  step 1,200/6,800  loss 4.211  640 captions/s  315:20:00 left\n"
+        show.validating(3)
+        clock.now += 60
+        assert said().startswith("epoch 3/30  validating  ")
+        way = DirectionMetrics(10.0, 20.0, 30.0, 4.0, 5.0)
+        clock.now += 29
+        show.epoch(3, 4.2, RetrievalMetrics(way, way), True, 640.4)
+        clock.now += 29
+        assert said() == "epoch 3  loss 4.200  R@1 10.0 / 10.0  rsum 120.0  640 captions/s  best so far\n"
+
+
+def test_a_training_that_is_to_show_nothing_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingProgress(3, 10, 0, enabled=False, clock=clock) as show:
+        show.step(1, 1, 4.0, 1.0)
+        clock.now += 100
+    assert capsys.readouterr().err == ""
+
+
+def test_other_commands_say_how_far_they_are(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing calls them meanwhile: a thread looks at the clock."""
+    looked, look = threading.Event(), ProgressLines.look
+
+    def watched(self: ProgressLines) -> None:
+        look(self)
+        if clock.now > 1060:
+            looked.set()
+
+    monkeypatch.setattr(progress, "_LOOK", 1e-4)
+    monkeypatch.setattr(ProgressLines, "look", watched)
+    with progress_bar("encoding", clock=clock) as show:
+        show(1200, 6000)
+        clock.now += 100
+        assert looked.wait(60)
+    assert capsys.readouterr().err == "encoding  1,200/6,000  0:06:40 left\n"
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError("nobody reads this")
+
+
+def test_a_reader_that_is_gone_ends_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Gone())
+    with TrainingProgress(3, 10, 0, enabled=True, clock=clock) as show:
+        clock.now += 100
+        show.lines.look()
+        way = DirectionMetrics(10.0, 20.0, 30.0, 4.0, 5.0)
+        show.epoch(1, 4.2, RetrievalMetrics(way, way), True, 640.4)
