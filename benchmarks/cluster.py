@@ -37,7 +37,7 @@ from crossret.search.cluster import RayCorpus
 from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
 from crossret_kernels import maxsim_scores
-from crossret_kernels.topk import merge_topk
+from crossret_kernels.topk.streamed import merge_topk
 
 DIM, QUERY_TOKENS, K = 128, 32, 100
 QUERIES = (1, 16, 64)

@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_compiling
 
 # Defines the operations that the library implements.
-from crossret_kernels import registration  # noqa: F401
+from crossret_kernels import operations as registration  # noqa: F401
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")

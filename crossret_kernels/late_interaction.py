@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import check_flag, checked, choose
-from crossret_kernels.inputs import Array, Features, Lengths, SideNames, as_sides, check_dense, check_together
+from crossret_kernels.inputs.options import check_flag, checked, choose
+from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Array, Features, Lengths, SideNames, as_sides, check_dense, check_together
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.selection import Pairs, as_pairs, shape_scores
-from crossret_kernels.topk import Progress, feature_topk
+from crossret_kernels.topk.streamed import Progress, feature_topk
 
 QUERIES = SideNames("queries", "query_lengths", "query_mask", "query")
 DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "document")

@@ -24,9 +24,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss, triton_launch
+from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.cross_attention.cuda import backward as cuda_backward
 from crossret_kernels.cross_attention.triton import backward, chunks
+from crossret_kernels.gpu import triton_launch
 from tests.simt.launches import Device
 from tests.simt.library import build
 

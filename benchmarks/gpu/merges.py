@@ -11,8 +11,8 @@ from torch import Tensor
 
 from benchmarks.gpu.inputs import rotated
 from benchmarks.gpu.work import Calls, Floor
-from crossret_kernels.topk import _merge
-from crossret_kernels.topk_cuda import merge_in_cuda
+from crossret_kernels.topk.cuda import merge_in_cuda
+from crossret_kernels.topk.streamed import _merge
 
 MERGES = {"cuda": merge_in_cuda, "torch": _merge}
 

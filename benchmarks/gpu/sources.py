@@ -16,7 +16,7 @@ KERNELS = {
     "triton": ("crossret_kernels/**/triton*.py", "crossret_kernels/**/triton/*.py"),
     "cuda": (
         *("csrc/**/*.cu", "csrc/**/cuda_*.cpp", "csrc/cuda/*.cpp", "setup.py", "setup_cuda.py"),
-        *("crossret_kernels/**/cuda/*.py", "crossret_kernels/**/*_cuda.py"),
+        *("crossret_kernels/**/cuda/*.py", "crossret_kernels/**/cuda.py"),
     ),
 }
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)

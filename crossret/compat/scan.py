@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 
 from crossret_kernels import triplet_loss
-from crossret_kernels.arrays import as_tensor
 from crossret_kernels.backends import select_backend
-from crossret_kernels.checks import checked, choose
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionOptions
-from crossret_kernels.inputs import (
+from crossret_kernels.inputs.arrays import as_tensor
+from crossret_kernels.inputs.options import checked, choose
+from crossret_kernels.inputs.pairs import shape_scores
+from crossret_kernels.inputs.sides import (
     Array,
     SideNames,
     as_sides,
@@ -38,7 +39,6 @@ from crossret_kernels.inputs import (
     check_has_values,
     check_together,
 )
-from crossret_kernels.selection import shape_scores
 
 # What errors call the arguments of the scores, and of the loss; there are no masks.
 _NAMES = SideNames("images", "", "", "image"), SideNames("captions", "cap_lens", "", "caption")

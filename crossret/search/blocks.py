@@ -13,10 +13,10 @@ from torch import Tensor
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
-from crossret_kernels.checks import choose
-from crossret_kernels.inputs import Features, Lengths, SideNames, is_offsets
-from crossret_kernels.item_blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
-from crossret_kernels.topk import QUERIES, FeatureBlock
+from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
+from crossret_kernels.inputs.options import choose
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_offsets
+from crossret_kernels.topk.streamed import QUERIES, FeatureBlock
 
 REGIONS, WORDS = "region", "word"
 

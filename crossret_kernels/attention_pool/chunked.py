@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.chunked import WORKSPACE_BYTES, recomputed, split
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed, split
 
 
 def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,10 @@ from torch import Tensor
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.checks import check_flag
-from crossret_kernels.inputs import (
+from crossret_kernels.inputs.operands import check_operand
+from crossret_kernels.inputs.options import check_flag
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import (
     Array,
     Features,
     Lengths,
@@ -24,9 +26,7 @@ from crossret_kernels.inputs import (
     check_traceable,
     is_offsets,
 )
-from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.registration import needs_gradient
+from crossret_kernels.operations import needs_gradient
 
 
 @overload

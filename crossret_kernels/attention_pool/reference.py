@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
 
 
 def attention_pool_reference(values: Ragged, logits: Ragged) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, power_of_two, safe_divide, safe_sqrt, scaled, vector_length
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.padded.arithmetic import pool, power_of_two, safe_divide, safe_sqrt, scaled, vector_length
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
 UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the logits

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, safe_normalize
-from crossret_kernels.chunked import Attention, Block, chunked_pairs, chunked_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.arithmetic import pool, safe_normalize
+from crossret_kernels.padded.chunked import Attention, Block, chunked_pairs, chunked_scores
 
 
 def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions) -> Tensor:

@@ -7,19 +7,19 @@ from typing import Literal, overload
 from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.checks import check_flag, checked
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.ragged import Ragged, on_host
-from crossret_kernels.registration import (
+from crossret_kernels.inputs.options import check_flag, checked
+from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
+from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.operations import (
     NATIVE_OPTIONS,
     define_listed,
     define_scores,
     split_float32,
 )
-from crossret_kernels.selection import Pairs, as_pairs, fill_empty, in_slices, shape_scores
 
 _OPTIONS = (
     "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels.arithmetic import POOLINGS
-from crossret_kernels.checks import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
+from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
+from crossret_kernels.padded.arithmetic import POOLINGS
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 

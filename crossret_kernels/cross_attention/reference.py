@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool, safe_normalize, vector_length
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
 
 
 def scan_scores_reference(

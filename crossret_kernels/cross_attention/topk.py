@@ -7,8 +7,8 @@ from functools import partial
 from torch import Tensor
 
 from crossret_kernels.cross_attention.op import scan_scores
-from crossret_kernels.inputs import Array, Features, Lengths
-from crossret_kernels.topk import Progress, feature_topk
+from crossret_kernels.inputs.sides import Array, Features, Lengths
+from crossret_kernels.topk.streamed import Progress, feature_topk
 
 
 def scan_topk(

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from crossret_kernels.chunked import runs
 from crossret_kernels.gated_attention.pairing import Listing, Pairing, Rectangle
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.chunked import runs
 
 
 @dataclass(frozen=True)

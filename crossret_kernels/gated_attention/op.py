@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.checks import check_flag, check_number
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
-from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.operands import check_operand
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.registration import needs_gradient
-from crossret_kernels.selection import as_pairs, fill_empty
+from crossret_kernels.inputs.operands import check_operand
+from crossret_kernels.inputs.options import check_flag, check_number
+from crossret_kernels.inputs.pairs import as_pairs, fill_empty
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.operations import needs_gradient
 
 
 @overload

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.operands import check_operand
+from crossret_kernels.inputs.operands import check_operand
 
 
 class AttentionStep(NamedTuple):

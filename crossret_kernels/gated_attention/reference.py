@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_divide, safe_sqrt
 from crossret_kernels.cross_attention.attention import EPS
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.arithmetic import safe_divide, safe_sqrt
 
 
 def gated_attention_reference(

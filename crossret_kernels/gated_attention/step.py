@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_sqrt
 from crossret_kernels.cross_attention.attention import relevances
 from crossret_kernels.gated_attention.pairing import Pairing
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
+from crossret_kernels.padded.arithmetic import safe_sqrt
 
 
 class Side(NamedTuple):

@@ -11,8 +11,8 @@ from crossret_kernels.heterogeneous_attention.groups import Group
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, of_pairs
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
-from crossret_kernels.inputs import checkable
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import checkable
 
 SHARED_BYTES = 24 * 2**20  # of one side's items in a group, as the first layer takes them
 

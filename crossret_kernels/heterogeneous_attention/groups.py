@@ -10,14 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossret_kernels.chunked import recomputed
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import nested, pairs_in_chunk, prepared, upwards
 from crossret_kernels.heterogeneous_attention.shared import Shared, attend_across, share
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.registration import transformed
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.operations import transformed
+from crossret_kernels.padded.chunked import recomputed
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_divide
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
+from crossret_kernels.padded.arithmetic import safe_divide
 
 
 class PairFeatures(NamedTuple):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.checks import check_flag
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
@@ -20,9 +19,10 @@ from crossret_kernels.heterogeneous_attention.reference import (
     heterogeneous_attention_reference,
     heterogeneous_scores_reference,
 )
-from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.selection import as_pairs, fill_empty, shape_scores
+from crossret_kernels.inputs.options import check_flag
+from crossret_kernels.inputs.pairs import as_pairs, fill_empty, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
 
 
 @overload

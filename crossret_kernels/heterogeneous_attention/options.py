@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import check_flag, choose, keep_numbers
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.operands import check_operand
+from crossret_kernels.inputs.operands import check_operand
+from crossret_kernels.inputs.options import check_flag, choose, keep_numbers
 
 MATCHINGS = ("local", "global")
 LAYER_NORM_EPS = 1e-5

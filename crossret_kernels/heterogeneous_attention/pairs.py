@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_normalize
-from crossret_kernels.chunked import recomputed
 from crossret_kernels.heterogeneous_attention.layers import attend, project
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures, match_globally, match_locally
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.inputs import checkable
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.chunked import recomputed
 
 CHUNK_BYTES = 4 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
 

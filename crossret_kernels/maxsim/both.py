@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.checks import DIRECTIONS
-from crossret_kernels.inputs import autocasts
+from crossret_kernels.inputs.options import DIRECTIONS
+from crossret_kernels.inputs.pairs import Pairs
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import autocasts
 from crossret_kernels.maxsim.op import CPU_OPTIONS, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.registration import define_scores_both_ways, needs_gradient, split_float32, transformed
-from crossret_kernels.selection import Pairs
+from crossret_kernels.operations import define_scores_both_ways, needs_gradient, split_float32, transformed
 
 _BOTH = define_scores_both_ways("maxsim_both", CPU_OPTIONS)
 _GRADIENTS = torch.ops.crossret.maxsim_scores_backward.default  # which refuses to be differentiated

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.gpu_sides import MOST_ROWS, Geometry, HostSide, precisions
-from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.sides import MOST_ROWS, Geometry, HostSide, precisions
 from crossret_kernels.maxsim.tables import Ints, Layout, block_rows, blocks_of, groups_of, valid_rows
 
 if TYPE_CHECKING:

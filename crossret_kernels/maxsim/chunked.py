@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_normalize
-from crossret_kernels.chunked import Block, chunked_scores
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.chunked import Block, chunked_scores
 
 
 def maxsim_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:

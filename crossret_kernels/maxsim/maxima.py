@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.arithmetic import pool
+from crossret_kernels.padded.arithmetic import pool
 
 
 def pooled_maxima(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, pooling: str) -> Tensor:

@@ -7,14 +7,14 @@ from typing import Literal, overload
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.checks import check_flag, checked
-from crossret_kernels.inputs import Array, Features, Lengths, as_sides, check_together, most_rows
+from crossret_kernels.inputs.options import check_flag, checked
+from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
+from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.ragged import Ragged, on_host
-from crossret_kernels.registration import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
-from crossret_kernels.selection import Pairs, as_pairs, fill_empty, in_slices, shape_scores
+from crossret_kernels.operations import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
 
 _OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
 _INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"

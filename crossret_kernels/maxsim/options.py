@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels import arithmetic
-from crossret_kernels.checks import DIRECTIONS, Coded, check_flag, choose
+from crossret_kernels.inputs.options import DIRECTIONS, Coded, check_flag, choose
+from crossret_kernels.padded import arithmetic
 
 POOLINGS = ("sum", "avg", "max")
 

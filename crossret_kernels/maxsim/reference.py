@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import safe_normalize
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.padded.arithmetic import safe_normalize
 
 
 def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:

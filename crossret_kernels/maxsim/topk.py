@@ -6,9 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
-from crossret_kernels.inputs import Array, Features, Lengths
+from crossret_kernels.inputs.sides import Array, Features, Lengths
 from crossret_kernels.maxsim.op import maxsim_scores
-from crossret_kernels.topk import Progress, feature_topk
+from crossret_kernels.topk.streamed import Progress, feature_topk
 
 
 def maxsim_topk(

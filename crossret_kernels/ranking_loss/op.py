@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import Refusal, select_backend
-from crossret_kernels.checks import checked
-from crossret_kernels.inputs import as_integers, check_floating, check_has_values
+from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.sides import as_integers, check_floating, check_has_values
+from crossret_kernels.operations import define_loss, transformed
 from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
-from crossret_kernels.registration import define_loss, transformed
 
 Ids = Tensor | Sequence[int] | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossret_kernels.checks import Coded, choose, keep_numbers
+from crossret_kernels.inputs.options import Coded, choose, keep_numbers
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")

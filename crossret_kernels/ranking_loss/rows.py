@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import checked
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.ranking_loss.op import Ids, as_ids, check_shape
 from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.torch import matches, pooled

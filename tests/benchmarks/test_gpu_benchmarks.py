@@ -72,11 +72,13 @@ def names_of(backend: str) -> set[str]:
 
 def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     triton, cuda = names_of("triton"), names_of("cuda")
-    assert {f"crossret_kernels/{name}.py" for name in ("triton_tiles", "triton_launch")} <= triton - cuda
-    assert {f"crossret_kernels/{name}.py" for name in ("gpu_sides", "kept_plans", "maxsim/searches")} <= triton & cuda
+    assert {f"crossret_kernels/{name}.py" for name in ("gpu/triton_tiles", "gpu/triton_launch")} <= triton - cuda
+    assert {
+        f"crossret_kernels/{name}.py" for name in ("gpu/sides", "gpu/kept_plans", "maxsim/searches")
+    } <= triton & cuda
     assert "crossret_kernels/cross_attention/triton/forward.py" in triton - cuda
     assert {
-        "crossret_kernels/cross_attention/cuda/plan.py", "crossret_kernels/topk_cuda.py", "setup.py", "setup_cuda.py",
+        "crossret_kernels/cross_attention/cuda/plan.py", "crossret_kernels/topk/cuda.py", "setup.py", "setup_cuda.py",
         "csrc/cross_attention/cuda.cu", "csrc/cross_attention/attention.cuh", "csrc/maxsim/cuda_gradients.cu",
         "csrc/ranking_loss/cuda_tensors.cpp", "csrc/cuda/binding.cpp", "csrc/cuda/product.cuh", "csrc/tensor.h",
     } <= cuda - triton  # fmt: skip
@@ -96,7 +98,7 @@ def test_the_cuda_library_is_built_of_them() -> None:
         ("crossret_kernels/maxsim/cuda/forward.py", ["cuda"]),
         ("csrc/maxsim/search.cuh", ["cuda"]),
         ("setup_cuda.py", ["cuda"]),
-        ("crossret_kernels/kept_plans.py", ["triton", "cuda"]),
+        ("crossret_kernels/gpu/kept_plans.py", ["triton", "cuda"]),
         ("crossret_kernels/cross_attention/reference.py", []),
         ("csrc/maxsim/best.inl", []),
     ],
@@ -200,7 +202,7 @@ def test_the_readme_is_written_with_and_without_figures(results: GpuResults, pac
     (package / report.RESULTS / "cpu.json").write_text(json.dumps({"machine": {}}), encoding="utf-8")
     report.record(package)
     assert gpu_table(current, current.sources) in readme.read_text(encoding="utf-8")
-    (package / "crossret_kernels/triton_tiles.py").write_text("", encoding="utf-8")
+    (package / "crossret_kernels/gpu/triton_tiles.py").write_text("", encoding="utf-8")
     report.record(package)
     assert STALE in readme.read_text(encoding="utf-8")
 

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.topk_cuda import merge_in_cuda
+from crossret_kernels.topk.cuda import merge_in_cuda
 from tests.gpu.built import operations
 
 PRECISIONS = {

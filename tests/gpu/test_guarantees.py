@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import kept_plans, maxsim_scores, maxsim_topk, scan_scores, scan_topk, selection, triplet_loss
+from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, triplet_loss
+from crossret_kernels.gpu import kept_plans
+from crossret_kernels.inputs import pairs as selection
 from tests.gpu.device import DEVICE, FUNCTIONS, backends, gpu, lengths, offsets, randn, skip_if_too_long
 
 pytestmark = gpu

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossret_kernels import kept_plans, maxsim_scores
+from crossret_kernels import maxsim_scores
+from crossret_kernels.gpu import kept_plans
 from crossret_kernels.maxsim import calls, tables
 from crossret_kernels.maxsim.triton import backward, call, forward
 from tests.kernels.maxsim_checks import (

@@ -21,7 +21,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from crossret_kernels import backends, triton_launch
+from crossret_kernels import backends
+from crossret_kernels.gpu import triton_launch
 
 ARCHITECTURES = (80, 90, 100)
 SHARED_LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may have

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import item_blocks, topk
+from crossret_kernels.inputs import blocks as item_blocks
+from crossret_kernels.topk import streamed as topk
 
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import attention_pool, gated_attention_scores, heterogeneous_scores, maxsim_scores, scan_scores
-from crossret_kernels.arrays import as_tensor
+from crossret_kernels.inputs.arrays import as_tensor
 from tests.kernels.test_masks import CONTEXTS, LAYERS, PARAMETERS
 
 RANDOM = np.random.default_rng(0)

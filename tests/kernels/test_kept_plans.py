@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from crossret_kernels import kept_plans
+from crossret_kernels.gpu import kept_plans
 
 CPU = torch.device("cpu")
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from crossret_kernels import (
     attention_pool,
-    chunked,
     gated_attention_scores,
     heterogeneous_scores,
     maxsim_scores,
     scan_scores,
     scan_topk,
 )
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded import chunked
 from tests.kernels.strategies import Features, examples, features
 from tests.kernels.test_masks import CONTEXTS, DIM, DTYPES, LAYERS, LENGTHS, PAIRS, PARAMETERS, both_sides
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import chunked, maxsim_scores, scan_scores
-from crossret_kernels.arithmetic import pool, vector_length
-from crossret_kernels.checks import FLOAT32_MAX, FLOAT32_TINY
+from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
+from crossret_kernels.padded import chunked
+from crossret_kernels.padded.arithmetic import pool, vector_length
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS, Features, examples, nearly_cancelling
 from tests.kernels.tolerance import DEFAULTS, Expectation, least_attended

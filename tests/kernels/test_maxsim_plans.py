@@ -12,7 +12,7 @@ from crossret_kernels import UnsupportedByBackend
 
 pytest.importorskip("triton")
 
-from crossret_kernels.gpu_sides import MOST_ROWS, HostSide
+from crossret_kernels.gpu.sides import MOST_ROWS, HostSide
 from crossret_kernels.maxsim.calls import Call, Shape
 from crossret_kernels.maxsim.triton.call import TritonCall
 from tests.kernels.compile_cases import tf32

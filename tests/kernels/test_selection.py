@@ -106,7 +106,7 @@ def test_indices_of_any_strides(function: Callable[..., Tensor], backend: str) -
 
 @pytest.fixture
 def seven_pairs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossret_kernels.selection.PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("crossret_kernels.inputs.pairs.PAIRS_AT_ONCE", 7)
 
 
 def many_candidates(direction: str, width: int, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import UnsupportedByBackend, maxsim_scores, maxsim_topk, scan_scores, scan_topk, topk
+from crossret_kernels import UnsupportedByBackend, maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels.topk import streamed as topk
 from tests.kernels.peak_memory import assert_peaks_rise_by_at_most
 from tests.kernels.rankings import assert_same_bits, blocks_of, sorted_scores
 from tests.kernels.strategies import examples

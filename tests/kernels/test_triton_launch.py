@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from crossret_kernels import UnsupportedByBackend, triton_launch
+from crossret_kernels import UnsupportedByBackend
 from crossret_kernels.backends import INTERPRETED
-from crossret_kernels.gpu_sides import MOST_ROWS, HostSide, Rows
-from crossret_kernels.ragged import Ragged, on_host
+from crossret_kernels.gpu import triton_launch
+from crossret_kernels.gpu.sides import MOST_ROWS, HostSide, Rows
+from crossret_kernels.inputs.ragged import Ragged, on_host
 
 
 def side(values: torch.Tensor, **integers: Any) -> HostSide:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.arithmetic import safe_normalize
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.inputs import SideNames, as_ragged
-from crossret_kernels.ragged import Ragged, pad
+from crossret_kernels.inputs.ragged import Ragged, pad
+from crossret_kernels.inputs.sides import SideNames, as_ragged
+from crossret_kernels.padded.arithmetic import safe_normalize
 from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]

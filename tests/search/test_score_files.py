@@ -46,7 +46,7 @@ def test_blocks_make_up_the_matrix(
     features: Path, monkeypatch: pytest.MonkeyPatch, lengths: bool, scores: int, feature_bytes: int
 ) -> None:
     monkeypatch.setattr("crossret.search.score_files.BLOCK_SCORES", scores)
-    monkeypatch.setattr("crossret_kernels.item_blocks.BLOCK_BYTES", feature_bytes)
+    monkeypatch.setattr("crossret_kernels.inputs.blocks.BLOCK_BYTES", feature_bytes)
     assert score(features, lengths=lengths) == (5, 7)
     written = np.load(features / "scores.npy", allow_pickle=False)
     regions, words = (torch.from_numpy(np.load(features / f"{name}.npy")).float() for name in ("regions", "words"))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels import gpu_sides
+from crossret_kernels.gpu import sides as gpu_sides
 
 # Bytes of shared memory that a block may have: of an H200, of an A100 and of GPUs of compute capability 8.6, 8.9, 12.0.
 MOST_SHARED = 227 * 2**10, 163 * 2**10, 99 * 2**10

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import kept_plans, maxsim_scores
+from crossret_kernels import maxsim_scores
+from crossret_kernels.gpu import kept_plans
 from crossret_kernels.maxsim import calls, tables
 from crossret_kernels.maxsim.cuda import backward, call, forward
 from tests.kernels.maxsim_checks import (

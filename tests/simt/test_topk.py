@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import backends, maxsim_scores, maxsim_topk, scan_scores, scan_topk, topk
-from crossret_kernels.topk_cuda import MOST, merge_in_cuda, merges_in_cuda
+from crossret_kernels import backends, maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels.topk import streamed as topk
+from crossret_kernels.topk.cuda import MOST, merge_in_cuda, merges_in_cuda
 from tests.kernels.rankings import assert_same_bits, blocks_of, sorted_scores
 from tests.kernels.strategies import examples
 from tests.simt.launches import SCHEDULES, Device, Schedule

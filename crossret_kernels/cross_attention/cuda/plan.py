@@ -13,8 +13,8 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda.steps import attention_job_rows
-from crossret_kernels.gpu_sides import Geometry, HostSide, precisions, shared_memory
-from crossret_kernels.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.sides import Geometry, HostSide, precisions, shared_memory
 
 LONG = 144  # rows of items of contexts beyond which they fill a job each (csrc/cross_attention/cuda.cu)
 MOST_ITEMS = 16  # of either side in a job (csrc/cross_attention/attention.cuh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossret_kernels.registration import define_launch
+from crossret_kernels.operations import define_launch
 
 # A side's part: features, or their gradients, starts and, of a mask, places; `plan.Part.numbers`.
 _CONTEXTS, _QUERIES = (f"Tensor[] {side}, int[] of_{side}" for side in ("contexts", "queries"))

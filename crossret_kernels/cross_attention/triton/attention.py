@@ -8,7 +8,7 @@ that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.I
 import triton
 import triton.language as tl
 
-from crossret_kernels.triton_tiles import bounded, inverse, product, share_left, shown
+from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, share_left, shown
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator

@@ -52,8 +52,8 @@ from crossret_kernels.cross_attention.triton.forward import (
     pooled_relevances,
     score_places,
 )
-from crossret_kernels.triton_launch import hidden, launch
-from crossret_kernels.triton_tiles import bounded, inverse, share_left, shown
+from crossret_kernels.gpu.triton_launch import hidden, launch
+from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
 
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞

@@ -14,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.gpu_sides import Geometry, HostSide, Rows, precisions
-from crossret_kernels.kept_plans import kept_plan, on_device
-from crossret_kernels.triton_launch import hidden, launch
-from crossret_kernels.triton_tiles import shown
+from crossret_kernels.gpu.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.sides import Geometry, HostSide, Rows, precisions
+from crossret_kernels.gpu.triton_launch import hidden, launch
+from crossret_kernels.gpu.triton_tiles import shown
 
 TILE = 128  # rows of queries that a program attends with, at most; of IEEE products, in several parts each, half of it
 BLOCK = 64  # contexts that it attends to at a time

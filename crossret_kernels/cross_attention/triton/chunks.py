@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
-from crossret_kernels.triton_launch import hidden
+from crossret_kernels.gpu.triton_launch import hidden
 
 CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
 ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32

@@ -29,8 +29,8 @@ from crossret_kernels.cross_attention.triton.attention import (
 )
 from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
 from crossret_kernels.cross_attention.triton.chunks import Run, runs_of
-from crossret_kernels.triton_launch import launch
-from crossret_kernels.triton_tiles import bounded, inverse, product, shown
+from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, shown
 
 LN_2 = tl.constexpr(0.6931471805599453)
 MOST_COSINE = tl.constexpr(2.0)

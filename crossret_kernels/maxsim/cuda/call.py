@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.gpu_sides import shared_memory
+from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Tiling
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.tables import Layout, fill_of, tiles_of

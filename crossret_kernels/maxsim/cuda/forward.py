@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.arithmetic import POOLINGS
 from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import WORKSPACE_BYTES, Call, Plan, Side
 from crossret_kernels.maxsim.cuda import launches
@@ -20,6 +19,7 @@ from crossret_kernels.maxsim.cuda.call import (
     side_sizes,
 )
 from crossret_kernels.maxsim.searches import Found
+from crossret_kernels.padded.arithmetic import POOLINGS
 
 BLOCKS = 16  # wanted of each of the device's processors
 LEAST_STAGES = 16  # of a block

@@ -5,7 +5,7 @@ Their sizes travel as one tensor on the CPU, int64: lists of numbers are taken a
 
 from __future__ import annotations
 
-from crossret_kernels.registration import define_launch
+from crossret_kernels.operations import define_launch
 
 norms = define_launch("maxsim_norms_cuda", "Tensor features, Tensor(a!) scales, Tensor sizes")
 search = define_launch(

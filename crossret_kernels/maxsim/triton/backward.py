@@ -16,13 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import all_hidden, launch
+from crossret_kernels.gpu.triton_tiles import shown
 from crossret_kernels.maxsim import gradients as host
 from crossret_kernels.maxsim.calls import Strides
 from crossret_kernels.maxsim.gradients import Part
 from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets, slots_for
 from crossret_kernels.maxsim.triton.forward import find
-from crossret_kernels.triton_launch import all_hidden, launch
-from crossret_kernels.triton_tiles import shown
 
 RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
 PROGRAMS = 1024  # wanted of a launch

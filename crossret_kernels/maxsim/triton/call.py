@@ -9,10 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import all_hidden, launch
+from crossret_kernels.gpu.triton_tiles import inverse, shown
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Strides, Tiling
 from crossret_kernels.maxsim.tables import fill_of, tiles_of
-from crossret_kernels.triton_launch import all_hidden, launch
-from crossret_kernels.triton_tiles import inverse, shown
 
 LARGEST_TILE = 128  # queries; items of more pass through it in pieces
 LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full

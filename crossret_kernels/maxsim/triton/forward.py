@@ -15,12 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import all_hidden, launch
+from crossret_kernels.gpu.triton_tiles import product, shown
 from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import Call, Plan, Side, Strides
 from crossret_kernels.maxsim.searches import Found
 from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets
-from crossret_kernels.triton_launch import all_hidden, launch
-from crossret_kernels.triton_tiles import product, shown
 
 PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
 BEYOND = tl.constexpr(2**30)  # no place of a context

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.ranking_loss.triton.hinges import COLUMNS, ROWS, key_of, kind_of, scaled, tile_hinges
-from crossret_kernels.triton_launch import launch
 
 
 @triton.jit

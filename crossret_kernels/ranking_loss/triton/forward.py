@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.ranking_loss.triton.hinges import (
     COLUMNS,
     NOWHERE,
@@ -20,7 +21,6 @@ from crossret_kernels.ranking_loss.triton.hinges import (
     store_statistics,
     tile_hinges,
 )
-from crossret_kernels.triton_launch import launch
 
 PROGRAMS = 512  # at most, each with statistics of its own of every column
 PARTS, POSITIVES = tl.constexpr(32), tl.constexpr(64)  # of a tile that brings programs' statistics together

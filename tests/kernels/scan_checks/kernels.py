@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import kept_plans, scan_scores
+from crossret_kernels import scan_scores
+from crossret_kernels.gpu import kept_plans
 from tests.kernels.strategies import Features
 from tests.kernels.tolerance import Expectation
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import named_backend, unsupported_reason
-from crossret_kernels.registration import define_launch
+from crossret_kernels.operations import define_launch
 
 MOST = 8192  # a row's best in the shared memory of a block, on every GPU
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from crossret_kernels.arithmetic import has_float64, safe_sqrt, scaled, vector_length
-from crossret_kernels.inputs import checkable
-from crossret_kernels.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
 
 WORKSPACE_BYTES = 32 * 2**20
 _ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer

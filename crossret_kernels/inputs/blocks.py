@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.arrays import as_tensor, check_array
-from crossret_kernels.inputs import (
+from crossret_kernels.inputs.arrays import as_tensor, check_array
+from crossret_kernels.inputs.sides import (
     Array,
     Features,
     Lengths,

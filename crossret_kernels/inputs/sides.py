@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, cuda
 from torch.compiler import is_compiling
 
-from crossret_kernels.arrays import as_tensor
-from crossret_kernels.checks import check_number
-from crossret_kernels.ragged import Ragged
-from crossret_kernels.registration import needs_gradient, transformed
+from crossret_kernels.inputs.arrays import as_tensor
+from crossret_kernels.inputs.options import check_number
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.operations import needs_gradient, transformed
 
 Array: TypeAlias = "Tensor | NDArray[Any]"
 Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"

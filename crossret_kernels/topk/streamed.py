@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.checks import choose
-from crossret_kernels.inputs import IMAGES_AND_CAPTIONS, Array, Features, Lengths, SideNames
-from crossret_kernels.item_blocks import FeatureBlocks, ItemBlocks, device_of
-from crossret_kernels.topk_cuda import merge_in_cuda, merges_in_cuda
+from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, device_of
+from crossret_kernels.inputs.options import choose
+from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Array, Features, Lengths, SideNames
+from crossret_kernels.topk.cuda import merge_in_cuda, merges_in_cuda
 
 QUERIES = ("caption", "image")
 
