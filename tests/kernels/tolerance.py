@@ -90,6 +90,19 @@ def eager_losses(
     return worst
 
 
+def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """How far from the truth, element by element, float32 sums may be that have lost so much and are rounded once.
+
+    Half an ulp of the greatest that the sum can be: none where features are float32, as what they have lost holds it.
+    """
+    bounds = torch.zeros_like(true) + lost
+    if dtype != torch.float32:
+        kind = torch.finfo(dtype)
+        _, exponents = torch.frexp((true.abs() + bounds).clamp(min=kind.smallest_normal))
+        bounds = bounds + torch.ldexp(torch.full_like(bounds, kind.eps / 4), exponents)  # eps is an ulp of 1 = 2¹ / 2
+    return bounds
+
+
 @dataclass(frozen=True)
 class Expectation:
     """The truth of a batch in float64 and how far from it a result may be: made once, for any number of backends."""
