@@ -18,6 +18,7 @@ from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, w
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, torch.float32, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
@@ -30,6 +31,7 @@ def test_half_precision_features(dtype: torch.dtype, batch: Features, options: d
     batch = batch.to(dtype).to(torch.float64)
     assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, dtype, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
