@@ -6,11 +6,24 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 
 from crossret_kernels import scan_scores
-from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
+from tests.kernels.strategies import (
+    IN_HALF_RANGE,
+    Features,
+    examples,
+    features,
+    nearly_cancelling,
+    nearly_cancelling_numbers,
+    scan_options,
+)
 from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, well_posed
+
+EVEN = {
+    **{"direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 0.0},
+    **{"pooling": "lse", "lambda_lse": 0.1, "normalize": False},
+}
 
 
 @examples(150)
@@ -27,6 +40,7 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @examples(40)
 @given(batch=features(IN_HALF_RANGE), options=scan_options())
+@example(batch=nearly_cancelling_numbers(), options=EVEN)
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(dtype).to(torch.float64)
     assume(well_posed(batch, options))

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.attention import attention_logits
+from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.ragged import Ragged, pad
 from crossret_kernels.inputs.sides import SideNames, as_ragged
-from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.arithmetic import pool, safe_normalize
+from crossret_kernels.padded.chunked import Block
 from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
@@ -104,6 +105,36 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> T
     return bounds
 
 
+def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients, by which S reaches them."""
+    full = CrossAttentionOptions(**{**DEFAULTS, **options})
+    every = torch.cartesian_prod(*map(torch.arange, (len(batch.regions), len(batch.words))))
+    images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
+    units = [safe_normalize(x) if full.normalize else x for x in (batch.regions, batch.words)]
+    masks = [torch.arange(x.size(1)) < n[:, None] for x, n in zip(units, batch.lengths, strict=True)]
+    v, e = units[0][images], units[1][captions]
+    s = (v @ e.mT).requires_grad_()
+    attention = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p").as_attention(full.direction)
+    logits = attention_logits(
+        s if full.direction == "t2i" else s.mT, attention.context_mask, attention.query_mask, full
+    )
+    p = torch.softmax(logits, -2)
+    found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
+    scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
+    shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
+    (ds,) = torch.autograd.grad(scores, s, score_weights(torch.Size(shape)).view_as(scores))
+    terms = []
+    for items, x, size, products in (
+        (images, units[0], batch.regions, ds.abs() @ e.abs()),
+        (captions, units[1], batch.words, ds.mT.abs() @ v.abs()),
+    ):
+        term = torch.zeros_like(x).index_add_(0, items, products)
+        if full.normalize:  # what points along x is taken out, and x divided by its length
+            term = (term + x.abs() * (x.abs() * term).sum(-1, keepdim=True)) / size.norm(dim=-1, keepdim=True)
+        terms.append(term.nan_to_num(0.0, 0.0, 0.0))
+    return terms[0], terms[1]
+
+
 @dataclass(frozen=True)
 class Expectation:
     """The truth of a batch in float64 and how far from it a result may be: made once, for any number of backends."""
@@ -126,20 +157,24 @@ class Expectation:
         device: torch.device = CPU,
         eager: torch.dtype = torch.float32,
         unit: float = 16 * EPS,
+        narrow: torch.dtype | None = None,
         **options: Any,
     ) -> Expectation:
         """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
 
         `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
+        `narrow` is what attention's ∂L/∂S is rounded to before it is multiplied: each by ε / 2 of itself at most.
         """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
         floors = _rounding_floors(batch, truth, unit, options)
         scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
+        terms = (0.0, 0.0) if narrow is None else similarity_terms(batch, options)
+        share = 0.0 if narrow is None else torch.finfo(narrow).eps / 2
         of_regions, of_words = (
-            gradient_bounds(true, 3 * loss + floor, dtype)
-            for true, loss, floor in zip(truth[1:], losses[1:], floors[1:], strict=True)
+            gradient_bounds(true, 3 * loss + floor + share * term, dtype)
+            for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)
         )
         return cls(function, batch, dtype, options, truth, (scores, of_regions, of_words), device)
 
@@ -224,9 +259,7 @@ def _ragged_sides(batch: Features) -> list[Ragged]:
     ]
 
 
-def _rounding_floors(
-    batch: Features, truth: Result, unit: float, options: dict[str, Any]
-) -> list[float]:
+def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[str, Any]) -> list[float]:
     """A few units in the last place of what is summed up: eager may be exact by luck, or where all terms cancel.
 
     Scores are cosines or similarities. Gradients are of order 1 / ‖attended vector‖, times λ where that is taken of
@@ -244,4 +277,7 @@ def _rounding_floors(
     else:
         slope = 1 / shortest if options["normalize"] else longest
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
+    if "raw_feature_norm" in options:
+        # Σ p (q·c) is rounded in proportion to Σ p ‖q‖‖c‖, a cosine in that to ‖q‖‖a‖; of D = 1 eager is a sign.
+        scores = max(scores, EPS / least_attended(batch, options))
     return [scores, *(2 * unit * max(float(grad.abs().max()), slope) for grad in truth[1:])]
