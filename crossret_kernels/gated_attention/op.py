@@ -104,7 +104,10 @@ def attend(
     *,
     weights: bool,
 ) -> Sequence[Tensor]:
-    """Scores of the pairs `asked` for, and their weights if these are wanted; `given` is what `as_sides` takes."""
+    """Scores of the pairs `asked` for, and their weights if these are wanted.
+
+    `given` is what `as_sides` takes, the score of empty items last.
+    """
     alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")

@@ -110,13 +110,12 @@ def heterogeneous_scores(
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
     )
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask)
-    return attend(given, empty_score, layers, options, (pairs, candidates, query), backend, weights=False)[0]
+    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return attend(given, layers, options, (pairs, candidates, query), backend, weights=False)[0]
 
 
 def attend(
     given: tuple[Any, ...],
-    empty_score: float | None,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
     asked: tuple[Array | None, Array | None, str | None],
@@ -126,9 +125,10 @@ def attend(
 ) -> Sequence[Tensor]:
     """Scores of the pairs `asked` for, and the weights and relevances of their local matching if these are wanted.
 
-    `given` are features, lengths and masks of both sides.
+    `given` is what `as_sides` takes, the score of empty items last.
     """
-    images, captions = as_sides(*given, empty_score)
+    images, captions = as_sides(*given)
+    empty_score = given[-1]
     check_together(images, captions)
     parameters = check_layers(layers, images.values, options.heads)
     selected = as_pairs(*asked, ATTENDING[options.direction], images, captions)

@@ -44,7 +44,5 @@ def heterogeneous_attention_weights(
     options = HeterogeneousOptions(
         heads, lambda_attention, "local", direction, lambda_softmax, pooling, lambda_lse, normalize
     )
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask)
-    return ScanAttention(
-        *attend(given, empty_score, layers, options, (pairs, candidates, query), backend, weights=True)
-    )
+    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return ScanAttention(*attend(given, layers, options, (pairs, candidates, query), backend, weights=True))
