@@ -35,7 +35,7 @@ def pairwise_scores(
 ) -> Tensor:
     """Scores of images and captions by a scorer of your own (SGRAF, IMRAM, RCAR …), in blocks of bounded size.
 
-    A block is scored again in the backward pass, so that nothing but scores outlives it, in training too. Gradients are
+    A block is scored again in the backward pass, so that its scores alone outlive it, in training too. Gradients are
     those of the whole: of regions, of words, and of all else that the scorer is made of, such as its parameters.
 
     Args:
