@@ -26,12 +26,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     and (function.__module__ == module.__name__ or name in crossret_kernels.__all__)
 }
 LENGTHS = ["region_lengths", "word_lengths"]
+OF_LATE_INTERACTION = ("maxsim", "maxsim_pairs", "maxsim_both_ways", "retrieve")
 POSITIONAL = {
     "attention_pool": ["values", "logits", "lengths"],
     "attention_pool_weights": ["values", "logits", "lengths"],
     "triplet_loss": ["scores"],
     "pairwise_scores": ["regions", "words", "scorer", *LENGTHS],
-    **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in vars(late_interaction)},
+    **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in OF_LATE_INTERACTION},
 }
 
 
