@@ -13,7 +13,8 @@ from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import FEW, Array, autocasts, bounds, check_integers, checkable, plural
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
 QUERIES = ("caption", "image")
 ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says

@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, most_rows
-from crossret_kernels.maxsim.op import argmax_sides, score_sides
+from crossret_kernels.maxsim.op import ARGMAX, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.two_sides import serve
 
 
 class MaxSimArgmax(NamedTuple):
@@ -55,5 +57,12 @@ def maxsim_argmax(
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
     width = most_rows(words if direction == "t2i" else regions)
-    indices = argmax_sides(images, captions, selected, options, empty_score, backend, width)
+    queries = captions if direction == "t2i" else images
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    if width is None and chosen in ("torch", "reference"):
+        width = max(queries.lengths.tolist(), default=0)
+    indices = serve(
+        ARGMAX, chosen, images, captions, selected, options, empty_score,
+        width=(width,), queries=queries, fill=-1, codes=options.codes[:-1],
+    )  # fmt: skip
     return MaxSimArgmax(scores, indices if candidates is None else indices.view(*candidates.shape, indices.size(-1)))
