@@ -9,7 +9,8 @@ from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
+from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
@@ -121,6 +122,17 @@ def scan_scores(
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
+
+
+def score_sides(
+    images: Ragged,
+    captions: Ragged,
+    selected: Pairs | None,
+    options: CrossAttentionOptions,
+    empty_score: float | None,
+    backend: str | None,
+) -> Tensor:
+    """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
     chosen = select_backend(backend, images.values.device, images.values.dtype)
-    scores = serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)
-    return shape_scores(scores, candidates)
+    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
-from crossret_kernels.cross_attention.op import LISTED, SCORES
+from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
@@ -23,7 +23,6 @@ from crossret_kernels.heterogeneous_attention.reference import (
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.two_sides import serve
 
 
 def heterogeneous_scores(
@@ -137,9 +136,7 @@ def attend(
     if not parameters and not weights:
         if options.matching == "global":
             images, captions = (_first_rows(side, empty_score is not None) for side in (images, captions))
-        chosen = select_backend(backend, device, dtype)
-        scores = serve(SCORES, chosen, images, captions, selected, options.local, empty_score, listed=LISTED)
-        return [shape_scores(scores, asked[1])]
+        return [shape_scores(score_sides(images, captions, selected, options.local, empty_score, backend), asked[1])]
     listed = None if selected is None else selected.listed()
     check_traceable("heterogeneous attention takes padded features", images, captions)
     chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
