@@ -37,7 +37,7 @@ from tests.kernels.subprocesses import run_python
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 SELECTIONS: dict[str, Callable[[], dict[str, Any]]] = {  # their lists take 76 MiB
-    "candidates": lambda: {"candidates": torch.randint(100, (5000, 1000))},
+    "candidates": lambda: {"candidates": torch.randint(100, (5000, 1000)), "direction": "i2t", "query": "caption"},
     "int32 pairs": lambda: {"pairs": torch.randint(100, (5_000_000, 2), dtype=torch.int32)},
     "argmax": lambda: {"candidates": torch.randint(100, (5000, 1000), dtype=torch.uint8)},
 }
