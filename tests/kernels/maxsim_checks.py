@@ -269,7 +269,7 @@ def check_masks_and_items_without_rows(backend: str, direction: str, pooling: st
                 arguments[own] = (values, offsets)
                 if layout == "list":
                     arguments[own] = list(values.split(offsets.diff().tolist()))
-        scores, argmax = maxsim_scores(*arguments, **options)
+        scores, argmax = maxsim_argmax(*arguments, **options)
         weights = randn(*scores.shape, seed=5)
         results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
     assert (results[0][0] == -0.25).any()
