@@ -71,14 +71,14 @@ def gated_attention_chunked(
     parameters: GatedAttention,
     alpha: float,
     pairs: Tensor | None,
-    return_attention: bool,
+    weights: bool,
 ) -> tuple[Tensor, ...]:
-    """Scores (n_images, n_captions), or (P,); with the attention also weights of regions (P, M) and of words (P, L).
+    """Scores (n_images, n_captions), or (P,); with `weights` also weights of regions (P, M) and of words (P, L).
 
     Blocks are recomputed in the backward pass. Where a call is traced or transformed it is one block, which outlives
     the call if a gradient is taken.
     """
-    call = _Call(regions, words, pairs, alpha, 3 if return_attention else 1)
+    call = _Call(regions, words, pairs, alpha, 3 if weights else 1)
     tensors = (regions.values, words.values, region_contexts, word_contexts, *parameters.flat())
     if not checkable() or transformed():
         return _at_once(call, tensors)

@@ -93,6 +93,10 @@ class Ragged:
         """The layout alone, to keep where the values must not be kept: they are to be replaced ahead of any use."""
         return replace(self, values=self.values.new_empty(0))
 
+    def with_offsets_on_host(self) -> Ragged:
+        """To be sliced: offsets of a device are waited for once."""
+        return self if self.offsets is None else replace(self, offsets=self.offsets.cpu())
+
     def sliced(self, start: int, stop: int, width: int) -> Ragged:
         """Some successive items, no copy; of padded ones the first `width` places."""
         own = slice(start, stop)

@@ -156,11 +156,13 @@ def check_empty_score(value: Any) -> None:
     check_number("empty_score", value)
 
 
-def check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS) -> None:
+def check_together(
+    regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS, *, same_dim: bool = True
+) -> None:
     """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
     v, e = regions.values, words.values
     first, second = names[0].features, names[1].features
-    if v.shape[-1] != e.shape[-1]:
+    if same_dim and v.shape[-1] != e.shape[-1]:
         raise ValueError(f"{first} have D = {v.size(-1)} but {second} have D = {e.size(-1)}: they must agree")
     if v.device != e.device:
         raise ValueError(f"{first} are on {v.device} but {second} are on {e.device}")

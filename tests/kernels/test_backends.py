@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import crossret_kernels
-from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_scores
+from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_attention, scan_scores
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import describe
 from tests.kernels.subprocesses import run_python
@@ -328,7 +328,7 @@ def test_slow_scores_are_warned_of_once_with_what_to_do() -> None:
         lambda: scan_scores(REGIONS.double(), WORDS.double()),
         lambda: maxsim_scores(REGIONS, WORDS, backend="torch"),
         lambda: maxsim_scores(REGIONS, WORDS, backend="reference"),
-        lambda: scan_scores(REGIONS, WORDS, pairs=torch.tensor([[0, 0]]), return_attention=True),
+        lambda: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]])),
         lambda: attention_pool(REGIONS, REGIONS),
     ],
     ids=["float64", "torch", "reference", "attention", "pooling"],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores
+from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.maxsim import calls, tables
@@ -175,12 +175,12 @@ def test_schedules_do_not_show(device: Device, listed: bool, dtype: torch.dtype,
     regions, words = randn(5, 37, 150, seed=3).to(dtype), randn(9, 21, 150, seed=4).to(dtype)
     lengths = torch.tensor([37, 1, 12, 30, 8]), torch.tensor([5, 21, 1, 9, 9, 14, 20, 2, 3])
     pairs = torch.randint(0, 5, (40, 2), generator=torch.Generator().manual_seed(1)) if listed else None
-    options: dict[str, Any] = {"normalize": normalize, "pooling": pooling, "pairs": pairs, "return_argmax": True}
+    options: dict[str, Any] = {"normalize": normalize, "pooling": pooling, "pairs": pairs}
     made: list[tuple[Tensor, ...]] = []
     for schedule in SCHEDULES:
         device.choose(schedule)
         sides = [side.clone().requires_grad_() for side in (regions, words)]
-        scores, argmax = maxsim_scores(*sides, *lengths, backend="cuda", **options)
+        scores, argmax = maxsim_argmax(*sides, *lengths, backend="cuda", **options)
         weights = randn(*scores.shape, seed=5)
         made.append((scores.detach(), argmax, *torch.autograd.grad((scores * weights).sum(), sides)))
     for results in made[1:]:
