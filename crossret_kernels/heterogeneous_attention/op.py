@@ -130,8 +130,8 @@ def heterogeneous_scores(
         normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         return_attention: whether to return the attention of the local matching too; takes `pairs`.
-        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes the environment variable
-            CROSSRET_BACKEND, else the fastest that serves the call.
+        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`. float32, float64 for float64 features. Differentiable in
@@ -148,7 +148,7 @@ def heterogeneous_scores(
             for scores without layers.
         TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
             mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -205,7 +205,7 @@ def _first_rows(side: Ragged, empty: bool) -> tuple[Tensor, Tensor | None]:
     """(n, 1, D), and where items may be empty how many rows they have of these."""
     lengths = (~side.empty).to(torch.int64) if empty else None
     if side.mask is not None and side.mask.size(1):
-        return first_valid(side.values, side.mask).unsqueeze(1), lengths
+        return first_valid(side.values, side.mask.to(side.values.device, non_blocking=True)).unsqueeze(1), lengths
     if side.offsets is None:
         return side.values[:, :1], lengths
     return side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], lengths
