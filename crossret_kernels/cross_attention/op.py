@@ -135,8 +135,8 @@ def scan_scores(
             16 bytes each, as of `pairs` that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
         return_attention: whether to return the attention too; takes `pairs` or `candidates`, as the weights of all
             pairs would fill the memory.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call.
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
@@ -154,7 +154,7 @@ def scan_scores(
             Attention of packed or listed features inside torch.compile.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
+        UnsupportedByBackend: the backend of this name cannot serve the call, or not with its attention.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.

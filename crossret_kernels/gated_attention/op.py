@@ -104,7 +104,7 @@ def gated_attention_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         return_attention: whether to return the attention too; takes `pairs`, as the weights of all pairs would fill the
             memory.
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`. Computed in float32 and returned in it, in float64 for float64
@@ -119,7 +119,7 @@ def gated_attention_scores(
             or listed features inside torch.compile.
         TypeError: features, context vectors or parameters that are no floating-point tensors, lengths or indices that
             are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
