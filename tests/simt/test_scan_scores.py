@@ -16,7 +16,6 @@ from torch import Tensor
 
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.cuda import plan
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
@@ -77,7 +76,9 @@ def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> 
     dtype, allowed = PRECISIONS[precision]
     if allowed:
         batch = batch.to(torch.bfloat16).to(torch.float64)
-    unit = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
+    unit: dict[str, Any] = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
+    if precision == "bfloat16":
+        unit["narrow"] = torch.bfloat16
     with tfloat32(allowed):
         kernels.check(batch, dtype, **unit, **options)
 
@@ -96,7 +97,6 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
         least={"CELLS": 1, "ROW_BYTES": 1},
         apart={"CELLS": 1, "GRAM_BYTES": 1},
         runs={"ROW_BYTES": 1000},
-        codes=lambda *options: (None, *CrossAttentionOptions(*options).codes),
         before=vary,
     )
     with cuda.sizes(CELLS=1500, ROW_BYTES=20_000, GRAM_BYTES=40_000):

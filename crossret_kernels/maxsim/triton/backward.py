@@ -97,8 +97,8 @@ class Kind(NamedTuple):
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::maxsim_scores_triton_backward`."""
     grad_scores, *others = arguments
-    call = TritonCall.of(tuple(others), *others[9:13])
-    return host.gradients(call, grad_scores, (others[13], others[14]), find, add)
+    call = TritonCall.of(tuple(others))
+    return host.gradients(call, grad_scores, (others[-2], others[-1]), find, add)
 
 
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:
@@ -188,8 +188,8 @@ def leave(sums, total, along, side, row, left, sizes, KIND: tl.constexpr):
         rows = tl.program_id(2).to(tl.int64) * shown(sizes.n_rows) + row + slot
         inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
         tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
-        if KIND.NORMALIZE:
-            tl.store(sums.alongs + rows, along, mask=slot < left)  # alike in all columns
+        if KIND.NORMALIZE:  # alike in all columns: the first ones store it
+            tl.store(sums.alongs + rows, along, mask=slot < tl.where(tl.program_id(1) == 0, left, 0))
     else:
         store_gradients(sums, total, along, side, row, left, sizes, KIND.ROWS, KIND)
 
