@@ -96,9 +96,10 @@ def recorded() -> Iterator[list[Launch]]:
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
 
-    def record(kernel: Any, _grid: Any, _arguments: Any, _kind: Any, warps: int) -> Callable[..., None]:
+    def record(kernel: Any, _grid: Any, _arguments: Any, kind: Any, warps: int) -> Callable[..., None]:
         def recorder(grid: tuple[int, ...], *given: Any) -> None:
-            launches.append(Launch(kernel, dict(zip(kernel.arg_names, given, strict=True)), grid, warps))
+            arguments = (*given[:-1], kind)
+            launches.append(Launch(kernel, dict(zip(kernel.arg_names, arguments, strict=True)), grid, warps))
 
         return recorder
 
@@ -108,6 +109,7 @@ def recorded() -> Iterator[list[Launch]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_launch, "compiled", record)
         patch.setattr(triton_launch, "_compiled", {})
+        patch.setattr(triton_launch, "_known", {})
         patch.setattr(backends, "unsupported_reason", reason)
         yield launches
 
