@@ -44,6 +44,11 @@ def why_by_triton(version: str) -> str | None:
 WHY_BY_TRITON = why_by_triton(triton.__version__)
 
 
+def n_compiled() -> int:
+    """How many kernels this process has compiled, or found in Triton's cache on disk."""
+    return len(_compiled)
+
+
 def launch(
     kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, key: Hashable, warps: int = 4
 ) -> None:
