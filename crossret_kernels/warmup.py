@@ -42,10 +42,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m crossret_kernels.warmup",
         description="Compile the Triton kernels that a training will use, forward and backward.",
-        epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --regions 36 --words 16 32 64",
+        epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --dtype bfloat16 --words 16 32",
     )
     parser.add_argument("operation", choices=(*SCORES, "triplet_loss"))
-    parser.add_argument("options", nargs="*", type=option, metavar="NAME=VALUE", help="arguments of the function by name")
+    parser.add_argument("options", nargs="*", type=option, metavar="NAME=VALUE", help="the function's arguments")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the features, or of the loss's scores")
     parser.add_argument("--dim", type=int, default=1024, help="D of the features (default: %(default)s)")
     parser.add_argument("--regions", type=int, nargs="+", default=[36], help="padded widths (default: 36)")

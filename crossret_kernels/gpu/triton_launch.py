@@ -104,7 +104,7 @@ def constants_of(function: Callable[..., Any]) -> frozenset[str]:
 
 @cache
 def _tuple_of(name: str, fields: tuple[str, ...]) -> Any:
-    return namedtuple(name, fields)  # noqa: PYI024 (a NamedTuple's fields are written down)
+    return namedtuple(name, fields)
 
 
 def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int) -> Launched:

@@ -119,7 +119,8 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
     most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
-    n_runs = max(1, min(SumMax.PROGRAMS_OF_GRADIENTS // ((last - first) * n_columns), n_steps // SumMax.LEAST_STEPS, most_runs))
+    wanted = SumMax.PROGRAMS_OF_GRADIENTS // ((last - first) * n_columns)
+    n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
     n_rows = own.n_rows if n_runs > 1 else 1
     alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
     sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
