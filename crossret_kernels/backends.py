@@ -14,7 +14,8 @@ import torch
 from torch.compiler import is_compiling
 
 # Defines the operations that the library implements.
-from crossret_kernels import operations as registration  # noqa: F401
+from crossret_kernels import operations  # noqa: F401
+from crossret_kernels.torch_internals import environment
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
@@ -22,7 +23,6 @@ BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
 # among them until benchmarks/results record that it is faster than "triton"; it serves whoever names it.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
-_ENVIRONMENT_KEY = os.environ.encodekey(ENVIRONMENT_VARIABLE)
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
@@ -157,23 +157,12 @@ def select_backend(
 
 def named_backend(requested: str | None) -> str | None:
     """What the caller names, by the argument or else by CROSSRET_BACKEND; None where it is left to us."""
-    return requested if requested is not None else _named_by_environment()
+    return requested if requested is not None else environment(ENVIRONMENT_VARIABLE)
 
 
 def _type_of(device: torch.device) -> str:
     """device.type, which torch prints into a stream whenever it is asked."""
     return "cpu" if device == _CPU else device.type
-
-
-def _named_by_environment() -> str | None:
-    """CROSSRET_BACKEND, None where it is empty or not set.
-
-    The latter os.environ tells by an exception, which costs as much as a small score, and what it keeps without one.
-    """
-    kept = getattr(os.environ, "_data", None)
-    if kept is not None and _ENVIRONMENT_KEY not in kept:
-        return None
-    return os.environ.get(ENVIRONMENT_VARIABLE) or None
 
 
 def _refusal(

@@ -42,7 +42,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m crossret_kernels.warmup",
         description="Compile the Triton kernels that a training will use, forward and backward.",
-        epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --dtype bfloat16 --words 16 32",
+        epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --dtype bfloat16",
     )
     parser.add_argument("operation", choices=(*SCORES, "triplet_loss"))
     parser.add_argument("options", nargs="*", type=option, metavar="NAME=VALUE", help="the function's arguments")

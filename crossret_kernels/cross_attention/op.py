@@ -11,31 +11,35 @@ from crossret_kernels.cross_attention.chunked import scan_attention_chunked, sca
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
 from crossret_kernels.inputs.options import check_flag, checked
-from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
-from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.operations import (
-    NATIVE_OPTIONS,
-    define_listed,
-    define_scores,
-    split_float32,
-)
+from crossret_kernels.operations import Kernels, define
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
 
-_OPTIONS = (
-    "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, "
-    "float lambda_lse, bool normalize"
-)
-_CPU_OPTIONS = (
-    f"{NATIVE_OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
-)
-_CPU = define_scores("scan_scores", _CPU_OPTIONS)
-_LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
-_CUDA_OPTIONS = (
-    "float? empty_score, int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, "
-    "int pooling, float lambda_lse"
-)
-_CUDA = define_scores("scan_scores_cuda", _CUDA_OPTIONS, "crossret_kernels.cross_attention.cuda")
-_TRITON = define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton")
+_OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
+
+
+def _triton() -> Kernels:
+    from crossret_kernels.cross_attention.triton import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+def _cuda() -> Kernels:
+    from crossret_kernels.cross_attention.cuda import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+SCORES = {
+    "cpu": define("scan_scores", SIDES, _OPTIONS, scores_like, autocast=True),
+    "triton": define("scan_scores_triton", SIDES, _OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "cuda": define("scan_scores_cuda", SIDES, _OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "torch": scan_scores_chunked,
+    "reference": scan_scores_reference,
+}
+LISTED = define("scan_scores_listed", LISTED_SIDES, _OPTIONS, scores_like)
 
 
 @overload
@@ -206,20 +210,4 @@ def score_sides(
     chosen: str,
 ) -> Tensor:
     """Scores of checked sides by the chosen backend, (n_images, n_captions), or (P,) of selected pairs."""
-    if chosen == "cpu":
-        of_cpu = (empty_score, split_float32(), *options.codes)
-        return in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
-    if chosen == "triton":
-        images, captions = on_host(images, captions)
-        of_triton = (
-            empty_score, options.direction, options.raw_feature_norm, options.clip_slope, options.lambda_softmax,
-            options.pooling, options.lambda_lse, options.normalize,
-        )  # fmt: skip
-        return in_slices(_TRITON, images, captions, selected, of_triton)
-    if chosen == "cuda":
-        images, captions = on_host(images, captions)
-        return in_slices(_CUDA, images, captions, selected, (empty_score, *options.codes))
-    score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
-    listed_pairs = None if selected is None else selected.listed()
-    scores = score(images, captions, listed_pairs, options)
-    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)
+    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)

@@ -15,7 +15,8 @@ from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, caption_side, image_side, score
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import checkable
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
 ITEM_BYTES = 16 * 2**20

@@ -171,8 +171,8 @@ def power_from(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def precisions(dtype: torch.dtype) -> tuple[str, str]:
-    """Of products of features, and of the products that come after them."""
+def precisions(dtype: torch.dtype, reduced: bool) -> tuple[str, str]:
+    """Of products of features, float32 ones `reduced` or not, and of the products that come after them."""
     if dtype != torch.float32:
         return "tf32", "tf32"
-    return ("tf32", "tf32") if torch.backends.cuda.matmul.fp32_precision == "tf32" else ("ieee", "tf32x3")
+    return ("tf32", "tf32") if reduced else ("ieee", "tf32x3")

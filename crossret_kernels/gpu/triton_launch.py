@@ -17,8 +17,10 @@ from triton.runtime import JITFunction, driver
 from crossret_kernels.backends import INTERPRETED
 
 NEWEST_TRIED = (3, 9)  # of Triton's versions, whose insides `start` knows: these, and what a compiled kernel has
-INSIDES = ("knobs.runtime.launch_enter_hook.calls", "knobs.runtime.launch_exit_hook.calls", "runtime.JITFunction.warmup",
-           "compiler.CompiledKernel.run")  # fmt: skip
+INSIDES = (
+    "knobs.runtime.launch_enter_hook.calls", "knobs.runtime.launch_exit_hook.calls", "runtime.JITFunction.warmup",
+    "compiler.CompiledKernel.run",
+)  # fmt: skip
 OF_COMPILED = ("function", "packed_metadata")
 
 Launched = Callable[..., None]
@@ -110,8 +112,8 @@ def _tuple_of(name: str, fields: tuple[str, ...]) -> Any:
 def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int) -> Launched:
     """What launches the kernel on a grid, compiled for arguments like these and for the current device.
 
-    Where Triton launches, it compiles at the first launch. What launches takes a KIND behind the other arguments, and does not look at it. Multiplications and additions are fused, which
-    versions of Triton disagree on by default.
+    Where Triton launches, it compiles at the first launch. What launches takes a KIND behind the other arguments, and
+    does not look at it. Multiplications and additions are fused, which versions of Triton disagree on by default.
     """
     options = {"KIND": kind, "num_warps": warps, "enable_fp_fusion": True}
     if WHY_BY_TRITON is not None:

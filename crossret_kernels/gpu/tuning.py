@@ -1,4 +1,4 @@
-"""Sizes that Triton's kernels and their host code are tuned by, in one place; where memory on the chip decides, by that.
+"""Sizes that Triton's kernels and their host code are tuned by; where shared memory decides, by how much there is.
 
 Counted from what the compiler makes of kernels, not yet measured. None follows a batch's lengths or its number of
 items: a kernel is compiled for each of a tile's sizes.

@@ -12,7 +12,8 @@ from torch import Tensor
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import FEW, Array, autocasts, bounds, check_integers, checkable, plural
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
 

@@ -17,7 +17,8 @@ from torch.compiler import is_compiling
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
 Array: TypeAlias = "Tensor | NDArray[Any]"
 Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"

@@ -8,26 +8,61 @@ from torch import Tensor
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import check_flag, checked
-from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
-from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, most_rows
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.operations import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
+from crossret_kernels.operations import Kernels, define
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, indices_like, scores_like, serve
 
-_OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
-_INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
-CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
-_MODULES = {"triton": "crossret_kernels.maxsim.triton", "cuda": "crossret_kernels.maxsim.cuda"}
-_LISTED = define_listed("maxsim_scores_listed", CPU_OPTIONS)
-_SCORES = {
-    "cpu": define_scores("maxsim_scores", CPU_OPTIONS),
-    **{name: define_scores(f"maxsim_scores_{name}", _OPTIONS, module) for name, module in _MODULES.items()},
+MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
+
+
+def _triton() -> Kernels:
+    from crossret_kernels.maxsim.triton import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+def _cuda() -> Kernels:
+    from crossret_kernels.maxsim.cuda import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+def _triton_argmax() -> Kernels:
+    from crossret_kernels.maxsim.triton import forward
+
+    return Kernels(forward.indices)
+
+
+def _cuda_argmax() -> Kernels:
+    from crossret_kernels.maxsim.cuda import forward
+
+    return Kernels(forward.indices)
+
+
+SCORES = {
+    "cpu": define("maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, autocast=True),
+    "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "cuda": define("maxsim_scores_cuda", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "torch": maxsim_scores_chunked,
+    "reference": maxsim_scores_reference,
 }
-_INDICES = {
-    "cpu": define_indices("maxsim_argmax", NATIVE_OPTIONS),
-    **{name: define_indices(f"maxsim_argmax_{name}", _INDEX_OPTIONS, module) for name, module in _MODULES.items()},
+LISTED = define("maxsim_scores_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_like)
+_ARGMAX_OPTIONS = f"{OPTIONS}, SymInt? width"
+ARGMAX = {
+    "cpu": define("maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, autocast=True),
+    "triton": define(
+        "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_triton_argmax, autocast=True
+    ),
+    "cuda": define(
+        "maxsim_argmax_cuda", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_cuda_argmax, autocast=True
+    ),
+    "torch": maxsim_argmax_chunked,
+    "reference": maxsim_argmax_reference,
 }
 
 
@@ -165,17 +200,7 @@ def score_sides(
 ) -> Tensor:
     """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
     chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen == "cpu":
-        of_cpu = (empty_score, split_float32(), *options.codes)
-        return in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
-    if chosen in _MODULES:
-        images, captions = on_host(images, captions)
-        of_module = (empty_score, options.direction, options.pooling, options.normalize)
-        return in_slices(_SCORES[chosen], images, captions, selected, of_module)
-    score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
-    listed_pairs = None if selected is None else selected.listed()
-    scores = score(images, captions, listed_pairs, options)
-    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)
+    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)
 
 
 def _argmax(
@@ -190,17 +215,9 @@ def _argmax(
     """Which context each of `width` queries takes, of the longest item's where that is None."""
     queries = captions if options.direction == "t2i" else images
     chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen in _INDICES:
-        if chosen in _MODULES:
-            images, captions = on_host(images, captions)
-            numbers: tuple[object, ...] = (empty_score, options.direction, options.normalize)
-        else:
-            direction_code, normalize_code, _pooling_code = options.codes
-            numbers = (empty_score, split_float32(), direction_code, normalize_code)
-        return in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
-    if width is None:
+    if width is None and chosen in ("torch", "reference"):
         width = max(queries.lengths.tolist(), default=0)
-    find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
-    listed_pairs = None if selected is None else selected.listed()
-    argmax = find(images, captions, listed_pairs, options, width)
-    return argmax if empty_score is None else fill_empty(argmax, images, captions, listed_pairs, -1)
+    return serve(
+        ARGMAX, chosen, images, captions, selected, options, empty_score,
+        width=(width,), queries=queries, fill=-1, codes=options.codes[:-1],
+    )  # fmt: skip

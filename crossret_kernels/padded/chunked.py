@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import checkable
 from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
+from crossret_kernels.torch_internals import recomputes
 
 WORKSPACE_BYTES = 32 * 2**20
 _ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer
@@ -183,7 +184,7 @@ def recomputed(function: Callable[..., Result], *arguments: object) -> Result:
 
     Under `torch.func` it is kept. The state of random generators is not: the function must draw nothing.
     """
-    if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
+    if not recomputes():
         return function(*arguments)
     result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
     return result

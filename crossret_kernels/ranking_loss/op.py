@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,19 +11,37 @@ from torch import Tensor
 from crossret_kernels.backends import Refusal, select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import as_integers, check_floating, check_has_values
-from crossret_kernels.operations import define_loss, transformed
-from crossret_kernels.ranking_loss.options import LossOptions
+from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.ranking_loss.options import REDUCTIONS, LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
+from crossret_kernels.torch_internals import transformed
 
 Ids = Tensor | Sequence[int] | None
 
 MOST_COLUMNS = 2**24  # which the kernels number by float32
+_OPERANDS = (Operand("scores", "Tensor", True), Operand("image_ids"), Operand("caption_ids"))
 _OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive_offset"
+# The loss and, for its gradient, statistics of hinges (4, n_rows), float32.
+_MADE = "(Tensor, Tensor)"
+
+
+def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    rows = scores.size(0)
+    shape = (rows,) if arguments[-2] == REDUCTIONS.index("none") else ()
+    return scores.new_empty(shape, dtype=torch.float32), scores.new_empty((4, rows), dtype=torch.float32)
+
+
+def _triton() -> Kernels:
+    from crossret_kernels.ranking_loss.triton import backward, forward
+
+    return Kernels(forward.loss, backward.gradient)
+
+
 _LOSSES = {
-    "cpu": define_loss("triplet_loss", _OPTIONS),
-    "triton": define_loss("triplet_loss_triton", _OPTIONS, "crossret_kernels.ranking_loss.triton"),
-    "cuda": define_loss("triplet_loss_cuda", _OPTIONS),
+    "cpu": define("triplet_loss", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
+    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
+    "cuda": define("triplet_loss_cuda", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
 }
 
 
@@ -81,7 +100,7 @@ def triplet_loss(
     if chosen not in _LOSSES:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)
-    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)[0]
+    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)
     # As torch's own sums have it, which autocast keeps from overflowing.
     wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
     return made if wide else made.to(scores.dtype)

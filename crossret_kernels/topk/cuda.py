@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import named_backend, unsupported_reason
-from crossret_kernels.operations import define_launch
+from crossret_kernels.operations import define
 
 MOST = 8192  # a row's best in the shared memory of a block, on every GPU
 
-_merge = define_launch(
-    "merge_topk_cuda", "Tensor(a!) values, Tensor(b!) indices, Tensor scores, SymInt held, SymInt start"
+_merge = define(
+    "merge_topk_cuda", (), "Tensor(a!) values, Tensor(b!) indices, Tensor scores, SymInt held, SymInt start", made="()"
 )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, maxsim_topk
+from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.holes import Holes
 from tests.kernels.strategies import Features, listed_pairs
 from tests.kernels.tolerance import Expectation, evaluate
@@ -298,12 +299,12 @@ def check_operations(backend: str, direction: str, pairs: bool) -> None:
         getattr(torch.ops.crossret, f"maxsim_{name}").default
         for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
     )
-    torch.library.opcheck(scores, (*arguments, direction, "avg", True))
-    torch.library.opcheck(argmax, (*arguments, direction, True, 9))
+    codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
+    torch.library.opcheck(scores, (*arguments, *codes))
+    torch.library.opcheck(argmax, (*arguments, *codes[:-1], 9))
     grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
     plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
-    options = (direction, "avg", True, True, pairs)
-    torch.library.opcheck(gradients, (grads, *plain, *options))
+    torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))
 
 
 # --- a pair's score is its own

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda.steps import attention_job_rows
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
-from crossret_kernels.gpu.sides import Geometry, HostSide, precisions, shared_memory
+from crossret_kernels.gpu.sides import Geometry, HostSide, shared_memory
 
 LONG = 144  # rows of items of contexts beyond which they fill a job each (csrc/cross_attention/cuda.cu)
 MOST_ITEMS = 16  # of either side in a job (csrc/cross_attention/attention.cuh)
@@ -221,13 +221,13 @@ class Call:
         """From what the operation `crossret::scan_scores_cuda` takes."""
         images, captions = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8])
         self.pairs: Tensor | None = arguments[8]
-        self.empty_score, direction, *self.options = arguments[9:]
+        self.empty_score, reduced, direction, *self.options = arguments[9:]
         self.by_images = direction == 0
         contexts, queries = (images, captions) if self.by_images else (captions, images)
         features = contexts.features
         self.device = features.device
         full = features.dtype is torch.float32
-        self.tfloat32 = full and precisions(features.dtype)[0] == "tf32"
+        self.tfloat32 = full and reduced
         # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
         self.wide = gradients and features.dtype is torch.float16
         packed = torch.float32 if self.wide else features.dtype

@@ -23,8 +23,8 @@ RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::maxsim_scores_cuda_backward`."""
     grad_scores, *others = arguments
-    call = CudaCall.of(tuple(others), *others[9:13])
-    return host.gradients(call, grad_scores, (others[13], others[14]), find, add)
+    call = CudaCall.of(tuple(others))
+    return host.gradients(call, grad_scores, (others[-2], others[-1]), find, add)
 
 
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:

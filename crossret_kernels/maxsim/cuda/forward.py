@@ -29,13 +29,12 @@ SLOT_BYTES = 16  # that listed pairs take for each query, at most
 
 def scores(*arguments: Any) -> Tensor:
     """`crossret::maxsim_scores_cuda`."""
-    return searches.scores(CudaCall.of(arguments, *arguments[9:13]), find)
+    return searches.scores(CudaCall.of(arguments), find)
 
 
 def indices(*arguments: Any) -> Tensor:
     """`crossret::maxsim_argmax_cuda`."""
-    empty_score, direction, normalize, width = arguments[9:13]
-    return searches.indices(CudaCall.of(arguments, empty_score, direction, "none", normalize), width, find)
+    return searches.indices(CudaCall.of(arguments, places=True), arguments[-1], find)
 
 
 def find(
