@@ -168,7 +168,8 @@ def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constex
         x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         total = (total - x * scales * along[:, None]) * scales
     cells = sums.out + rows[:, None] * KIND.D + column[None, :]
-    total += tl.load(cells, mask=inside & (shown(sizes.later) > 0), other=0.0).to(tl.float32)
+    if shown(sizes.later) > 0:
+        total += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
     tl.store(cells, total, mask=inside)
 
 
