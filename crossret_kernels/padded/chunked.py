@@ -120,6 +120,7 @@ def chunked_scores(
     """
     if pairs is not None:
         return chunked_pairs(regions, words, pairs, lambda block: (scorer(block),), transform)[0]
+    regions, words = _widened(regions), _widened(words)
     if not len(regions) or not len(words):
         return _no_scores(regions, words, transform)
     image_chunks = split(regions, _chunk_rows(regions, words))
@@ -148,6 +149,7 @@ def chunked_pairs(
 
     Padded features are taken at their width, others at that of the longest item.
     """
+    regions, words = _widened(regions), _widened(words)
     r, w = regions.width, words.width
 
     def paired(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
@@ -159,17 +161,17 @@ def chunked_pairs(
 
     v_all, e_all = regions.values, words.values
     cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * v_all.size(-1)
-    size = max(1, WORKSPACE_BYTES // (_computed_in(v_all).itemsize * cells))
+    size = max(1, WORKSPACE_BYTES // (v_all.itemsize * cells))
     scored = [recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
     return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
 
 
-def _computed_in(features: Tensor) -> torch.dtype:
-    return torch.promote_types(features.dtype, torch.float32)
+def _widened(side: Ragged) -> Ragged:
+    """Half-precision features as float32, once for all blocks: so their gradients are summed, and rounded once."""
+    return replace(side, values=side.values.to(torch.promote_types(side.values.dtype, torch.float32)))
 
 
 def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
-    features = features.to(_computed_in(features))
     return transform(features) if transform else features
 
 
