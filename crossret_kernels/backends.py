@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -177,6 +178,14 @@ def _refusal(
     return refusals[backend]() or reason  # what has no kernel does not miss the library
 
 
+def _frames_of_ours() -> int:
+    """How far from the function that calls this the caller of this package is, as `warnings.warn` counts."""
+    frame, count = sys._getframe(1), 1
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count
+
+
 @cache
 def _warn_of_slow_scores() -> None:
     warnings.warn(
@@ -184,5 +193,5 @@ def _warn_of_slow_scores() -> None:
         f"{NATIVE_MISSING}. In a checkout `make setup` builds them; an installed package is found where Python is not "
         "started in the checkout's root. `python -m crossret_kernels.info` tells what runs",
         RuntimeWarning,
-        stacklevel=4,  # the caller of the operation that selects a backend
+        stacklevel=_frames_of_ours(),
     )

@@ -14,12 +14,14 @@ from crossret_kernels.backends import INTERPRETED, UnsupportedByBackend
 
 pytest.importorskip("triton")
 
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.triton.call import MOST_MADE, Call, Part, Plan, kind_of
 from crossret_kernels.cross_attention.triton.chunks import Layout, parts_of
+from crossret_kernels.torch_internals import reduced_float32
 from tests.kernels.compile_cases import tf32
 from tests.kernels.offline import Launch, recorded
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 9.0,
     "pooling": "avg", "lambda_lse": 6.0, "normalize": False,
 }  # fmt: skip
@@ -29,8 +31,9 @@ LENGTHS = torch.tensor([3, 8, 1])
 
 def call_of(regions: Tensor, lengths: Tensor | None = LENGTHS, pairs: Tensor | None = None, **options: Any) -> Call:
     words = WORDS.to(regions.dtype)
-    numbers = {**OPTIONS, **options}.values()
-    return Call(regions, None, lengths, None, words, None, None, None, pairs, None, *numbers)
+    codes = CrossAttentionOptions(**OPTIONS | options).codes
+    sides = regions, None, lengths, None, words, None, None, None
+    return Call(*sides, pairs, None, reduced_float32(on_gpu=True), *codes)
 
 
 def test_plans_are_made_once_for_every_set_of_lengths() -> None:

@@ -14,7 +14,9 @@ pytest.importorskip("triton")
 
 from crossret_kernels.gpu.sides import MOST_ROWS, HostSide
 from crossret_kernels.maxsim.calls import Call, Shape
+from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.triton.call import TritonCall
+from crossret_kernels.torch_internals import reduced_float32
 from tests.kernels.compile_cases import tf32
 
 WORDS = torch.zeros(3, 4, 8)
@@ -22,7 +24,7 @@ WORDS = torch.zeros(3, 4, 8)
 
 def call_of(regions: Tensor, *integers: Tensor | None, empty_score: float | None = None) -> Call:
     arguments: tuple[Any, ...] = (regions, *(*integers, None, None, None)[:3], WORDS, None, None, None, None)
-    return TritonCall.of(arguments, empty_score, "t2i", "sum", False)
+    return TritonCall.of((*arguments, empty_score, False, *MaxSimOptions("t2i", "sum", False).codes))
 
 
 def test_rows_are_where_strides_say() -> None:
@@ -71,7 +73,11 @@ def test_plans_are_of_all_that_tells_calls_apart() -> None:
         options: tuple[Any, ...] = options,
     ) -> Call:  # fmt: skip
         listed = None if pairs is None else torch.zeros(pairs, 2, dtype=torch.int64)
-        return TritonCall.of((regions, *none, WORDS.to(regions.dtype), None, of_words, None, listed), *options)
+        empty_score, *others = options
+        codes = reduced_float32(on_gpu=True), *MaxSimOptions(*others).codes
+        return TritonCall.of(
+            (regions, *none, WORDS.to(regions.dtype), None, of_words, None, listed, empty_score, *codes)
+        )
 
     plans = [
         call().plan(False), call().plan(True), call().plan(True, gradients=True), call(pairs=2).plan(False),
