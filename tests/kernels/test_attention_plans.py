@@ -87,7 +87,8 @@ def layouts_of(n: int, regions: int, words: int, listed: bool = False) -> list[L
     """Of n images and as many captions that have so many rows each, the first; of listed ones, the first pair's."""
     sides = [torch.zeros(1, 1, 1).expand(n, rows, 64) for rows in (regions, words)]
     pairs = torch.zeros(1, 2, dtype=torch.int64) if listed else None
-    plan = Call(sides[0], None, None, None, sides[1], None, None, None, pairs, None, *OPTIONS.values()).plan
+    codes = CrossAttentionOptions(**OPTIONS).codes
+    plan = Call(sides[0], None, None, None, sides[1], None, None, None, pairs, None, False, *codes).plan
     if listed:
         return [Layout(plan, (0, 1), (0, 0), torch.float32)]
     own, tiles = (pairwise(bounds) for bounds in parts_of(plan, False))
