@@ -1,7 +1,7 @@
 """Build the libraries of crossret_kernels with ninja; every other setting is in pyproject.toml.
 
 Both register their operations through torch's stable ABI, so one file serves every Python >= 3.10 and every
-torch >= 2.11. Flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS, LDFLAGS and those of nvcc are not read,
+torch >= 2.10. Flags are the ones written here: CFLAGS, CXXFLAGS, CPPFLAGS, LDFLAGS and those of nvcc are not read,
 so nothing of the build machine leaks into a wheel. Read from the environment: CXX (a compiler, without flags), MAX_JOBS
 (how many files compile at once), and what follows.
 
@@ -42,7 +42,7 @@ CSRC = Path("csrc")
 COMPILE_FLAGS = [
     *["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"],
     *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
-    *["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DPy_LIMITED_API=0x030a0000"],
+    *["-DTORCH_TARGET_VERSION=0x020a000000000000", "-DPy_LIMITED_API=0x030a0000"],
 ]
 # For the tests of `make sanitize`: GCC's checks of memory, of arithmetic and of the standard library's containers.
 SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]

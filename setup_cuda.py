@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from setuptools.errors import PlatformError
 
-TORCH_MINIMUM = (2, 11)
+TORCH_MINIMUM = (2, 10)
 USUAL_FOLDER = "/usr/local/cuda/bin"
 LEAST = (8, 0)
 # As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
@@ -31,10 +31,10 @@ def torch_directory() -> Path:
     """Where the installed torch is; it is not imported, which would cost every build seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise PlatformError("crossret builds against torch >= 2.11, and torch is not installed in this Python.")
+        raise PlatformError("crossret builds against torch >= 2.10, and torch is not installed in this Python.")
     version = metadata.version("torch")
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < TORCH_MINIMUM:
-        raise PlatformError(f"crossret builds against torch >= 2.11, and torch {version} is installed in this Python.")
+        raise PlatformError(f"crossret builds against torch >= 2.10, and torch {version} is installed in this Python.")
     return Path(spec.origin).parent
 
 

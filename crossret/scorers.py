@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import ScanAttention, maxsim_scores, scan_attention, scan_scores
 
 
 class CrossAttentionScorer(nn.Module):
@@ -78,22 +78,19 @@ class CrossAttentionScorer(nn.Module):
         region_lengths: Tensor | None = None,
         *,
         pairs: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> ScanAttention:
         """What the scores of the given pairs are made of; arguments as ``forward``.
 
         Q queries attend to C contexts: words to regions ("t2i") or regions to words ("i2t").
 
         Returns:
             Scores (P,), weights (P, Q, C) over the contexts and relevances (P, Q), differentiable, zero at the padding;
-            see ``crossret_kernels.scan_scores``, whose backend "torch" makes them whatever the scores' backend.
+            see ``crossret_kernels.scan_attention``, whose backend "torch" makes them whatever the scores' backend.
 
         Raises:
-            ValueError, TypeError: as ``crossret_kernels.scan_scores``.
+            ValueError, TypeError: as ``crossret_kernels.scan_attention``.
         """
-        return scan_scores(
-            regions, words, region_lengths, lengths, pairs=pairs, return_attention=True, backend="torch",
-            **self._options(),
-        )  # fmt: skip
+        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, backend="torch", **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {

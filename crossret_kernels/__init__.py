@@ -1,27 +1,42 @@
 """Fused pairwise scores for image–text matching: the public functions of crossret's tensor level."""
 
-from crossret_kernels.attention_pool.op import attention_pool
+from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, attention_pool_weights
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
 from crossret_kernels.gated_attention.op import gated_attention_scores
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
+from crossret_kernels.gated_attention.weights import GatedAttentionWeights, gated_attention_weights
 from crossret_kernels.heterogeneous_attention.op import heterogeneous_scores
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
+from crossret_kernels.heterogeneous_attention.weights import heterogeneous_attention_weights
+from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
 from crossret_kernels.maxsim.op import maxsim_scores
 from crossret_kernels.maxsim.topk import maxsim_topk
+from crossret_kernels.pairwise.op import pairwise_scores
 from crossret_kernels.ranking_loss.op import triplet_loss
 
 __all__ = [
     "AttentionStep",
     "GatedAttention",
+    "GatedAttentionWeights",
     "HeterogeneousLayer",
+    "MaxSimArgmax",
+    "PooledAttention",
+    "ScanAttention",
     "UnsupportedByBackend",
     "attention_pool",
+    "attention_pool_weights",
     "gated_attention_scores",
+    "gated_attention_weights",
+    "heterogeneous_attention_weights",
     "heterogeneous_scores",
+    "maxsim_argmax",
     "maxsim_scores",
     "maxsim_topk",
+    "pairwise_scores",
+    "scan_attention",
     "scan_scores",
     "scan_topk",
     "triplet_loss",

@@ -6,7 +6,7 @@ Every token of a query takes the most similar token of a document, and their sim
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,71 +26,41 @@ DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "documen
 NAMES = QUERIES, DOCUMENTS
 # Which side's tokens take their best: what `maxsim_scores` calls it where queries are in the images' place.
 DIRECTIONS = {"q2d": "i2t", "d2q": "t2i"}
-BOTH = "both"
-Scores: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 
 
-@overload
-def maxsim(
-    queries: Features,
-    documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
-    query_lengths: Lengths = None,
-    document_lengths: Lengths = None,
-    direction: Literal["q2d", "d2q"] = "q2d",
-    pooling: str = "sum",
-    normalize: bool = False,
-    empty_score: float | None = None,
-    backend: str | None = None,
-) -> Tensor: ...
+class BothWays(NamedTuple):
+    """Scores in either direction, as `maxsim` returns them."""
 
-
-@overload
-def maxsim(
-    queries: Features,
-    documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
-    query_lengths: Lengths = None,
-    document_lengths: Lengths = None,
-    direction: Literal["both"],
-    pooling: str = "sum",
-    normalize: bool = False,
-    empty_score: float | None = None,
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor]: ...
+    q2d: Tensor
+    d2q: Tensor
 
 
 def maxsim(
     queries: Features,
     documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
     query_lengths: Lengths = None,
     document_lengths: Lengths = None,
+    *,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
     direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
-) -> Scores:
+) -> Tensor:
     """MaxSim of every query with every document, or with documents of its own (ColBERT, Khattab & Zaharia 2020, Eq. 3).
 
     Args:
         queries: their tokens' vectors: padded (n_queries, Q, D); or packed ``(values (rows, D), cu_seqlens)``; or a
             list of (Q_i, D); or (Q, D) of one query. float32, bfloat16, float16 or float64, tensors or NumPy arrays.
         documents: the same, (n_documents, L, D) and so on; or (n_queries, K, L, D), K documents for each query.
-        query_mask: (n_queries, Q) bool, True where there is a token, anywhere; (Q,) of one query. What lies elsewhere
-            is never read and never wins. None: all are tokens, unless `query_lengths` tells.
+        query_lengths, document_lengths: (n,) integers, how many rows of each item are tokens; (n_queries, K) of
+            documents of each query. None: all are tokens, unless masks tell.
+        query_mask: in place of lengths, (n_queries, Q) bool, True where there is a token, anywhere; (Q,) of one query.
+            What lies elsewhere is never read and never wins.
         document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
-        query_lengths, document_lengths: in place of masks, (n,) integers, how many rows of each item are tokens;
-            (n_queries, K) of documents of each query.
-        direction: "q2d": every query token takes its best document token; "d2q" the other way round; "both": both, on
-            the CPU of one product.
+        direction: "q2d": every query token takes its best document token; "d2q" the other way round.
         pooling: of those maxima: "sum", "avg" or "max".
         normalize: whether to divide every vector by its L2 norm first, as for cosine similarity.
         empty_score: what a pair scores of which an item has no token; may be infinite. None: that is an error.
@@ -98,94 +68,81 @@ def maxsim(
 
     Returns:
         (n_queries, n_documents), or (n_queries, K) of queries with documents of their own; contiguous, float32,
-        float64 for float64. Differentiable in queries and documents. Of "both" two of them, "q2d" first.
+        float64 for float64. Differentiable in queries and documents.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
     """
-    shape: tuple[int, ...] = ()
-    if _dimensions(documents) == 4:
-        shape, documents, document_mask, document_lengths = _flat(documents, document_mask, document_lengths)
-    sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
-    if not shape:
-        return _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
-    if shape[0] != len(sides[0]):
-        raise ValueError(
-            f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
-        )
-    of_each = torch.arange(shape[0] * shape[1]).view(shape)
-    chosen = Pairs(of_each, "i2t", sides[0].values.device)
-    return _scores(sides, chosen, of_each, direction, pooling, normalize, empty_score, backend)
+    lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
+    sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, empty_score)
+    return shape_scores(
+        score_sides(*sides, chosen, _options(direction, pooling, normalize), empty_score, backend), of_each
+    )
 
 
-@overload
-def maxsim_pairs(
+def maxsim_both_ways(
     queries: Features,
     documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
-    pairs: Array | None = None,
     query_lengths: Lengths = None,
     document_lengths: Lengths = None,
-    direction: Literal["q2d", "d2q"] = "q2d",
+    *,
+    pairs: Array | None = None,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
-) -> Tensor: ...
+) -> BothWays:
+    """`maxsim` in either direction, on the CPU of one product.
 
-
-@overload
-def maxsim_pairs(
-    queries: Features,
-    documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
-    pairs: Array | None = None,
-    query_lengths: Lengths = None,
-    document_lengths: Lengths = None,
-    direction: Literal["both"],
-    pooling: str = "sum",
-    normalize: bool = False,
-    empty_score: float | None = None,
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor]: ...
+    Args:
+        pairs: (P, 2) integers (query, document): only these pairs are scored; documents are for all queries then.
+        all others: as in `maxsim`, whose errors it raises.
+    """
+    lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
+    of_each: Tensor | None = None
+    if pairs is None:
+        sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, empty_score)
+    else:
+        sides = _sides(queries, documents, lengths, masks, empty_score)
+        chosen = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
+    both = score_both_ways(*sides, chosen, _options("q2d", pooling, normalize), empty_score, backend)
+    return BothWays(*(shape_scores(scores, of_each) for scores in both))
 
 
 def maxsim_pairs(
     queries: Features,
     documents: Features,
-    query_mask: Array | None = None,
-    document_mask: Array | None = None,
-    *,
-    pairs: Array | None = None,
     query_lengths: Lengths = None,
     document_lengths: Lengths = None,
+    *,
+    pairs: Array | None = None,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
     direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
-) -> Scores:
+) -> Tensor:
     """MaxSim of listed pairs, or of every query with the document in its place.
 
     Args:
         pairs: (P, 2) integers (query, document); None: the first query with the first document, and so on, of as many
             queries as documents.
-        queries, documents, query_mask, document_mask, query_lengths, document_lengths, direction, pooling, normalize,
+        queries, documents, query_lengths, document_lengths, query_mask, document_mask, direction, pooling, normalize,
             empty_score, backend: as in `maxsim`; documents are for all queries.
 
     Returns:
-        (P,), float32, float64 for float64. Differentiable in queries and documents. Of "both" two of them.
+        (P,), float32, float64 for float64. Differentiable in queries and documents.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
-    sides = _sides(queries, documents, query_mask, document_mask, query_lengths, document_lengths, empty_score)
+    sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
     if pairs is not None:
-        chosen = as_pairs(pairs, None, "i2t", *sides, (QUERIES.item, DOCUMENTS.item))
+        chosen = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
     else:
         if len(sides[0]) != len(sides[1]):
             counts = f"{len(sides[0])} queries and {len(sides[1])} documents"
@@ -193,18 +150,20 @@ def maxsim_pairs(
         device = sides[0].values.device
         listed = torch.arange(len(sides[0]), device=device)[:, None].expand(-1, 2)
         chosen = Pairs(listed, None, device, listed)
-    return _scores(sides, chosen, None, direction, pooling, normalize, empty_score, backend)
+    return shape_scores(
+        score_sides(*sides, chosen, _options(direction, pooling, normalize), empty_score, backend), None
+    )
 
 
 def retrieve(
     queries: Features,
     documents: Features,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    *,
     k: int,
     query_mask: Array | None = None,
     document_mask: Array | None = None,
-    *,
-    query_lengths: Lengths = None,
-    document_lengths: Lengths = None,
     direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
@@ -218,7 +177,7 @@ def retrieve(
     Args:
         k: how many to retrieve, at least 1; all documents where there are fewer.
         largest: True: those of the greatest scores, the greatest first; False: of the smallest, the smallest first.
-        queries, documents, query_mask, document_mask, query_lengths, document_lengths, direction, pooling, normalize,
+        queries, documents, query_lengths, document_lengths, query_mask, document_mask, direction, pooling, normalize,
             empty_score, backend: as in `maxsim`; documents are for all queries. NumPy arrays of documents may be
             larger than memory if they are memory-mapped: they are read once, from front to back.
         progress: called with (documents scored so far, all of them) now and then; what it raises ends the search.
@@ -233,15 +192,15 @@ def retrieve(
     """
     queries, query_mask = _several(queries, query_mask, QUERIES)
     documents, document_mask = _several(documents, document_mask, DOCUMENTS)
-    choose("direction", direction, tuple(DIRECTIONS))
+    options = _options(direction, pooling, normalize)
     check_flag("largest", largest)
 
     def score(
         own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
         word_mask: Array | None = None,
     ) -> Tensor:  # fmt: skip
-        sides = _sides(own, others, region_mask, word_mask, lengths, of_others, empty_score)
-        scores: Tensor = _scores(sides, None, None, direction, pooling, normalize, empty_score, backend)
+        sides = _sides(own, others, (lengths, of_others), (region_mask, word_mask), empty_score)
+        scores = shape_scores(score_sides(*sides, None, options, empty_score, backend), None)
         return scores if largest else -scores
 
     # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
@@ -256,37 +215,41 @@ def retrieve(
 def _sides(
     queries: Features,
     documents: Features,
-    query_mask: Array | None,
-    document_mask: Array | None,
-    query_lengths: Lengths,
-    document_lengths: Lengths,
+    lengths: tuple[Lengths, Lengths],
+    masks: tuple[Array | None, Array | None],
     empty_score: float | None,
 ) -> tuple[Ragged, Ragged]:
     """Both, checked."""
-    queries, query_mask = _several(queries, query_mask, QUERIES)
-    documents, document_mask = _several(documents, document_mask, DOCUMENTS)
-    sides = as_sides(queries, documents, query_lengths, document_lengths, query_mask, document_mask, empty_score, NAMES)
+    queries, query_mask = _several(queries, masks[0], QUERIES)
+    documents, document_mask = _several(documents, masks[1], DOCUMENTS)
+    sides = as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
     check_together(*sides, NAMES)
     return sides
 
 
-def _scores(
-    sides: tuple[Ragged, Ragged],
-    chosen: Pairs | None,
-    of_each: Tensor | None,
-    direction: str,
-    pooling: str,
-    normalize: bool,
+def _every_pair(
+    queries: Features,
+    documents: Features,
+    lengths: tuple[Lengths, Lengths],
+    masks: tuple[Array | None, Array | None],
     empty_score: float | None,
-    backend: str | None,
-) -> Any:
-    """Scores of checked sides: a tensor, two of "both"; in the shape of `of_each`, where there is one."""
-    choose("direction", direction, (*DIRECTIONS, BOTH))
-    options = checked(MaxSimOptions, DIRECTIONS.get(direction, "i2t"), pooling, normalize)
-    if direction != BOTH:
-        return shape_scores(score_sides(*sides, chosen, options, empty_score, backend), of_each)
-    both = score_both_ways(*sides, chosen, options, empty_score, backend)
-    return tuple(shape_scores(scores, of_each) for scores in both)
+) -> tuple[tuple[Ragged, Ragged], Pairs | None, Tensor | None]:
+    """Both sides, checked, and of documents of each query's own these as pairs and as (n_queries, K) of them."""
+    if _dimensions(documents) != 4:
+        return _sides(queries, documents, lengths, masks, empty_score), None, None
+    shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
+    sides = _sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
+    if shape[0] != len(sides[0]):
+        raise ValueError(
+            f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
+        )
+    of_each = torch.arange(shape[0] * shape[1]).view(shape)
+    return sides, Pairs(of_each, "image", sides[0].values.device), of_each
+
+
+def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:
+    choose("direction", direction, tuple(DIRECTIONS))
+    return checked(MaxSimOptions, DIRECTIONS[direction], pooling, normalize)
 
 
 def _dimensions(features: Any) -> int | None:

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from crossret_kernels import triplet_loss
-from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionOptions
@@ -162,8 +161,7 @@ def _score(
     given = _features(images, names[0].features), _features(captions, names[1].features)
     sides = as_sides(*given, None, lengths, None, None, None, names)
     check_together(*sides, names)
-    chosen = select_backend(None, sides[0].values.device, sides[0].values.dtype)
-    return shape_scores(score_sides(*sides, None, options, None, chosen), None)
+    return shape_scores(score_sides(*sides, None, options, None, None), None)
 
 
 def _features(given: Any, name: str) -> Tensor:

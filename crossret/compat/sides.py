@@ -163,7 +163,8 @@ def check_dimensions(side: Side, name: str, shape: str) -> None:
 
 def score(of: Callable[..., Tensor], queries: Side, documents: Side) -> Tensor:
     """By `maxsim` or `maxsim_pairs`; pairs with an empty item score 0."""
-    return of(queries.features, documents.features, queries.mask, documents.mask, empty_score=0.0)
+    masks = {"query_mask": queries.mask, "document_mask": documents.mask}
+    return of(queries.features, documents.features, **masks, empty_score=0.0)
 
 
 def parts(items: int, most: int) -> list[tuple[int, int]]:

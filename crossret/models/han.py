@@ -17,7 +17,7 @@ from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap, paired, word_map
 from crossret.models.base import Model
 from crossret.models.encoded import Encoded
-from crossret_kernels import HeterogeneousLayer, heterogeneous_scores
+from crossret_kernels import HeterogeneousLayer, heterogeneous_attention_weights, heterogeneous_scores
 
 _CLUSTER = "cluster"
 _BERT_DROPOUT = 0.1  # of the text encoder transformer, which the paper takes from BERT
@@ -97,8 +97,7 @@ class Han(Model):
 
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
         """(n_images, n_captions) scores (Eq. 1), or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
-        scores: Tensor = self._scores(images, captions, pairs=pairs)
-        return scores
+        return heterogeneous_scores(**self._matched(images, captions), matching=self.config.matching, pairs=pairs)
 
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
@@ -113,7 +112,7 @@ class Han(Model):
         pairs = paired(images, captions)
         if self.config.matching == "global":
             return ()
-        _, weights, relevance = self._scores(images, captions, pairs=pairs, return_attention=True)
+        _, weights, relevance = heterogeneous_attention_weights(**self._matched(images, captions), pairs=pairs)
         attention = word_map(self.config.direction, weights, relevance)
         if _CLUSTER not in images.vectors:
             return (attention,)
@@ -121,21 +120,19 @@ class Han(Model):
         weights = attention.weights.gather(2, clusters.clamp(min=0)).masked_fill(clusters < 0, 0)
         return (replace(attention, weights=weights),)
 
-    def _scores(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
+    def _matched(self, images: Encoded, captions: Encoded) -> dict[str, Any]:
         config = self.config
-        return heterogeneous_scores(
-            images.sequences,
-            captions.sequences,
-            images.lengths,
-            captions.lengths,
-            layers=[layer.parameters_of_layer() for layer in self.layers if isinstance(layer, Layer)],
-            heads=config.heads,
-            lambda_attention=config.lambda_attention,
-            matching=config.matching,
-            direction=config.direction,
-            lambda_softmax=config.lambda_softmax,
-            **options,
-        )
+        return {
+            "regions": images.sequences,
+            "words": captions.sequences,
+            "region_lengths": images.lengths,
+            "word_lengths": captions.lengths,
+            "layers": [layer.parameters_of_layer() for layer in self.layers if isinstance(layer, Layer)],
+            "heads": config.heads,
+            "lambda_attention": config.lambda_attention,
+            "direction": config.direction,
+            "lambda_softmax": config.lambda_softmax,
+        }
 
     def _with_token(self, items: Tensor, lengths: Tensor, name: str) -> tuple[Tensor, Tensor]:
         """Every item with the token of global matching in front of it."""

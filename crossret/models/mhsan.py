@@ -15,7 +15,7 @@ from crossret.losses import DiversityLoss, TripletLoss
 from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products
 from crossret.models.encoded import Encoded
-from crossret_kernels import attention_pool
+from crossret_kernels import attention_pool_weights
 
 _EMBEDDING = "embedding"
 
@@ -129,6 +129,6 @@ class SelfAttention(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor) -> Encoded:
         """(n, L, feature_dim) and (n,) int64 lengths to n entries."""
         logits = self.heads(self.activation(self.hidden(self.dropout(features))))
-        pooled, weights = attention_pool(features, logits, lengths, return_weights=True)
+        pooled, weights = attention_pool_weights(features, logits, lengths)
         embedding = l2_normalize(self.project(self.dropout(pooled.flatten(1).to(features.dtype))))
         return Encoded(weights.mT, lengths, {_EMBEDDING: embedding})

@@ -15,7 +15,7 @@ from crossret.models.attention import AttentionMap, paired, word_region_attentio
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer
-from crossret_kernels import attention_pool
+from crossret_kernels import attention_pool_weights
 
 _HEADS = "heads"
 
@@ -158,5 +158,5 @@ class ContextHeads(nn.Module):
         context = self.context(mean_of_items(objects, lengths)).tanh().unflatten(1, (self.heads, -1))
         hidden = self.objects(objects).tanh().unflatten(2, (self.heads, -1))
         logits = torch.einsum("nkd,nlkd->nlk", context, hidden)
-        pooled, weights = attention_pool(objects, self.temperature * logits, lengths, return_weights=True)
+        pooled, weights = attention_pool_weights(objects, self.temperature * logits, lengths)
         return pooled, weights

@@ -14,7 +14,13 @@ from crossret.losses import IntraPairLoss, TripletLoss
 from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.encoded import Encoded
-from crossret_kernels import AttentionStep, GatedAttention, attention_pool, gated_attention_scores
+from crossret_kernels import (
+    AttentionStep,
+    GatedAttention,
+    attention_pool_weights,
+    gated_attention_scores,
+    gated_attention_weights,
+)
 
 _CONTEXTS = "contexts"
 
@@ -76,8 +82,7 @@ class Sman(Model):
                 l2_normalize(captions.vectors[_CONTEXTS]).flatten(1),
                 pairs,
             )
-        scores: Tensor = self._gated(images, captions, pairs=pairs)
-        return scores
+        return gated_attention_scores(**self._gated(images, captions), pairs=pairs)
 
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
@@ -105,25 +110,24 @@ class Sman(Model):
         )
         names = ["step 1: intra-modal"]
         if self.config.levels == 3:
-            _, of_regions, of_words = self._gated(images, captions, pairs=pairs, return_attention=True)
+            _, of_regions, of_words = gated_attention_weights(**self._gated(images, captions), pairs=pairs)
             weights.append(of_regions)
             word_weights.append(of_words)
             names.append("step 2: multi-modal")
         regions, words = torch.stack(weights, 1), torch.stack(word_weights, 1)
         return (AttentionMap("steps", regions, queries=tuple(names), word_weights=words),)
 
-    def _gated(self, images: Encoded, captions: Encoded, **options: Any) -> Any:
-        return gated_attention_scores(
-            images.sequences,
-            captions.sequences,
-            images.lengths,
-            captions.lengths,
-            region_contexts=images.vectors[_CONTEXTS],
-            word_contexts=captions.vectors[_CONTEXTS],
-            parameters=self.gate.parameters_of_gate(),
-            alpha=self.config.alpha,
-            **options,
-        )
+    def _gated(self, images: Encoded, captions: Encoded) -> dict[str, Any]:
+        return {
+            "regions": images.sequences,
+            "words": captions.sequences,
+            "region_lengths": images.lengths,
+            "word_lengths": captions.lengths,
+            "region_contexts": images.vectors[_CONTEXTS],
+            "word_contexts": captions.vectors[_CONTEXTS],
+            "parameters": self.gate.parameters_of_gate(),
+            "alpha": self.config.alpha,
+        }
 
 
 class VisualMemories(nn.Module):
@@ -185,7 +189,7 @@ class Attention(nn.Module):
     def forward(self, features: Tensor, query: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(n, L, dim), (n, D) and (n,) to the attended (n, dim) and the weights (n, L)."""
         hidden = self.key(features).tanh() * self.query(query).tanh()[:, None]
-        pooled, weights = attention_pool(features, self.head(hidden), lengths, return_weights=True)
+        pooled, weights = attention_pool_weights(features, self.head(hidden), lengths)
         return pooled[:, 0], weights[:, 0]
 
     def step(self) -> AttentionStep:

@@ -15,8 +15,9 @@ from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
 from crossret_kernels.inputs.options import choose
+from crossret_kernels.inputs.pairs import QUERIES
 from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_offsets
-from crossret_kernels.topk.streamed import QUERIES, FeatureBlock
+from crossret_kernels.topk.streamed import FeatureBlock
 
 REGIONS, WORDS = "region", "word"
 

@@ -1,10 +1,10 @@
-"""`attention_pool`: multi-head soft attention within items of any length; its checks and dispatch."""
+"""`attention_pool` and its weights: multi-head soft attention within items of any length; its checks and dispatch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.inputs.operands import check_operand
-from crossret_kernels.inputs.options import check_flag
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import (
     Array,
@@ -29,28 +28,17 @@ from crossret_kernels.inputs.sides import (
 from crossret_kernels.operations import needs_gradient
 
 
-@overload
-def attention_pool(
-    values: Features,
-    logits: Array | Sequence[Array],
-    lengths: Lengths = None,
-    *,
-    mask: Array | None = None,
-    return_weights: Literal[False] = False,
-    backend: str | None = None,
-) -> Tensor: ...
+class PooledAttention(NamedTuple):
+    """Items pooled by each of r heads, and by what; both differentiable.
 
+    Attributes:
+        pooled: (n, r, D).
+        weights: (n, r, L), which sum to 1 over L, the width of padded values, the longest item's length of packed and
+            listed ones, and are zero behind the ends of items.
+    """
 
-@overload
-def attention_pool(
-    values: Features,
-    logits: Array | Sequence[Array],
-    lengths: Lengths = None,
-    *,
-    mask: Array | None = None,
-    return_weights: Literal[True],
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor]: ...
+    pooled: Tensor
+    weights: Tensor
 
 
 def attention_pool(
@@ -59,9 +47,8 @@ def attention_pool(
     lengths: Lengths = None,
     *,
     mask: Array | None = None,
-    return_weights: bool = False,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor:
     """The rows of each item averaged by a softmax over them, once for each head.
 
     MHSAN Eqs. 1 and 2, OAN Eqs. 6–8, SMAN Eqs. 6, 7, 10 and 11 without the further 1/M. Heads share the values.
@@ -73,24 +60,32 @@ def attention_pool(
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
         lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
         mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
-        return_weights: whether to return the weights too.
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
 
     Returns:
         Pooled (n, r, D), computed in float32 and returned in it, in float64 for float64 values, under autocast too.
-        With `return_weights` (pooled, weights (n, r, L)): weights sum to 1 over L, the width of padded values, the
-        longest item's length of packed and listed ones, and are zero behind the ends of items. Both are differentiable
-        in values and logits.
+        Differentiable in values and logits. `attention_pool_weights` returns the weights too.
 
     Raises:
         ValueError: shapes or lengths out of range; the message names the argument and the place. Packed or listed
             values inside torch.compile.
         TypeError: values or logits that are no floating-point tensors, lengths that are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
     """
-    check_flag("return_weights", return_weights)
+    return attention_pool_weights(values, logits, lengths, mask=mask, backend=backend).pooled
+
+
+def attention_pool_weights(
+    values: Features,
+    logits: Array | Sequence[Array],
+    lengths: Lengths = None,
+    *,
+    mask: Array | None = None,
+    backend: str | None = None,
+) -> PooledAttention:
+    """`attention_pool`, whose arguments and errors it has, with the weights."""
     items = as_ragged(values, lengths, mask, SideNames("values", "lengths", "mask", "item"))
     check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
@@ -101,8 +96,7 @@ def attention_pool(
     chosen = select_backend(backend, device, dtype, only_in_torch("attention is pooled"))
     pool = attention_pool_chunked if chosen == "torch" else attention_pool_reference
     with torch.autocast(device.type, enabled=False):
-        pooled, weights = pool(items, heads)
-    return (pooled, weights) if return_weights else pooled
+        return PooledAttention(*pool(items, heads))
 
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:

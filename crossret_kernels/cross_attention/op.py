@@ -2,88 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
-
 from torch import Tensor
 
-from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.cross_attention.chunked import scan_attention_chunked, scan_scores_chunked
+from crossret_kernels.backends import select_backend
+from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.cross_attention.reference import scan_attention_reference, scan_scores_reference
-from crossret_kernels.inputs.options import check_flag, checked
-from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
-from crossret_kernels.inputs.ragged import Ragged, on_host
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.operations import (
-    NATIVE_OPTIONS,
-    define_listed,
-    define_scores,
-    split_float32,
-)
+from crossret_kernels.cross_attention.reference import scan_scores_reference
+from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together
+from crossret_kernels.operations import Kernels, define
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
 
-_OPTIONS = (
-    "float? empty_score, str direction, str raw_feature_norm, float clip_slope, float lambda_softmax, str pooling, "
-    "float lambda_lse, bool normalize"
-)
-_CPU_OPTIONS = (
-    f"{NATIVE_OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
-)
-_CPU = define_scores("scan_scores", _CPU_OPTIONS)
-_LISTED = define_listed("scan_scores_listed", _CPU_OPTIONS)
-_CUDA_OPTIONS = (
-    "float? empty_score, int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, "
-    "int pooling, float lambda_lse"
-)
-_CUDA = define_scores("scan_scores_cuda", _CUDA_OPTIONS, "crossret_kernels.cross_attention.cuda")
-_TRITON = define_scores("scan_scores_triton", _OPTIONS, "crossret_kernels.cross_attention.triton")
+_OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
 
 
-@overload
-def scan_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    candidates: Array | None = None,
-    return_attention: Literal[False] = False,
-    backend: str | None = None,
-) -> Tensor: ...
+def _triton() -> Kernels:
+    from crossret_kernels.cross_attention.triton import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
 
 
-@overload
-def scan_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    candidates: Array | None = None,
-    return_attention: Literal[True],
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
+def _cuda() -> Kernels:
+    from crossret_kernels.cross_attention.cuda import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+SCORES = {
+    "cpu": define("scan_scores", SIDES, _OPTIONS, scores_like, autocast=True),
+    "triton": define("scan_scores_triton", SIDES, _OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "cuda": define("scan_scores_cuda", SIDES, _OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "torch": scan_scores_chunked,
+    "reference": scan_scores_reference,
+}
+LISTED = define("scan_scores_listed", LISTED_SIDES, _OPTIONS, scores_like)
 
 
 def scan_scores(
@@ -104,9 +58,9 @@ def scan_scores(
     empty_score: float | None = None,
     pairs: Array | None = None,
     candidates: Array | None = None,
-    return_attention: bool = False,
+    query: str | None = None,
     backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
     """Stacked cross attention scores of images and captions (SCAN, Lee et al. 2018, Eqs. 1–8).
 
     Args:
@@ -130,31 +84,23 @@ def scan_scores(
         lambda_lse: λ₂ of "lse", above 0.
         normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        candidates: (n_queries, K) integers: each item of the attending side (captions for t2i, images for i2t)
-            against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
-            16 bytes each, as of `pairs` that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
-        return_attention: whether to return the attention too; takes `pairs` or `candidates`, as the weights of all
-            pairs would fill the memory.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call.
+        candidates: (n_queries, K) integers: each item of one side against K items of the other, as `scan_topk` finds
+            them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
+            that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
+        query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
+            for i2t).
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
         float64 features. Differentiable in regions and words.
 
-        With `return_attention` (scores, weights, relevances), all three differentiable. weights (P, Q, C), the softmax
-        of Eq. 3: how each of Q queries (words for t2i, regions for i2t) attends to C contexts (the other side).
-        relevances (P, Q), the cosines of Eq. 4 that are pooled to the score. Both are zero where an item has no row; Q
-        and C are the widths of padded features, the longest item's length of packed and listed ones. With `candidates`
-        (n_queries, K, …) for (P, …). Made by backends "torch" and "reference"; None takes "torch", whose scores differ
-        from other backends' in rounding. Inside torch.compile it takes padded features.
-
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
-            Attention of packed or listed features inside torch.compile.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call, or not with its attention.
+        UnsupportedByBackend: the named backend cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -173,28 +119,10 @@ def scan_scores(
     options = checked(
         CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
-    check_flag("return_attention", return_attention)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
-    selected = as_pairs(pairs, candidates, direction, images, captions)
-    if return_attention:
-        if selected is None:
-            raise ValueError("return_attention takes pairs or candidates: the weights of all pairs are not kept")
-        check_traceable("return_attention takes padded features", images, captions)
-        in_torch = only_in_torch("the attention weights are made")
-        chosen = select_backend(backend, images.values.device, images.values.dtype, in_torch)
-        attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-        listed = selected.listed()
-        made = attend(images, captions, listed, options)
-        if empty_score is not None:
-            fills = (empty_score, 0, 0)
-            made = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(made, fills, strict=True))
-        scores, weights, relevances = made
-        return (
-            shape_scores(scores, candidates), shape_scores(weights, candidates), shape_scores(relevances, candidates)
-        )  # fmt: skip
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    return shape_scores(score_sides(images, captions, selected, options, empty_score, chosen), candidates)
+    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 
 
 def score_sides(
@@ -203,23 +131,8 @@ def score_sides(
     selected: Pairs | None,
     options: CrossAttentionOptions,
     empty_score: float | None,
-    chosen: str,
+    backend: str | None,
 ) -> Tensor:
-    """Scores of checked sides by the chosen backend, (n_images, n_captions), or (P,) of selected pairs."""
-    if chosen == "cpu":
-        of_cpu = (empty_score, split_float32(), *options.codes)
-        return in_slices(_CPU, images, captions, selected, of_cpu, listed=_LISTED)
-    if chosen == "triton":
-        images, captions = on_host(images, captions)
-        of_triton = (
-            empty_score, options.direction, options.raw_feature_norm, options.clip_slope, options.lambda_softmax,
-            options.pooling, options.lambda_lse, options.normalize,
-        )  # fmt: skip
-        return in_slices(_TRITON, images, captions, selected, of_triton)
-    if chosen == "cuda":
-        images, captions = on_host(images, captions)
-        return in_slices(_CUDA, images, captions, selected, (empty_score, *options.codes))
-    score = scan_scores_chunked if chosen == "torch" else scan_scores_reference
-    listed_pairs = None if selected is None else selected.listed()
-    scores = score(images, captions, listed_pairs, options)
-    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)
+    """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)

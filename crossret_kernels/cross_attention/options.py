@@ -38,6 +38,22 @@ class CrossAttentionOptions(Coded):
             self.lambda_softmax, POOLINGS.index(self.pooling), self.lambda_lse,
         )  # fmt: skip
 
+    @classmethod
+    def of_codes(
+        cls, direction: int, normalize: bool, norm: int, clip_slope: float, lambda_softmax: float, pooling: int,
+        lambda_lse: float,
+    ) -> CrossAttentionOptions:  # fmt: skip
+        """From what operations take."""
+        return cls(
+            DIRECTIONS[direction],
+            NORM_MODES[norm],
+            clip_slope,
+            lambda_softmax,
+            POOLINGS[pooling],
+            lambda_lse,
+            normalize,
+        )
+
     @property
     def clips(self) -> bool:
         return self.raw_feature_norm.startswith("clipped")

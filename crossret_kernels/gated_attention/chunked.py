@@ -15,7 +15,8 @@ from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, caption_side, image_side, score
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import checkable
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
 ITEM_BYTES = 16 * 2**20
@@ -70,14 +71,14 @@ def gated_attention_chunked(
     parameters: GatedAttention,
     alpha: float,
     pairs: Tensor | None,
-    return_attention: bool,
+    weights: bool,
 ) -> tuple[Tensor, ...]:
-    """Scores (n_images, n_captions), or (P,); with the attention also weights of regions (P, M) and of words (P, L).
+    """Scores (n_images, n_captions), or (P,); with `weights` also weights of regions (P, M) and of words (P, L).
 
     Blocks are recomputed in the backward pass. Where a call is traced or transformed it is one block, which outlives
     the call if a gradient is taken.
     """
-    call = _Call(regions, words, pairs, alpha, 3 if return_attention else 1)
+    call = _Call(regions, words, pairs, alpha, 3 if weights else 1)
     tensors = (regions.values, words.values, region_contexts, word_contexts, *parameters.flat())
     if not checkable() or transformed():
         return _at_once(call, tensors)

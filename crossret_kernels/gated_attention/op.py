@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal, overload
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,13 @@ from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.inputs.operands import check_operand
-from crossret_kernels.inputs.options import check_flag, check_number
-from crossret_kernels.inputs.pairs import as_pairs, fill_empty
+from crossret_kernels.inputs.options import check_number
+from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
 from crossret_kernels.operations import needs_gradient
 
 
-@overload
 def gated_attention_scores(
     regions: Features,
     words: Features,
@@ -36,48 +35,10 @@ def gated_attention_scores(
     word_mask: Array | None = None,
     empty_score: float | None = None,
     pairs: Array | None = None,
-    return_attention: Literal[False] = False,
+    candidates: Array | None = None,
+    query: str | None = None,
     backend: str | None = None,
-) -> Tensor: ...
-
-
-@overload
-def gated_attention_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    region_contexts: Array,
-    word_contexts: Array,
-    parameters: GatedAttention,
-    alpha: float = 0.9,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    return_attention: Literal[True],
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def gated_attention_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    region_contexts: Array,
-    word_contexts: Array,
-    parameters: GatedAttention,
-    alpha: float = 0.9,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    return_attention: bool = False,
-    backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
     """Similarities of images and captions by SMAN's levels, the last of which is made for each pair (Ji et al.).
 
     A gate mixes the memories of image and caption (Eq. 12); guided by it, attention over the regions and over the words
@@ -102,24 +63,22 @@ def gated_attention_scores(
             float64 with float64 features, else of any narrower floating point.
         alpha: α of Eq. 12 in 0..1: the share of the own modality's memory in each gate; 1 leaves the other's out.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        return_attention: whether to return the attention too; takes `pairs`, as the weights of all pairs would fill the
-            memory.
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+        candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
+            pairs is made, 16 bytes each.
+        query: whose candidates they are: "caption", which None means too, or "image".
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
 
     Returns:
-        Scores (n_images, n_captions); (P,) with `pairs`. Computed in float32 and returned in it, in float64 for float64
-        features, under autocast too. Differentiable in features, context vectors and all parameters.
-
-        With `return_attention` (scores, region_weights, word_weights), all three differentiable: the softmax over an
-        image's regions (P, M) and over a caption's words (P, L) of each pair (Eqs. 14, 17). They are zero behind the
-        ends of items; M and L are the widths of padded features, the longest item's length of packed and listed ones.
+        Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and
+        returned in it, in float64 for float64 features, under autocast too. Differentiable in features, context vectors
+        and all parameters.
 
     Raises:
         ValueError: shapes, lengths, indices or alpha out of range; the message names the argument and the place. Packed
             or listed features inside torch.compile.
         TypeError: features, context vectors or parameters that are no floating-point tensors, lengths or indices that
             are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -129,40 +88,47 @@ def gated_attention_scores(
     backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one block, whose
     memory grows with the pairs.
     """
-    check_flag("return_attention", return_attention)
+    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    asked = (pairs, candidates, query)
+    made = attend(given, (region_contexts, word_contexts), parameters, alpha, asked, backend, weights=False)
+    return made[0]
+
+
+def attend(
+    given: tuple[Any, ...],
+    contexts: tuple[Array, Array],
+    parameters: GatedAttention,
+    alpha: float,
+    asked: tuple[Array | None, Array | None, str | None],
+    backend: str | None,
+    *,
+    weights: bool,
+) -> Sequence[Tensor]:
+    """Scores of the pairs `asked` for, and their weights if these are wanted.
+
+    `given` is what `as_sides` takes, the score of empty items last.
+    """
     alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(_one_column(images), _one_column(captions))  # whose D may differ
+    images, captions = as_sides(*given)
+    check_together(images, captions, same_dim=False)
     check_parameters(parameters, images.values, captions.values)
-    contexts = _check_contexts(region_contexts, word_contexts, images, captions)
-    if return_attention and pairs is None:
-        raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
+    checked = _check_contexts(*contexts, images, captions)
     check_traceable("gated attention takes padded features", images, captions)
     device, dtype = images.values.device, images.values.dtype
     chosen = select_backend(backend, device, dtype, only_in_torch("gated attention is made"))
-    selected = as_pairs(pairs, None, "t2i", images, captions)
+    selected = as_pairs(*asked, "caption", images, captions)
     listed = None if selected is None else selected.listed()
     with torch.autocast(device.type, enabled=False):
         own = parameters.to(torch.promote_types(dtype, torch.float32))
-        if needs_gradient((images.values, captions.values, *contexts, *own.flat())):
+        if needs_gradient((images.values, captions.values, *checked, *own.flat())):
             images, captions = images.joined(), captions.joined()
         if chosen == "torch":
-            results = gated_attention_chunked(images, captions, *contexts, own, alpha, listed, return_attention)
+            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
         else:
-            results = gated_attention_reference(images, captions, *contexts, own, alpha, listed)
-    if empty_score is not None:
-        fills = (empty_score, 0, 0)
-        results = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(results, fills, strict=False))
-    if not return_attention:
-        return results[0]
-    scores, region_weights, word_weights = results
-    return scores, region_weights, word_weights
-
-
-def _one_column(side: Ragged) -> Ragged:
-    return replace(side, values=side.values[..., :1])
+            made = gated_attention_reference(images, captions, *checked, own, alpha, listed)
+    return as_asked(made if weights else made[:1], images, captions, listed, given[-1], asked[1])
 
 
 def _check_contexts(

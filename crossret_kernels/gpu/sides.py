@@ -162,8 +162,8 @@ def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empt
     return Geometry(counts.astype(np.int32), starts, places, longest, n_rows)
 
 
-def precisions(dtype: torch.dtype) -> tuple[str, str]:
-    """Of products of features, and of the products that come after them."""
+def precisions(dtype: torch.dtype, reduced: bool) -> tuple[str, str]:
+    """Of products of features, float32 ones `reduced` or not, and of the products that come after them."""
     if dtype != torch.float32:
         return "tf32", "tf32"
-    return ("tf32", "tf32") if torch.backends.cuda.matmul.fp32_precision == "tf32" else ("ieee", "tf32x3")
+    return ("tf32", "tf32") if reduced else ("ieee", "tf32x3")

@@ -16,8 +16,8 @@ from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer,
 from crossret_kernels.heterogeneous_attention.pairs import nested, pairs_in_chunk, prepared, upwards
 from crossret_kernels.heterogeneous_attention.shared import Shared, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.operations import transformed
 from crossret_kernels.padded.chunked import recomputed
+from crossret_kernels.torch_internals import transformed
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any, Literal, overload
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from crossret_kernels.backends import only_in_torch, select_backend
-from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.chunked import scan_attention_chunked
+from crossret_kernels.cross_attention.op import score_sides
+from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
@@ -19,13 +20,11 @@ from crossret_kernels.heterogeneous_attention.reference import (
     heterogeneous_attention_reference,
     heterogeneous_scores_reference,
 )
-from crossret_kernels.inputs.options import check_flag
-from crossret_kernels.inputs.pairs import as_pairs, fill_empty, shape_scores
+from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
 
 
-@overload
 def heterogeneous_scores(
     regions: Features,
     words: Features,
@@ -45,58 +44,10 @@ def heterogeneous_scores(
     word_mask: Array | None = None,
     empty_score: float | None = None,
     pairs: Array | None = None,
-    return_attention: Literal[False] = False,
+    candidates: Array | None = None,
+    query: str | None = None,
     backend: str | None = None,
-) -> Tensor: ...
-
-
-@overload
-def heterogeneous_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    layers: Sequence[HeterogeneousLayer],
-    heads: int = 4,
-    lambda_attention: float = 1.0,
-    matching: str = "local",
-    direction: str = "t2i",
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = True,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    return_attention: Literal[True],
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
-
-
-def heterogeneous_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    layers: Sequence[HeterogeneousLayer],
-    heads: int = 4,
-    lambda_attention: float = 1.0,
-    matching: str = "local",
-    direction: str = "t2i",
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = True,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    return_attention: bool = False,
-    backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
     """Scores of images and captions after layers of attention over both together (HAN, Yu et al. 2021, §3.2–3.3).
 
     The rows of an image and of a caption are concatenated, without type or position. A layer has queries, keys and
@@ -129,26 +80,23 @@ def heterogeneous_scores(
         lambda_lse: λ of "lse", above 0.
         normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        return_attention: whether to return the attention of the local matching too; takes `pairs`.
-        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes the environment variable
-            CROSSRET_BACKEND, else the fastest that serves the call.
+        candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
+            pairs is made, 16 bytes each.
+        query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
+            for t2i, images' for i2t), for either matching.
+        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does.
 
     Returns:
-        Scores (n_images, n_captions); (P,) with `pairs`. float32, float64 for float64 features. Differentiable in
-        regions, words and all parameters.
-
-        With `return_attention` (scores, weights, relevances), all three differentiable: weights (P, Q, C) tell how each
-        of Q queries (words for t2i, regions for i2t) attends to C contexts (the other side) after the layers,
-        relevances (P, Q) are the cosines of the two that are pooled to the score. Both are zero behind the ends of
-        items; Q and C are the widths of padded features, the longest item's length of packed and listed ones.
+        Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64
+        features. Differentiable in regions, words and all parameters.
 
     Raises:
         ValueError: shapes, lengths, indices, parameters or options out of range; the message names the argument and the
-            place. Attention of the global matching or of all pairs. Packed or listed features inside torch.compile, but
-            for scores without layers.
+            place. Packed or listed features inside torch.compile, but for scores without layers.
         TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
             mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -162,50 +110,59 @@ def heterogeneous_scores(
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
     )
-    check_flag("return_attention", return_attention)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return attend(given, layers, options, (pairs, candidates, query), backend, weights=False)[0]
+
+
+def attend(
+    given: tuple[Any, ...],
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+    asked: tuple[Array | None, Array | None, str | None],
+    backend: str | None,
+    *,
+    weights: bool,
+) -> Sequence[Tensor]:
+    """Scores of the pairs `asked` for, and the weights and relevances of their local matching if these are wanted.
+
+    `given` is what `as_sides` takes, the score of empty items last.
+    """
+    images, captions = as_sides(*given)
+    empty_score = given[-1]
     check_together(images, captions)
-    parameters = check_layers(layers, images.values, heads)
-    if return_attention and matching == "global":
-        raise ValueError("return_attention takes the local matching: the global one has no attention")
-    if return_attention and pairs is None:
-        raise ValueError("return_attention takes pairs: the weights of all pairs are not kept")
-    if not parameters:
-        sides: tuple[Any, ...] = (regions, words, region_lengths, word_lengths)
-        own = {"pairs": pairs, "return_attention": return_attention, "backend": backend, "empty_score": empty_score}
-        if matching == "global":
-            firsts = [_first_rows(side, empty_score is not None) for side in (images, captions)]
-            sides = (firsts[0][0], firsts[1][0], firsts[0][1], firsts[1][1])
-        else:
-            own |= {"region_mask": region_mask, "word_mask": word_mask}
-        match: Callable[..., Tensor | tuple[Tensor, Tensor, Tensor]] = scan_scores
-        return match(*sides, **asdict(options.local), **own)
-    check_traceable("heterogeneous attention takes padded features", images, captions)
+    parameters = check_layers(layers, images.values, options.heads)
+    selected = as_pairs(*asked, ATTENDING[options.direction], images, captions)
     device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
-    selected = as_pairs(pairs, None, direction, images, captions)
+    if not parameters and not weights:
+        if options.matching == "global":
+            images, captions = (_first_rows(side, empty_score is not None) for side in (images, captions))
+        return [shape_scores(score_sides(images, captions, selected, options.local, empty_score, backend), asked[1])]
     listed = None if selected is None else selected.listed()
+    check_traceable("heterogeneous attention takes padded features", images, captions)
+    chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
     if chosen == "torch":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
-    if listed is not None and return_attention:
-        attend = of_pairs if chosen == "torch" else heterogeneous_attention_reference
-        results = attend(images, captions, listed, parameters, options)
-    else:
+    made: Sequence[Tensor]
+    if listed is None or not weights:
         score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
-        results = (score(images, captions, listed, parameters, options),)
-    if empty_score is not None:
-        fills = (empty_score, 0, 0)
-        results = tuple(fill_empty(x, images, captions, listed, y) for x, y in zip(results, fills, strict=False))
-    shaped = [shape_scores(result, None) for result in results]
-    return (shaped[0], shaped[1], shaped[2]) if return_attention else shaped[0]
+        made = (score(images, captions, listed, parameters, options),)
+    elif parameters:
+        made_by = of_pairs if chosen == "torch" else heterogeneous_attention_reference
+        made = made_by(images, captions, listed, parameters, options)
+    else:
+        attended = scan_attention_chunked if chosen == "torch" else scan_attention_reference
+        made = attended(images, captions, listed, options.local)
+    return as_asked(made, images, captions, listed, empty_score, asked[1])
 
 
-def _first_rows(side: Ragged, empty: bool) -> tuple[Tensor, Tensor | None]:
-    """(n, 1, D), and where items may be empty how many rows they have of these."""
+def _first_rows(side: Ragged, empty: bool) -> Ragged:
+    """The first row of every item, where items may be `empty` of those that have one."""
     lengths = (~side.empty).to(torch.int64) if empty else None
     if side.mask is not None and side.mask.size(1):
-        return first_valid(side.values, side.mask).unsqueeze(1), lengths
+        return Ragged(
+            first_valid(side.values, side.mask.to(side.values.device, non_blocking=True)).unsqueeze(1), None, lengths
+        )
     if side.offsets is None:
-        return side.values[:, :1], lengths
-    return side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], lengths
+        return Ragged(side.values[:, :1], None, lengths)
+    return Ragged(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)

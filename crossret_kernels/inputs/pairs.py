@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.arrays import as_tensor
+from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import FEW, Array, autocasts, bounds, check_integers, checkable, plural
-from crossret_kernels.operations import needs_gradient, transformed
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import transformed
 
+QUERIES = ("caption", "image")
+ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
 
 
@@ -23,13 +27,13 @@ class Pairs:
 
     Attributes:
         indices: pairs (P, 2), or candidates (n_queries, K), of any integer dtype, anywhere.
-        direction: which side attends to the candidates; None where indices are pairs.
+        query: which side has the candidates, "caption" or "image"; None where indices are pairs.
         device: where the list is wanted.
         made: the list, once there is one.
     """
 
     indices: Tensor
-    direction: str | None
+    query: str | None
     device: torch.device
     made: Tensor | None = None
 
@@ -41,34 +45,40 @@ class Pairs:
 
     def in_parts(self, most: int) -> Iterator[Tensor]:
         """The same list in successive parts of at most `most` pairs, one after the other."""
-        rows = most if self.direction is None else max(1, most // self.indices.size(1))
+        rows = most if self.query is None else max(1, most // self.indices.size(1))
         for first in range(0, self.indices.size(0), rows):
             block = self.indices[first : first + rows]
-            for part in (block,) if self.direction is None else block.split(most, 1):
+            for part in (block,) if self.query is None else block.split(most, 1):
                 yield self._block(part, first)
 
     def _block(self, indices: Tensor, first: int) -> Tensor:
         """The pairs of some rows of the indices, of which `first` is the number of the first."""
         indices = indices.to(self.device, torch.int64)
-        if self.direction is None:
+        if self.query is None:
             return indices
         own = torch.arange(first, first + indices.size(0), device=self.device).unsqueeze(1).expand_as(indices)
-        return torch.stack((indices, own) if self.direction == "t2i" else (own, indices), 2).view(-1, 2)
+        return torch.stack((indices, own) if self.query == "caption" else (own, indices), 2).view(-1, 2)
 
 
 def as_pairs(
     pairs: Array | None,
     candidates: Array | None,
-    direction: str,
+    query: str | None,
+    attending: str,
     images: Ragged,
     captions: Ragged,
     items: tuple[str, str] = ("image", "caption"),
 ) -> Pairs | None:
     """The pairs to score, checked; None for all pairs.
 
-    `candidates` (n_queries, K) hold, for every item of the attending side (captions for t2i, images for i2t), the
-    indices of the K items of the other side it is scored against. `items` is what errors call one of either side.
+    `candidates` (n_queries, K) hold, for every item of the side that `query` names, the indices of the K items of the
+    other side it is scored against; a `query` of None is the `attending` one. `items` is what errors call one of either
+    side.
     """
+    if query is not None:
+        choose("query", query, QUERIES)
+        if candidates is None:
+            raise ValueError("query goes with candidates: it tells whose they are")
     if pairs is None and candidates is None:
         return None
     n_images, n_captions, device = len(images), len(captions), images.values.device
@@ -84,23 +94,24 @@ def as_pairs(
             _check_range(pairs, 1, of_captions, n_captions, items[1])
         return Pairs(pairs, None, device, pairs.to(device) if pairs.dtype == torch.int64 else None)
     candidates = _as_indices(candidates, "candidates")
-    queries, others, other = (
-        (n_captions, n_images, items[0]) if direction == "t2i" else (n_images, n_captions, items[1])
-    )
+    query = attending if query is None else query
+    by_caption = query == "caption"
+    queries, others = (n_captions, n_images) if by_caption else (n_images, n_captions)
+    own_item, other = (items[1], items[0]) if by_caption else items
     if candidates.dim() != 2 or candidates.size(0) != queries:
         raise ValueError(
-            f"candidates must have shape ({queries}, K), a row for each attending item, got {tuple(candidates.shape)}"
+            f"candidates must have shape ({queries}, K), a row for each {own_item}, got {tuple(candidates.shape)}"
         )
     listed: Tensor | None = None
     if checkable() and 0 < candidates.numel() <= FEW:
         flat = candidates.flatten().tolist()
         _check_range(candidates, None, (min(flat), max(flat)), others, other)
         own = [index // candidates.size(1) for index in range(len(flat))]
-        columns = (flat, own) if direction == "t2i" else (own, flat)
+        columns = (flat, own) if by_caption else (own, flat)
         listed = torch.tensor(list(zip(*columns, strict=True)), dtype=torch.int64, device=device)
     elif checkable() and candidates.numel():
         _check_range(candidates, None, bounds(candidates), others, other)
-    return Pairs(candidates, direction, device, listed)
+    return Pairs(candidates, query, device, listed)
 
 
 def in_slices(
@@ -133,7 +144,7 @@ def in_slices(
     if whole or transformed() or needs_gradient((images.values, captions.values)):
         return operation(*sides, selected.listed(), *options)
     most = max(1, PAIRS_AT_ONCE // (1 if queries is None else queries.width))
-    count = selected.indices.size(0) if selected.direction is None else selected.indices.numel()
+    count = selected.indices.size(0) if selected.query is None else selected.indices.numel()
     results, start = torch.empty(0), 0
     for part in selected.in_parts(most):
         made = operation(*sides, part, *options)
@@ -159,6 +170,21 @@ def shape_scores(scores: Tensor, candidates: Array | None) -> Tensor:
     if scores.dtype is not torch.float32 and scores.dtype is not torch.float64:
         scores = scores.float()
     return scores if candidates is None else scores.view(*candidates.shape, *scores.shape[1:])
+
+
+def as_asked(
+    made: Sequence[Tensor],
+    images: Ragged,
+    captions: Ragged,
+    pairs: Tensor | None,
+    empty_score: float | None,
+    candidates: Array | None,
+) -> list[Tensor]:
+    """Scores of the pairs, and what else was made of them, as the caller gets them; the latter is 0 of empty items."""
+    if empty_score is not None:
+        fills = [empty_score] + [0.0] * (len(made) - 1)
+        made = [fill_empty(x, images, captions, pairs, fill) for x, fill in zip(made, fills, strict=True)]
+    return [shape_scores(x, candidates) for x in made]
 
 
 def _as_indices(indices: object, name: str) -> Tensor:

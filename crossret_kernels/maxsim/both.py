@@ -14,11 +14,13 @@ from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.inputs.pairs import Pairs
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import autocasts
-from crossret_kernels.maxsim.op import CPU_OPTIONS, score_sides
+from crossret_kernels.maxsim.op import MAXSIM_OPTIONS, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.operations import define_scores_both_ways, needs_gradient, split_float32, transformed
+from crossret_kernels.operations import define, needs_gradient
+from crossret_kernels.torch_internals import reduced_float32, transformed
+from crossret_kernels.two_sides import PLAIN_SIDES, scores_both_ways_like
 
-_BOTH = define_scores_both_ways("maxsim_both", CPU_OPTIONS)
+_BOTH = define("maxsim_both", PLAIN_SIDES, MAXSIM_OPTIONS, scores_both_ways_like, made="(Tensor, Tensor)")
 _GRADIENTS = torch.ops.crossret.maxsim_scores_backward.default  # which refuses to be differentiated
 # Similarities of a pair at most: every thread holds a group's with a block. Of longer items either direction is found
 # part by part.
@@ -50,7 +52,7 @@ def score_both_ways(
         return first, second
     sides = images.joined().tensors() + captions.joined().tensors()
     pairs = None if selected is None else selected.listed()
-    arguments = (*sides, pairs, empty_score, split_float32(), *options.codes)
+    arguments = (*sides, pairs, empty_score, reduced_float32(on_gpu=False), *options.codes)
     if not needs_gradient((sides[0], sides[4])):
         return _BOTH(*arguments)
     made: tuple[Tensor, Tensor] = _BothWays.apply(sides[0], sides[4], arguments)  # type: ignore[no-untyped-call]
@@ -75,8 +77,8 @@ class _BothWays(torch.autograd.Function):
         for turned, grad in enumerate(grads):
             if grad is None:
                 continue
-            empty_score, split, direction, *others = ctx.options
-            options = empty_score, split, 1 - direction if turned else direction, *others
+            empty_score, reduced, direction, *others = ctx.options
+            options = empty_score, reduced, 1 - direction if turned else direction, *others
             made = _GRADIENTS(grad, *saved, *options, *needed)
             for own, (gradient, wanted) in enumerate(zip(made, needed, strict=True)):
                 before = sums[own]

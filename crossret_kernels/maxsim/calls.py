@@ -18,6 +18,7 @@ from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
 from crossret_kernels.gpu.sides import MOST_ROWS, Geometry, HostSide, precisions
 from crossret_kernels.maxsim.tables import Ints, Layout, block_rows, blocks_of, groups_of, valid_rows
+from crossret_kernels.padded.arithmetic import POOLINGS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -206,6 +207,7 @@ class Call(ABC):
         pooling: of the scores; "none" where every query's best is asked for.
         normalize: whether similarities are cosines.
         empty_score: of pairs of an item without rows; None where there are no such.
+        precision: of products.
     """
 
     contexts: HostSide
@@ -215,17 +217,18 @@ class Call(ABC):
     pooling: str
     normalize: bool
     empty_score: float | None
+    precision: str
 
     @classmethod
-    def of(
-        cls, arguments: tuple[Any, ...], empty_score: float | None, direction: str, pooling: str, normalize: bool
-    ) -> Self:
-        """From the tensors that the operations take first."""
+    def of(cls, arguments: tuple[Any, ...], places: bool = False) -> Self:
+        """From what the operations take; of those that search for places, which pool nothing."""
         images, captions, pairs = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8]), arguments[8]
+        empty_score, reduced, direction, normalize = arguments[9:13]
         pairs = None if pairs is None else pairs.contiguous()
-        if direction == "t2i":
-            return cls(images, captions, pairs, 0, pooling, normalize, empty_score)
-        return cls(captions, images, pairs, 1, pooling, normalize, empty_score)
+        pooling = "none" if places else POOLINGS[arguments[13]]
+        sides = (images, captions) if direction == 0 else (captions, images)
+        precision = precisions(images.features.dtype, reduced)[0]
+        return cls(*sides, pairs, direction, pooling, normalize, empty_score, precision)
 
     @property
     def device(self) -> torch.device:
@@ -245,14 +248,13 @@ class Call(ABC):
     def plan(self, index: bool, gradients: bool = False) -> Plan | None:
         """For scores or, with `index`, for places; None where a side has no rows at all."""
         values = self.contexts.features
-        precision = precisions(values.dtype)[0]
         key = (
-            type(self), index, gradients, values.device, values.dtype, precision, self.context_column, self.pooling,
-            self.normalize,
+            type(self), index, gradients, values.device, values.dtype, self.precision, self.context_column,
+            self.pooling, self.normalize,
             None if self.pairs is None else self.pairs.size(0) if gradients else 0, self.empty_score is None,
             self.contexts.layout, self.contexts.key, self.queries.layout, self.queries.key,
         )  # fmt: skip
-        found = kept_plan(_Kept, key, values.device, lambda: self._plan(index, gradients, precision))
+        found = kept_plan(_Kept, key, values.device, lambda: self._plan(index, gradients, self.precision))
         return found.plan
 
     @abstractmethod

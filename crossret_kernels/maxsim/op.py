@@ -1,37 +1,69 @@
-"""`maxsim_scores`: Sum-Max scores of images and captions; its schema and dispatch to backends."""
+"""`maxsim_scores`: Sum-Max scores of images and captions; schemas and dispatch to backends of Sum-Max."""
 
 from __future__ import annotations
-
-from typing import Literal, overload
 
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.inputs.options import check_flag, checked
-from crossret_kernels.inputs.pairs import Pairs, as_pairs, fill_empty, in_slices, shape_scores
-from crossret_kernels.inputs.ragged import Ragged, on_host
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, most_rows
+from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.operations import NATIVE_OPTIONS, define_indices, define_listed, define_scores, split_float32
+from crossret_kernels.operations import Kernels, define
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, indices_like, scores_like, serve
 
-_OPTIONS = "float? empty_score, str direction, str pooling, bool normalize"
-_INDEX_OPTIONS = "float? empty_score, str direction, bool normalize"
-CPU_OPTIONS = f"{NATIVE_OPTIONS}, int pooling"
-_MODULES = {"triton": "crossret_kernels.maxsim.triton", "cuda": "crossret_kernels.maxsim.cuda"}
-_LISTED = define_listed("maxsim_scores_listed", CPU_OPTIONS)
-_SCORES = {
-    "cpu": define_scores("maxsim_scores", CPU_OPTIONS),
-    **{name: define_scores(f"maxsim_scores_{name}", _OPTIONS, module) for name, module in _MODULES.items()},
+MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
+
+
+def _triton() -> Kernels:
+    from crossret_kernels.maxsim.triton import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+def _cuda() -> Kernels:
+    from crossret_kernels.maxsim.cuda import backward, forward
+
+    return Kernels(forward.scores, backward.gradients)
+
+
+def _triton_argmax() -> Kernels:
+    from crossret_kernels.maxsim.triton import forward
+
+    return Kernels(forward.indices)
+
+
+def _cuda_argmax() -> Kernels:
+    from crossret_kernels.maxsim.cuda import forward
+
+    return Kernels(forward.indices)
+
+
+SCORES = {
+    "cpu": define("maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, autocast=True),
+    "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "cuda": define("maxsim_scores_cuda", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "torch": maxsim_scores_chunked,
+    "reference": maxsim_scores_reference,
 }
-_INDICES = {
-    "cpu": define_indices("maxsim_argmax", NATIVE_OPTIONS),
-    **{name: define_indices(f"maxsim_argmax_{name}", _INDEX_OPTIONS, module) for name, module in _MODULES.items()},
+LISTED = define("maxsim_scores_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_like)
+_ARGMAX_OPTIONS = f"{OPTIONS}, SymInt? width"
+ARGMAX = {
+    "cpu": define("maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, autocast=True),
+    "triton": define(
+        "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_triton_argmax, autocast=True
+    ),
+    "cuda": define(
+        "maxsim_argmax_cuda", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_cuda_argmax, autocast=True
+    ),
+    "torch": maxsim_argmax_chunked,
+    "reference": maxsim_argmax_reference,
 }
 
 
-@overload
 def maxsim_scores(
     regions: Features,
     words: Features,
@@ -46,48 +78,9 @@ def maxsim_scores(
     empty_score: float | None = None,
     pairs: Array | None = None,
     candidates: Array | None = None,
-    return_argmax: Literal[False] = False,
+    query: str | None = None,
     backend: str | None = None,
-) -> Tensor: ...
-
-
-@overload
-def maxsim_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    candidates: Array | None = None,
-    return_argmax: Literal[True],
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor]: ...
-
-
-def maxsim_scores(
-    regions: Features,
-    words: Features,
-    region_lengths: Lengths = None,
-    word_lengths: Lengths = None,
-    *,
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
-    region_mask: Array | None = None,
-    word_mask: Array | None = None,
-    empty_score: float | None = None,
-    pairs: Array | None = None,
-    candidates: Array | None = None,
-    return_argmax: bool = False,
-    backend: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor:
     """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
 
     Args:
@@ -108,51 +101,38 @@ def maxsim_scores(
         pooling: of those maxima: "sum", "avg" or "max".
         normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        candidates: (n_queries, K) integers: each item of the maximising side (captions for t2i, images for i2t)
-            against K items of the other side. Where a gradient is required, a list of all their pairs is kept for it,
-            16 bytes each, as of `pairs` that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB
-            of it.
-        return_argmax: whether to return which context each query takes too. It costs a second pass over the pairs.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call.
+        candidates: (n_queries, K) integers: each item of one side against K items of the other, as `maxsim_topk` finds
+            them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
+            that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
+        query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i, images'
+            for i2t).
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
         float64 features. Differentiable in regions and words; of equal maxima the first gets the gradient.
 
-        With `return_argmax` (scores, argmax): argmax (n_images, n_captions, Q), (P, Q) or (n_queries, K, Q), int64, is
-        the place within its item of the region (t2i) or word (i2t) that each word (t2i) or region (i2t) takes: the
-        first of equals, the first whose similarity is NaN where one is, and −1 where the item has no such query or the
-        other item is empty. Q is
-        the padded width of the maximising side, or its longest item where that is packed or a list.
-
     Raises:
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
-    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do its argmax, and "triton" and "cuda"
-    always.
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do "triton" and "cuda" always.
     float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
     ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
     2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
     """
     options = checked(MaxSimOptions, direction, pooling, normalize)
-    check_flag("return_argmax", return_argmax)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     check_together(images, captions)
-    selected = as_pairs(pairs, candidates, direction, images, captions)
-    scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
-    if not return_argmax:
-        return scores
-    width = most_rows(words if direction == "t2i" else regions)
-    argmax = _argmax(images, captions, selected, options, empty_score, backend, width)
-    return scores, argmax if candidates is None else argmax.view(*candidates.shape, argmax.size(-1))
+    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 
 
 def score_sides(
@@ -165,42 +145,4 @@ def score_sides(
 ) -> Tensor:
     """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
     chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen == "cpu":
-        of_cpu = (empty_score, split_float32(), *options.codes)
-        return in_slices(_SCORES["cpu"], images, captions, selected, of_cpu, listed=_LISTED)
-    if chosen in _MODULES:
-        images, captions = on_host(images, captions)
-        of_module = (empty_score, options.direction, options.pooling, options.normalize)
-        return in_slices(_SCORES[chosen], images, captions, selected, of_module)
-    score = maxsim_scores_chunked if chosen == "torch" else maxsim_scores_reference
-    listed_pairs = None if selected is None else selected.listed()
-    scores = score(images, captions, listed_pairs, options)
-    return scores if empty_score is None else fill_empty(scores, images, captions, listed_pairs, empty_score)
-
-
-def _argmax(
-    images: Ragged,
-    captions: Ragged,
-    selected: Pairs | None,
-    options: MaxSimOptions,
-    empty_score: float | None,
-    backend: str | None,
-    width: int | None,
-) -> Tensor:
-    """Which context each of `width` queries takes, of the longest item's where that is None."""
-    queries = captions if options.direction == "t2i" else images
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen in _INDICES:
-        if chosen in _MODULES:
-            images, captions = on_host(images, captions)
-            numbers: tuple[object, ...] = (empty_score, options.direction, options.normalize)
-        else:
-            direction_code, normalize_code, _pooling_code = options.codes
-            numbers = (empty_score, split_float32(), direction_code, normalize_code)
-        return in_slices(_INDICES[chosen], images, captions, selected, (*numbers, width), queries=queries)
-    if width is None:
-        width = max(queries.lengths.tolist(), default=0)
-    find = maxsim_argmax_chunked if chosen == "torch" else maxsim_argmax_reference
-    listed_pairs = None if selected is None else selected.listed()
-    argmax = find(images, captions, listed_pairs, options, width)
-    return argmax if empty_score is None else fill_empty(argmax, images, captions, listed_pairs, -1)
+    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)

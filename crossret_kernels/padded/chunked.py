@@ -12,7 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.operations import needs_gradient
 from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
+from crossret_kernels.torch_internals import recomputes
 
 WORKSPACE_BYTES = 32 * 2**20
 _ARRAYS_PER_CELL = 8  # similarity-sized arrays alive at once inside a scorer
@@ -125,16 +127,12 @@ def chunked_scores(
     image_chunks = split(regions, _chunk_rows(regions, words))
     caption_chunks = split(words, _chunk_rows(words, regions))
 
-    def crossed(images: Ragged, captions: Ragged) -> Tensor:
-        def cross(v: Tensor, e: Tensor) -> Tensor:
-            (v, v_mask), (e, e_mask) = replace(images, values=v).padded(), replace(captions, values=e).padded()
-            v, e = _prepared(v, transform), _prepared(e, transform)
-            s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
-            return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
+    def cross(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
+        v, e = _prepared(v, transform), _prepared(e, transform)
+        s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
+        return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
 
-        return recomputed(cross, images.values, captions.values)
-
-    return torch.cat([torch.cat([crossed(v, e) for e in caption_chunks], 1) for v in image_chunks])
+    return of_chunks(image_chunks, caption_chunks, cross)
 
 
 def chunked_pairs(
@@ -149,28 +147,75 @@ def chunked_pairs(
     Padded features are taken at their width, others at that of the longest item.
     """
     regions, words = _widened(regions), _widened(words)
-    r, w = regions.width, words.width
 
-    def paired(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
-        images, captions = chunk.unbind(1)
-        v, v_mask = replace(regions, values=v).gathered(images, r)
-        e, e_mask = replace(words, values=e).gathered(captions, w)
+    def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> tuple[Tensor, ...]:
         v, e = _prepared(v, transform), _prepared(e, transform)
         return scorer(Block(v @ e.mT, v, e, v_mask, e_mask, "p", "p"))
 
-    v_all, e_all = regions.values, words.values
-    cells = _ARRAYS_PER_CELL * r * w + 3 * (r + w) * v_all.size(-1)
-    size = max(1, WORKSPACE_BYTES // (v_all.itemsize * cells))
-    scored = [recomputed(paired, v_all, e_all, chunk) for chunk in pairs.split(size)]
+    return of_pairs(regions, words, pairs, max(1, WORKSPACE_BYTES // pair_bytes(regions, words)), paired)
+
+
+def of_chunks(
+    images: Sequence[Ragged],
+    captions: Sequence[Ragged],
+    score: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    *,
+    draws: bool = False,
+) -> Tensor:
+    """Scores (n_images, n_captions) of items in chunks, by `score` of regions, their mask, words and theirs, padded.
+
+    What a call makes is made again in the backward pass; random numbers too where `score` `draws` some.
+    """
+
+    def scored(image: Ragged, caption: Ragged) -> Tensor:
+        def padded(v: Tensor, e: Tensor) -> Tensor:
+            return score(*replace(image, values=v).padded(), *replace(caption, values=e).padded())
+
+        return recomputed(padded, image.values, caption.values, draws=draws)
+
+    return torch.cat([torch.cat([scored(v, e) for e in captions], 1) for v in images])
+
+
+def of_pairs(
+    regions: Ragged,
+    words: Ragged,
+    pairs: Tensor,
+    size: int,
+    score: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]],
+    *,
+    draws: bool = False,
+) -> tuple[Tensor, ...]:
+    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`."""
+    r, w = regions.width, words.width
+
+    def gathered(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
+        images, captions = chunk.unbind(1)
+        return score(*replace(regions, values=v).gathered(images, r), *replace(words, values=e).gathered(captions, w))
+
+    scored = [recomputed(gathered, regions.values, words.values, chunk, draws=draws) for chunk in pairs.split(size)]
     return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
 
 
+def pair_bytes(regions: Ragged, words: Ragged) -> int:
+    """What a pair takes: three copies of either item's rows, and similarity-sized arrays."""
+    r, w = regions.width, words.width
+    cells = _ARRAYS_PER_CELL * r * w + 3 * (r * regions.values.size(-1) + w * words.values.size(-1))
+    return _computed_in(regions.values).itemsize * cells
+
+
+def _computed_in(features: Tensor) -> torch.dtype:
+    return torch.promote_types(features.dtype, torch.float32)
+
+
 def _widened(side: Ragged) -> Ragged:
-    """Half-precision features as float32, once for all blocks: so their gradients are summed, and rounded once."""
-    return replace(side, values=side.values.to(torch.promote_types(side.values.dtype, torch.float32)))
+    """Half-precision features as float32, where they get gradients: so these are summed and rounded once."""
+    if not needs_gradient((side.values,)) and recomputes():
+        return side
+    return replace(side, values=side.values.to(_computed_in(side.values)))
 
 
 def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+    features = features.to(_computed_in(features))
     return transform(features) if transform else features
 
 
@@ -180,14 +225,14 @@ def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Ten
     return v @ e.T
 
 
-def recomputed(function: Callable[..., Result], *arguments: object) -> Result:
+def recomputed(function: Callable[..., Result], *arguments: object, draws: bool = False) -> Result:
     """What `function` makes of these, made again in the backward pass and not kept until then.
 
-    Under `torch.func` it is kept. The state of random generators is not: the function must draw nothing.
+    Under `torch.func` it is kept. The state of random generators is kept where the function `draws` from them alone.
     """
-    if torch._C._are_functorch_transforms_active():  # they take no saved-tensor hooks, which recomputing needs
+    if not recomputes():
         return function(*arguments)
-    result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+    result: Result = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=draws)
     return result
 
 
@@ -222,8 +267,7 @@ def split(side: Ragged, rows: int) -> list[Ragged]:
         width = side.width
         size = max(1, rows // width)
         return [side.sliced(first, min(first + size, len(side)), width) for first in range(0, len(side), size)]
-    if side.offsets is not None:
-        side = replace(side, offsets=side.offsets.cpu())  # which is waited for once
+    side = side.with_offsets_on_host()
     pieces, start = [], 0
     for group in runs(side.extents.tolist(), rows):
         pieces.append(side.sliced(start, start + len(group), max(group)))

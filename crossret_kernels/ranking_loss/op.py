@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,19 +11,37 @@ from torch import Tensor
 from crossret_kernels.backends import Refusal, select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import as_integers, check_floating, check_has_values
-from crossret_kernels.operations import define_loss, transformed
-from crossret_kernels.ranking_loss.options import LossOptions
+from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.ranking_loss.options import REDUCTIONS, LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
+from crossret_kernels.torch_internals import transformed
 
 Ids = Tensor | Sequence[int] | None
 
 MOST_COLUMNS = 2**24  # which the kernels number by float32
+_OPERANDS = (Operand("scores", "Tensor", True), Operand("image_ids"), Operand("caption_ids"))
 _OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive_offset"
+# The loss and, for its gradient, statistics of hinges (4, n_rows), float32.
+_MADE = "(Tensor, Tensor)"
+
+
+def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    rows = scores.size(0)
+    shape = (rows,) if arguments[-2] == REDUCTIONS.index("none") else ()
+    return scores.new_empty(shape, dtype=torch.float32), scores.new_empty((4, rows), dtype=torch.float32)
+
+
+def _triton() -> Kernels:
+    from crossret_kernels.ranking_loss.triton import backward, forward
+
+    return Kernels(forward.loss, backward.gradient)
+
+
 _LOSSES = {
-    "cpu": define_loss("triplet_loss", _OPTIONS),
-    "triton": define_loss("triplet_loss_triton", _OPTIONS, "crossret_kernels.ranking_loss.triton"),
-    "cuda": define_loss("triplet_loss_cuda", _OPTIONS),
+    "cpu": define("triplet_loss", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
+    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
+    "cuda": define("triplet_loss_cuda", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
 }
 
 
@@ -57,11 +76,11 @@ def triplet_loss(
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call. "torch" makes several matrices of hinges and alone is differentiable
-            twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores but their
-            gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None takes
-            "torch".
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does. "torch" makes several matrices of hinges and alone is
+            differentiable twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores
+            but their gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None
+            takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
@@ -72,7 +91,7 @@ def triplet_loss(
     Raises:
         ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no
             dense floating-point tensor, ids that are no integers, numbers that are none.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
     """
     options = checked(LossOptions, margin, negatives, p, reduction)
     check_shape(scores, positive_offset)
@@ -81,7 +100,7 @@ def triplet_loss(
     if chosen not in _LOSSES:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)
-    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)[0]
+    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)
     # As torch's own sums have it, which autocast keeps from overflowing.
     wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
     return made if wide else made.to(scores.dtype)

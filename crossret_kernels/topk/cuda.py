@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import named_backend, unsupported_reason
-from crossret_kernels.operations import define_launch
+from crossret_kernels.operations import define
 
 MOST = 8192  # a row's best in the shared memory of a block, on every GPU
 
-_merge = define_launch(
-    "merge_topk_cuda", "Tensor(a!) values, Tensor(b!) indices, Tensor scores, SymInt held, SymInt start"
+_merge = define(
+    "merge_topk_cuda", (), "Tensor(a!) values, Tensor(b!) indices, Tensor scores, SymInt held, SymInt start", made="()"
 )
 
 
 def merges_in_cuda(backend: str | None, scores: Tensor, k: int) -> bool:
-    """Whether the caller names "cuda", by the argument or by CROSSRET_BACKEND, and it can merge these.
+    """Whether the caller demands "cuda", or CROSSRET_BACKEND prefers it, and it can merge these.
 
     float32 scores on a device that the library is built for, and k up to `MOST`; what it cannot, PyTorch operations
     merge. Where no backend is named they do too, as long as "cuda" is not taken for scores either.

@@ -203,7 +203,7 @@ def test_documents_and_queries(crossret: Cli, documents: Path, direction: Litera
         torch.from_numpy(np.load(documents / name)).float() for name in ("queries.npy", "documents/features.npy")
     )
     lengths = torch.tensor([3, 1, 2, 3])
-    values, indices = late_interaction.retrieve(queries, items, 6, query_lengths=lengths, direction=direction)
+    values, indices = late_interaction.retrieve(queries, items, lengths, k=6, direction=direction)
     for row, entry in enumerate(json_lines(found)):
         assert entry.keys() == {"query", "results"} and entry["query"] == row
         assert [result["index"] for result in entry["results"]] == indices[row, :4].tolist()

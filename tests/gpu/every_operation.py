@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import backends, maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.topk.cuda import merge_in_cuda
 from tests.gpu.built import operations
 
@@ -62,7 +62,7 @@ def score(device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
                     made.append(maxsim_scores(*arguments, **options, **chosen))
             for scores in made:
                 yield from (scores, *torch.autograd.grad(scores.sum(), sides))
-            _, argmax = maxsim_scores(*arguments, return_argmax=True, **chosen)
+            _, argmax = maxsim_argmax(*arguments, **chosen)
             assert int(argmax.max()) < max(of_images)
 
 

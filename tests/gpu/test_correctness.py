@@ -10,7 +10,7 @@ import torch
 from hypothesis import Phase, assume, given
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.backends import FASTEST_FIRST, select_backend
 from tests.gpu.device import (
     DEVICE,
@@ -162,7 +162,7 @@ def test_argmax(backend: str, direction: str) -> None:
     words = torch.randint(-1, 2, (20, 40, 16), generator=generator).to(DEVICE, torch.bfloat16)
     similarities = torch.einsum("ird,cwd->icrw", regions.double(), words.double()).cpu().numpy()
     expected = torch.from_numpy(similarities.argmax(-2 if direction == "t2i" else -1))
-    scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=backend)
+    scores, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
     assert torch.equal(argmax.cpu(), expected)
     assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=backend))
 

@@ -23,7 +23,6 @@ TRITON = Kernels(
     least={"CELL_BYTES": 1, "ROW_BYTES": 1},
     apart={"GRAM_BYTES": 1},
     runs={"LISTED_BYTES": 40_000},
-    codes=lambda *options: (None, *options),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import crossret_kernels
-from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
 from tests.kernels.offline import ARCHITECTURES, Launch, launches_of
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
@@ -48,6 +48,7 @@ class Case:
         gradients: whether gradients are asked for too, where the operation has them.
         regions, words: shortest and longest items.
         dim: of the features; one that no step over it divides takes masked loads.
+        function: what is called, unless it is the operation's scores.
     """
 
     operation: str
@@ -60,6 +61,7 @@ class Case:
     words: tuple[int, int] = (6, 20)
     dim: int = 1024
     options: dict[str, Any] = field(default_factory=dict)
+    function: Callable[..., Any] | None = None
 
     def call(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -75,7 +77,8 @@ class Case:
             arguments = tuple(zip(sides, offsets, strict=True))
         pairs = torch.randint(0, 24, (17, 2), generator=generator) if self.pairs else None
         with tf32(self.precision == "tf32"):
-            result = FUNCTIONS[self.operation](*arguments, pairs=pairs, backend="triton", **self.options)
+            function = self.function or FUNCTIONS[self.operation]
+            result = function(*arguments, pairs=pairs, backend="triton", **self.options)
             scores = result[0] if isinstance(result, tuple) else result
             if self.gradients:
                 torch.autograd.grad(scores.sum(), sides)
@@ -130,7 +133,7 @@ COVERING = [
     maxsim("bfloat16", ARCHITECTURES, gradients=True),
     maxsim("float16", pairs=True, options={"direction": "i2t", "pooling": "avg", "normalize": True}),
     maxsim("float32", dim=100, gradients=True, packed=True, options={"pooling": "max"}),
-    maxsim("tf32", packed=True, options={"return_argmax": True}),
+    maxsim("tf32", packed=True, function=maxsim_argmax),
     maxsim("bfloat16", regions=(1024, 1030), words=(8, 1030)),
     maxsim("bfloat16", regions=(80, 80), gradients=True, pairs=True),
     maxsim("bfloat16", ARCHITECTURES, regions=(36, 36), words=(6, 20), dim=1024, gradients=True),

@@ -10,7 +10,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk
+from crossret_kernels import maxsim_argmax, maxsim_scores, maxsim_topk
+from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.holes import Holes
 from tests.kernels.strategies import Features, listed_pairs
 from tests.kernels.tolerance import Expectation, evaluate
@@ -65,8 +66,8 @@ def check_features_too_short_to_be_inverted(backend: str, direction: str) -> Non
     """Their similarity is zero, whatever its sign."""
     regions, words = (torch.full((2, 3, 4), value) for value in (1e-39, 1.0))
     regions[:, 0] *= -1
-    options: dict[str, Any] = {"direction": direction, "normalize": True, "return_argmax": True, "backend": backend}
-    scores, argmax = maxsim_scores(regions.requires_grad_(), words.requires_grad_(), **options)
+    options: dict[str, Any] = {"direction": direction, "normalize": True, "backend": backend}
+    scores, argmax = maxsim_argmax(regions.requires_grad_(), words.requires_grad_(), **options)
     assert torch.equal(scores, torch.zeros(2, 2))
     assert not argmax.any()
     assert all(torch.equal(grad, torch.zeros(2, 3, 4)) for grad in torch.autograd.grad(scores.sum(), (regions, words)))
@@ -110,9 +111,9 @@ def check_argmax(argmax: Tensor, batch: Features, options: dict[str, Any]) -> No
 def check_argmax_of(backend: str, dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(dtype).to(torch.float64)
     given_batch = batch.to(dtype)
-    scores, argmax = maxsim_scores(
+    scores, argmax = maxsim_argmax(
         given_batch.regions, given_batch.words, *batch.lengths,
-        pairs=batch.pairs, return_argmax=True, backend=backend, **options,
+        pairs=batch.pairs, backend=backend, **options,
     )  # fmt: skip
     check_argmax(argmax, batch, options)
     if options["pooling"] == "sum":
@@ -130,7 +131,7 @@ def check_first_of_equal_maxima(backend: str, direction: str) -> None:
     words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
     similarities = torch.einsum("ird,cwd->icrw", regions, words)
     expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
-    _, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=backend)
+    _, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
     assert torch.equal(argmax, expected)
 
 
@@ -160,11 +161,10 @@ def check_what_is_not_finite(backend: str, direction: str, pooling: str, normali
     queries[3, 6, 1] = -torch.inf
     sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
     options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
-    options["return_argmax"] = True
     if listed:
         options["pairs"] = torch.cartesian_prod(*(torch.arange(len(side)) for side in sides)).flip(0)
-    scores, argmax = maxsim_scores(*sides, backend=backend, **options)
-    expected, places = maxsim_scores(*sides, backend="reference", **options)
+    scores, argmax = maxsim_argmax(*sides, backend=backend, **options)
+    expected, places = maxsim_argmax(*sides, backend="reference", **options)
     torch.testing.assert_close(scores, expected, equal_nan=True)
     assert torch.equal(argmax, places)
     assert torch.isfinite(scores).any()
@@ -203,10 +203,9 @@ def check_layouts(backend: str, direction: str, layout: str) -> None:
     change = STRIDES.get(layout, Tensor.clone)
     lengths = torch.tensor([2, 25, 1, 5]), torch.tensor([18, 1, 3])
     batch = Features(change(randn(4, 25, 16, seed=7)), change(randn(3, 18, 16, seed=8)), *lengths, None)
-    options: dict[str, Any] = {"direction": direction, "return_argmax": True}
     arguments = batch.arguments("padded" if layout in STRIDES else layout)
-    scores, argmax = maxsim_scores(*arguments, **options, backend=backend)
-    expected, places = maxsim_scores(*batch.arguments(), **options, backend="reference")
+    scores, argmax = maxsim_argmax(*arguments, direction=direction, backend=backend)
+    expected, places = maxsim_argmax(*batch.arguments(), direction=direction, backend="reference")
     torch.testing.assert_close(scores, expected)
     if layout == "one row":  # all contexts are the same: which is best is a matter of rounding
         assert torch.equal(argmax < 0, places < 0)
@@ -217,9 +216,9 @@ def check_layouts(backend: str, direction: str, layout: str) -> None:
 def check_candidates(backend: str, direction: str) -> None:
     regions, words = randn(4, 20, 8, seed=9), randn(3, 18, 8, seed=10)
     candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
-    options: dict[str, Any] = {"direction": direction, "candidates": candidates, "return_argmax": True}
-    scores, argmax = maxsim_scores(regions, words, backend=backend, **options)
-    expected, places = maxsim_scores(regions, words, backend="reference", **options)
+    options: dict[str, Any] = {"direction": direction, "candidates": candidates}
+    scores, argmax = maxsim_argmax(regions, words, backend=backend, **options)
+    expected, places = maxsim_argmax(regions, words, backend="reference", **options)
     torch.testing.assert_close(scores, expected)
     assert torch.equal(argmax, places)
 
@@ -227,7 +226,7 @@ def check_candidates(backend: str, direction: str) -> None:
 def check_nothing(backend: str, direction: str) -> None:
     for n_images, n_captions in ((0, 2), (2, 0), (0, 0)):
         regions, words = torch.randn(n_images, 3, 4).requires_grad_(), torch.randn(n_captions, 5, 4).requires_grad_()
-        scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend=backend)
+        scores, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
         assert argmax.shape == (n_images, n_captions, 5 if direction == "t2i" else 3)
         scores.sum().backward()
         for side in (regions, words):
@@ -252,7 +251,7 @@ def check_masks_and_items_without_rows(backend: str, direction: str, pooling: st
         sides = masked_sides()
         leaves = [side.values.clone().requires_grad_() for side in sides]
         options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": listed}
-        options |= {"empty_score": -0.25, "return_argmax": True, "backend": name}
+        options |= {"empty_score": -0.25, "backend": name}
         if listed:
             options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])
         arguments: list[Any] = list(leaves)
@@ -270,7 +269,7 @@ def check_masks_and_items_without_rows(backend: str, direction: str, pooling: st
                 arguments[own] = (values, offsets)
                 if layout == "list":
                     arguments[own] = list(values.split(offsets.diff().tolist()))
-        scores, argmax = maxsim_scores(*arguments, **options)
+        scores, argmax = maxsim_argmax(*arguments, **options)
         weights = randn(*scores.shape, seed=5)
         results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
     assert (results[0][0] == -0.25).any()
@@ -298,12 +297,12 @@ def check_operations(backend: str, direction: str, pairs: bool) -> None:
         getattr(torch.ops.crossret, f"maxsim_{name}").default
         for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
     )
-    torch.library.opcheck(scores, (*arguments, direction, "avg", True))
-    torch.library.opcheck(argmax, (*arguments, direction, True, 9))
+    codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
+    torch.library.opcheck(scores, (*arguments, *codes))
+    torch.library.opcheck(argmax, (*arguments, *codes[:-1], 9))
     grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
     plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
-    options = (direction, "avg", True, True, pairs)
-    torch.library.opcheck(gradients, (grads, *plain, *options))
+    torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))
 
 
 # --- a pair's score is its own

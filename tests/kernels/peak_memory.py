@@ -24,8 +24,10 @@ from crossret_kernels import (
     attention_pool,
     gated_attention_scores,
     heterogeneous_scores,
+    maxsim_argmax,
     maxsim_scores,
     maxsim_topk,
+    scan_attention,
     scan_scores,
     scan_topk,
 )
@@ -35,9 +37,9 @@ from tests.kernels.subprocesses import run_python
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 SELECTIONS: dict[str, Callable[[], dict[str, Any]]] = {  # their lists take 76 MiB
-    "candidates": lambda: {"candidates": torch.randint(100, (5000, 1000))},
+    "candidates": lambda: {"candidates": torch.randint(100, (5000, 1000)), "direction": "i2t", "query": "caption"},
     "int32 pairs": lambda: {"pairs": torch.randint(100, (5_000_000, 2), dtype=torch.int32)},
-    "argmax": lambda: {"candidates": torch.randint(100, (5000, 1000), dtype=torch.uint8), "return_argmax": True},
+    "argmax": lambda: {"candidates": torch.randint(100, (5000, 1000), dtype=torch.uint8)},
 }
 
 
@@ -88,22 +90,21 @@ def run(case: str) -> float:
     if case in SELECTIONS:
         regions, words = torch.randn(100, 2, 8), torch.randn(5000, 2, 8)
         maxsim_scores(regions, words, backend="cpu", pairs=torch.randint(100, (2**16, 2)))
+        function: Callable[..., Any] = maxsim_argmax if case == "argmax" else maxsim_scores
         options = SELECTIONS[case]()
         (selection,) = (options[name] for name in ("pairs", "candidates") if name in options)
         scores = 4 * (len(selection) if "pairs" in options else selection.numel())
         results = scores * 5 if case == "argmax" else scores  # two int64 for each float32
-        return rise(lambda: maxsim_scores(regions, words, backend="cpu", **options)) - results / 2**20
+        return rise(lambda: function(regions, words, backend="cpu", **options)) - results / 2**20
     if case.startswith("attention"):
         words, pairs = torch.randn(3, 5, 512), torch.tensor([[7, 1]])
-        scan_scores(words, words, pairs=pairs - pairs, return_attention=True)  # loads what the first call does
+        scan_attention(words, words, pairs=pairs - pairs)  # loads what the first call does
         lengths = torch.arange(1000) % 36 + 1
         regions = torch.randn(1000, 36, 512)  # 70 MiB
         if case == "attention packed":
             offsets = torch.arange(0, 36001, 36)
-            return rise(
-                lambda: scan_scores((regions.view(-1, 512), offsets), words, pairs=pairs, return_attention=True)
-            )
-        return rise(lambda: scan_scores(regions, words, lengths, pairs=pairs, return_attention=True))
+            return rise(lambda: scan_attention((regions.view(-1, 512), offsets), words, pairs=pairs))
+        return rise(lambda: scan_attention(regions, words, lengths, pairs=pairs))
     if case.startswith("gated"):
         return gated_rise(case)
     if case.startswith("heterogeneous"):

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from tests.kernels.holes import Holes
 from tests.kernels.maxsim_checks import check_argmax, check_that_company_keeps_bits, exact_similarities
 from tests.kernels.strategies import (
@@ -228,9 +228,7 @@ def test_argmax_of_bfloat16(isa: str, batch: Features, options: dict[str, Any]) 
     batch = batch.to(torch.bfloat16).to(torch.float64)
     own = batch.to(torch.bfloat16)
     with cpu_isa(isa):
-        scores, argmax = maxsim_scores(
-            *own.arguments(), pairs=batch.pairs, return_argmax=True, backend="cpu", **options
-        )
+        scores, argmax = maxsim_argmax(*own.arguments(), pairs=batch.pairs, backend="cpu", **options)
         assert torch.equal(scores, maxsim_scores(*own.arguments(), pairs=batch.pairs, backend="cpu", **options))
     check_argmax(argmax, batch, options)
 
@@ -247,7 +245,7 @@ def test_of_equal_maxima_the_first_is_the_argmax(direction: str, dtype: torch.dt
     similarities = torch.einsum("ird,cwd->icrw", regions.float(), words.float())
     expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
     with cpu_isa(isa):
-        scores, argmax = maxsim_scores(regions, words, direction=direction, return_argmax=True, backend="cpu")
+        scores, argmax = maxsim_argmax(regions, words, direction=direction, backend="cpu")
     assert torch.equal(argmax, expected)
     assert torch.equal(scores, similarities.amax(-2 if direction == "t2i" else -1).sum(-1))
 
@@ -308,9 +306,7 @@ def test_split_similarities_are_within_their_bound(isa: str, batch: Features, op
     batch = batch.to(torch.float32).to(torch.float64)
     own = batch.to(torch.float32)
     with cpu_isa(isa), precision("high"):
-        scores, argmax = maxsim_scores(
-            *own.arguments(), pairs=batch.pairs, return_argmax=True, backend="cpu", **options
-        )
+        scores, argmax = maxsim_argmax(*own.arguments(), pairs=batch.pairs, backend="cpu", **options)
     similarities, queries = exact_similarities(batch, options)
     bounds = similarity_bounds(batch, options) * queries
     best = similarities.amax(-1).where(queries, 0)

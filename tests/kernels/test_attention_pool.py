@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from crossret_kernels import UnsupportedByBackend, attention_pool
+from crossret_kernels import UnsupportedByBackend, attention_pool, attention_pool_weights
 from crossret_kernels.attention_pool import chunked
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS
@@ -74,7 +74,7 @@ def test_follows_the_formula(
     expected = by_hand(values.double(), logits.double(), lengths)
     for backend in ("torch", "reference"):
         arguments = laid_out(values, logits, lengths, layout)
-        outputs = attention_pool(*arguments, return_weights=True, backend=backend)
+        outputs = attention_pool_weights(*arguments, backend=backend)
         for ours, true in zip(outputs, expected, strict=True):
             assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
             unit = 1e-14 if dtype == torch.float64 else 64 * EPS
@@ -90,7 +90,7 @@ def test_gradcheck(layout: str, backend: str) -> None:
     values, logits = VALUES.clone().requires_grad_(), LOGITS.clone().requires_grad_()
 
     def outputs(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return attention_pool(*laid_out(x, a, LENGTHS, layout), return_weights=True, backend=backend)
+        return attention_pool_weights(*laid_out(x, a, LENGTHS, layout), backend=backend)
 
     assert gradcheck(outputs, (values, logits), fast_mode=True)
     for gradient in torch.autograd.grad([x.square().sum() for x in outputs(values, logits)], (values, logits)):
@@ -117,7 +117,7 @@ def test_all_rows_by_default(dtype: torch.dtype) -> None:
 def test_nan_stays_in_its_item_and_padding_is_never_read(backend: str) -> None:
     def results(values: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         leaves = values.clone().requires_grad_(), logits.clone().requires_grad_()
-        outputs = attention_pool(*leaves, LENGTHS, return_weights=True, backend=backend)
+        outputs = attention_pool_weights(*leaves, LENGTHS, backend=backend)
         return *outputs, *torch.autograd.grad([x.square().sum() for x in outputs], leaves)
 
     clean = results(VALUES, LOGITS)
@@ -142,7 +142,7 @@ def test_nan_stays_in_its_item_and_padding_is_never_read(backend: str) -> None:
 def test_no_items(layout: str, backend: str) -> None:
     values, logits = (torch.zeros(0, dim).requires_grad_() for dim in (6, 2))
     arguments = ((values, torch.tensor([0])), logits) if layout == "packed" else (values[None][:0], logits[None][:0])
-    pooled, weights = attention_pool(*arguments, return_weights=True, backend=backend)
+    pooled, weights = attention_pool_weights(*arguments, backend=backend)
     assert pooled.shape == (0, 2, 6)
     assert weights.shape == (0, 2, 1)
     for gradient in torch.autograd.grad(pooled.sum() + weights.sum(), (values, logits)):
@@ -163,7 +163,7 @@ def test_under_transforms(transform: str) -> None:
     lengths = torch.tensor(LENGTHS)
 
     def loss(values: Tensor, logits: Tensor) -> Tensor:
-        pooled, weights = attention_pool(values, logits, lengths, return_weights=True)
+        pooled, weights = attention_pool_weights(values, logits, lengths)
         return pooled.square().sum() + weights.square().sum()
 
     leaves = VALUES.clone().requires_grad_(), LOGITS.clone().requires_grad_()
@@ -207,11 +207,6 @@ ERRORS: tuple[tuple[str, tuple[Any, ...], type[Exception], str], ...] = (
 def test_mistakes_are_named(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         attention_pool(*arguments)
-
-
-def test_a_flag_that_is_none_is_named() -> None:
-    with pytest.raises(TypeError, match="return_weights must be True or False, not 1"):
-        attention_pool(VALUES, LOGITS, return_weights=1)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "triton", "cuda"])

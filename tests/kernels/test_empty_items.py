@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels import maxsim_argmax, maxsim_scores, maxsim_topk, scan_attention, scan_scores, scan_topk
 from tests.kernels.test_masks import DIM, DTYPES, OTHERS
 
 LENGTHS = ([3, 0, 5, 1, 0], [0, 4, 2])
@@ -116,9 +116,9 @@ def test_without_a_gradient(function: Callable[..., Tensor], backend: str, layou
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
 def test_argmax_of_empty_pairs_is_none(backend: str, layout: str, direction: str) -> None:
     arguments = laid_out(leaves(DTYPES[backend]), layout)
-    options: dict[str, Any] = {"direction": direction, "return_argmax": True, "backend": backend}
-    scores, argmax = maxsim_scores(**arguments, empty_score=EMPTY, **options)
-    alone = maxsim_scores(**laid_out(leaves(DTYPES[backend]), layout, FILLED), **options)
+    options: dict[str, Any] = {"direction": direction, "backend": backend}
+    scores, argmax = maxsim_argmax(**arguments, empty_score=EMPTY, **options)
+    alone = maxsim_argmax(**laid_out(leaves(DTYPES[backend]), layout, FILLED), **options)
     torch.testing.assert_close(scores, expected_scores(alone[0], None))
     for query in range(argmax.size(-1)):
         assert torch.equal(argmax[..., query], expected_scores(alone[1][..., query], None, -1))
@@ -128,8 +128,7 @@ def test_argmax_of_empty_pairs_is_none(backend: str, layout: str, direction: str
 @layouts
 def test_attention_of_empty_pairs_is_zero(backend: str, layout: str) -> None:
     arguments = laid_out(leaves(torch.float64), layout)
-    options: dict[str, Any] = {"pairs": PAIRS, "return_attention": True, "backend": backend}
-    scores, weights, relevances = scan_scores(**arguments, empty_score=EMPTY, **options)
+    scores, weights, relevances = scan_attention(**arguments, empty_score=EMPTY, pairs=PAIRS, backend=backend)
     empty = torch.tensor([LENGTHS[0][i] == 0 or LENGTHS[1][c] == 0 for i, c in PAIRS.tolist()])
     assert (scores[empty] == EMPTY).all() and scores.isfinite().all()
     assert weights[empty].count_nonzero() == 0 and relevances[empty].count_nonzero() == 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from crossret_kernels import GatedAttention, UnsupportedByBackend, gated_attention_scores
+from crossret_kernels import GatedAttention, UnsupportedByBackend, gated_attention_scores, gated_attention_weights
 from crossret_kernels.gated_attention import chunked
 from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters, paper_score
 from tests.kernels.strategies import examples
@@ -45,11 +45,13 @@ def batch(pairs: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Ga
     return GatedBatch(tuple(tensor.to(dtype) for tensor in tensors), *lengths, 0.9, pairs)
 
 
-def run(batch: GatedBatch, layout: str = "padded", **options: Any) -> tuple[Tensor, ...]:
-    """Scores, with `return_attention` the weights too, and the gradients of all under fixed weights."""
+def run(
+    batch: GatedBatch, layout: str = "padded", function: Callable[..., Any] = gated_attention_scores, **options: Any
+) -> tuple[Tensor, ...]:
+    """What the function returns, and the gradients of all under fixed weights."""
     leaves = tuple(tensor.detach().clone().requires_grad_() for tensor in batch.tensors)
     arguments, keywords = batch.having(leaves).call(layout)
-    outputs = gated_attention_scores(*arguments, **(keywords | options))
+    outputs = function(*arguments, **(keywords | options))
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     total = torch.stack([(x * score_weights(x.shape).to(x)).sum() for x in outputs]).sum()
     return *(x.detach() for x in outputs), *torch.autograd.grad(total, leaves)
@@ -74,7 +76,7 @@ def test_scores_and_attention_follow_the_paper(batch: GatedBatch, layout: str) -
         scores = gated_attention_scores(*arguments, **keywords, backend=backend)
         torch.testing.assert_close(scores.flatten(), true, rtol=1e-9, atol=1e-9)
         keywords["pairs"] = batch.listed()
-        alone, *weights = gated_attention_scores(*arguments, **keywords, return_attention=True, backend=backend)
+        alone, *weights = gated_attention_weights(*arguments, **keywords, backend=backend)
         torch.testing.assert_close(alone, true, rtol=1e-9, atol=1e-9)
         for side, made in enumerate(weights):
             lengths = (batch.region_lengths, batch.word_lengths)[side]
@@ -111,7 +113,7 @@ def test_precision(batch: GatedBatch, dtype: torch.dtype) -> None:
 @examples(15)
 @given(batch=gated_batches(), attention=st.booleans(), layout=st.sampled_from(("padded", "packed", "list")))
 def test_blocks_and_their_gradients_are_the_formulas(batch: GatedBatch, attention: bool, layout: str) -> None:
-    options: dict[str, Any] = {"pairs": batch.listed(), "return_attention": True} if attention else {}
+    options: dict[str, Any] = {"pairs": batch.listed(), "function": gated_attention_weights} if attention else {}
     ours, theirs = (run(batch, layout, backend=backend, **options) for backend in BACKENDS)
     assert ours[0].dtype == torch.float64
     assert_close(ours, theirs, 1e-8)
@@ -125,7 +127,8 @@ def test_gradcheck(backend: str, pairs: Tensor | None) -> None:
 
     def outputs(*tensors: Tensor) -> Any:
         arguments, keywords = whole.having(tensors).call()
-        return gated_attention_scores(*arguments, **keywords, return_attention=pairs is not None, backend=backend)
+        function = gated_attention_scores if pairs is None else gated_attention_weights
+        return function(*arguments, **keywords, backend=backend)
 
     assert gradcheck(outputs, inputs, fast_mode=True)
 
@@ -294,8 +297,6 @@ B = batch()
 ERRORS: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ...] = (
     ("alpha", altered(alpha=1.5), ValueError, "alpha must lie in 0..1, not 1.5"),
     ("alpha by name", altered(alpha="0.9"), TypeError, "alpha must be a number, not str"),
-    ("flag", altered(return_attention=1), TypeError, "return_attention must be True or False, not 1"),
-    ("all pairs' attention", altered(return_attention=True), ValueError, "return_attention takes pairs"),
     ("pair", altered(pairs=torch.tensor([[0, 4]])), ValueError, "pairs[0] names caption 4, but there are 4 captions"),
     ("flat pairs", altered(pairs=torch.tensor([0, 1])), ValueError, "pairs must have shape (P, 2), got (2,)"),
     ("backend", altered(backend="gpu"), ValueError, "backend must be one of cpu, triton"),

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels import HeterogeneousLayer, heterogeneous_scores, scan_scores
+from crossret_kernels import (
+    HeterogeneousLayer,
+    heterogeneous_attention_weights,
+    heterogeneous_scores,
+    scan_attention,
+    scan_scores,
+)
 from tests.kernels import oracle
 from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
@@ -121,9 +127,9 @@ def test_it_follows_the_paper(call: Call, layout: str) -> None:
     arguments, keywords = call.arguments(layout)
     scores = {backend: heterogeneous_scores(*arguments, backend=backend, **keywords).flatten() for backend in BACKENDS}
     keywords["pairs"] = pairs
-    local = options["matching"] == "local"
+    local = keywords.pop("matching") == "local"
     attention = {
-        backend: heterogeneous_scores(*arguments, backend=backend, return_attention=True, **keywords)
+        backend: heterogeneous_attention_weights(*arguments, backend=backend, **keywords)
         for backend in BACKENDS
         if local
     }
@@ -165,10 +171,8 @@ def test_without_layers_it_is_scan(pairs: Tensor | None, backend: str | None, di
 
 def test_without_layers_it_has_scans_attention() -> None:
     regions, words = make_sides()
-    ours = heterogeneous_scores(regions, words, *LENGTHS, layers=(), pairs=PAIRS, return_attention=True)
-    theirs = scan_scores(
-        regions, words, *LENGTHS, raw_feature_norm="no_norm", normalize=True, pairs=PAIRS, return_attention=True
-    )
+    ours = heterogeneous_attention_weights(regions, words, *LENGTHS, layers=(), pairs=PAIRS)
+    theirs = scan_attention(regions, words, *LENGTHS, raw_feature_norm="no_norm", normalize=True, pairs=PAIRS)
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 

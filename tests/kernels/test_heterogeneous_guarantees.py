@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from crossret_kernels import HeterogeneousLayer, UnsupportedByBackend, heterogeneous_scores
+from crossret_kernels import (
+    HeterogeneousLayer,
+    UnsupportedByBackend,
+    heterogeneous_attention_weights,
+    heterogeneous_scores,
+)
 from crossret_kernels.heterogeneous_attention import chunked
 from crossret_kernels.heterogeneous_attention import pairs as pairs_module
 from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
@@ -221,9 +226,9 @@ def test_gradcheck_of_attention(direction: str) -> None:
     inputs = [tensor.requires_grad_() for tensor in (*sides, *layers[0])]
 
     def outputs(regions: Tensor, words: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        return heterogeneous_scores(
+        return heterogeneous_attention_weights(
             regions, words, *LENGTHS, layers=[HeterogeneousLayer(*parameters)], heads=2, direction=direction,
-            pairs=PAIRS, return_attention=True, backend="torch",
+            pairs=PAIRS, backend="torch",
         )  # fmt: skip
 
     assert gradcheck(outputs, inputs, fast_mode=True)
@@ -271,9 +276,10 @@ def test_compiled(pairs: Tensor | None) -> None:
     lengths = [torch.tensor(side) for side in LENGTHS]
 
     def output(regions: Tensor) -> Tensor:
-        options = {"layers": layers, "pairs": pairs, "return_attention": pairs is not None, "backend": "torch"}
-        made = heterogeneous_scores(regions, sides[1], *lengths, **options)
-        return made if pairs is None else made[2]
+        options = {"layers": layers, "pairs": pairs, "backend": "torch"}
+        if pairs is None:
+            return heterogeneous_scores(regions, sides[1], *lengths, **options)
+        return heterogeneous_attention_weights(regions, sides[1], *lengths, **options).relevances
 
     torch.compiler.reset()
     regions = sides[0].requires_grad_()
@@ -339,13 +345,6 @@ OPTIONS_AND_MESSAGES: tuple[tuple[dict[str, Any], type[Exception], str], ...] = 
     ({"direction": "i2i"}, ValueError, "direction must be one of t2i, i2t"),
     ({"pooling": "mean"}, ValueError, "pooling must be one of lse, avg, sum, max"),
     ({"normalize": 1}, TypeError, "normalize must be True or False, not 1"),
-    ({"return_attention": 1}, TypeError, "return_attention must be True or False, not 1"),
-    ({"return_attention": True}, ValueError, "return_attention takes pairs: the weights of all pairs are not kept"),
-    (
-        {"return_attention": True, "pairs": PAIRS, "matching": "global"},
-        ValueError,
-        "return_attention takes the local matching",
-    ),
     ({"pairs": torch.tensor([[0, 4]])}, ValueError, "pairs[0] names caption 4, but there are 4 captions"),
     ({"pairs": torch.tensor([0, 1])}, ValueError, "pairs must have shape (P, 2), got (2,)"),
     ({"region_lengths": [5, 0, 1]}, ValueError, "region_lengths[1] is 0: every image needs at least one row"),
@@ -362,6 +361,11 @@ def test_mistakes_are_named(options: dict[str, Any], error: type[Exception], mes
         heterogeneous_scores(*make_sides(), **{"layers": LAYERS, **options})
 
 
+def test_weights_of_all_pairs_are_not_kept() -> None:
+    with pytest.raises(ValueError, match="heterogeneous_attention_weights takes pairs or candidates"):
+        heterogeneous_attention_weights(*make_sides(), layers=LAYERS)
+
+
 def test_sides_are_checked_together() -> None:
     regions, words = make_sides()
     with pytest.raises(ValueError, match="regions have D = 8 but words have D = 4"):
@@ -369,9 +373,6 @@ def test_sides_are_checked_together() -> None:
 
 
 def test_the_backend_may_be_named_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CROSSRET_BACKEND", "cpu")
-    with pytest.raises(UnsupportedByBackend, match="cannot serve this call: heterogeneous attention"):
-        heterogeneous_scores(*make_sides(), layers=LAYERS)
     monkeypatch.setenv("CROSSRET_BACKEND", "reference")
     sides = make_sides(8, torch.float64)
     layers = make_layers(1, 8, torch.float64)

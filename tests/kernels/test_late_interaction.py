@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from crossret_kernels.late_interaction import maxsim, maxsim_pairs, retrieve
+from crossret_kernels.late_interaction import maxsim, maxsim_both_ways, maxsim_pairs, retrieve
 from crossret_kernels.maxsim import both
 from crossret_kernels.topk import streamed as topk
 
@@ -44,29 +44,32 @@ def packed(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 EXPECTED = oracle(QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK)
 NUMPY = (QUERIES.numpy(), DOCUMENTS.numpy(), QUERY_MASK.numpy(), DOCUMENT_MASK.numpy())
-LAYOUTS: dict[str, tuple[Any, ...]] = {
-    "masks": (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK),
-    "numpy": NUMPY,
-    "lists": (items(QUERIES, QUERY_MASK), items(DOCUMENTS, DOCUMENT_MASK)),
-    "packed": (packed(QUERIES, QUERY_MASK), packed(DOCUMENTS, DOCUMENT_MASK)),
-    "a list and masks": (items(QUERIES, QUERY_MASK), DOCUMENTS, None, DOCUMENT_MASK),
-}
+NAMES = ("queries", "documents", "query_mask", "document_mask")
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "masks": dict(zip(NAMES, (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK), strict=True)),
+    "numpy": dict(zip(NAMES, NUMPY, strict=True)),
+    "lists": {"queries": items(QUERIES, QUERY_MASK), "documents": items(DOCUMENTS, DOCUMENT_MASK)},
+    "packed": {"queries": packed(QUERIES, QUERY_MASK), "documents": packed(DOCUMENTS, DOCUMENT_MASK)},
+    "a list and masks": {
+        "queries": items(QUERIES, QUERY_MASK), "documents": DOCUMENTS, "document_mask": DOCUMENT_MASK
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout: str, backend: str) -> None:
-    scores = maxsim(*LAYOUTS[layout], backend=backend)
+    scores = maxsim(**LAYOUTS[layout], backend=backend)
     assert scores.is_contiguous()
     torch.testing.assert_close(scores, EXPECTED.float())
-    torch.testing.assert_close(maxsim(*LAYOUTS[layout], backend=backend, direction="d2q").mT, _backward().float())
+    torch.testing.assert_close(maxsim(**LAYOUTS[layout], backend=backend, direction="d2q").mT, _backward().float())
     for largest in (True, False):
-        values, indices = retrieve(*LAYOUTS[layout][:2], 2, *LAYOUTS[layout][2:], largest=largest, backend=backend)
+        values, indices = retrieve(**LAYOUTS[layout], k=2, largest=largest, backend=backend)
         expected = EXPECTED.float().topk(2, largest=largest)
         torch.testing.assert_close(values, expected.values)
         assert torch.equal(indices, expected.indices)
     pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
-    scores = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, backend=backend)
+    scores = maxsim_pairs(**LAYOUTS[layout], pairs=pairs, backend=backend)
     torch.testing.assert_close(scores, EXPECTED[pairs[:, 0], pairs[:, 1]].float())
 
 
@@ -104,7 +107,7 @@ def test_documents_of_each_query(n: int, k: int, q: int, length: int, masked: bo
 def test_lengths_of_documents_of_each_query() -> None:
     documents, lengths = torch.randn(3, 2, 6, DIM, generator=GENERATOR), torch.tensor([[6, 1], [2, 5], [3, 3]])
     mask = torch.arange(6) < lengths[..., None]
-    expected = maxsim(QUERIES, documents, None, mask)
+    expected = maxsim(QUERIES, documents, document_mask=mask)
     assert torch.equal(maxsim(QUERIES, documents, document_lengths=lengths), expected)
     assert torch.equal(maxsim(QUERIES, documents, document_lengths=lengths.numpy()), expected)
     assert torch.equal(maxsim(QUERIES, documents[:, :, :0], empty_score=-2.0), torch.full((3, 2), -2.0))
@@ -120,18 +123,19 @@ def test_documents_in_any_memory() -> None:
 @pytest.mark.parametrize("numpy", [False, True])
 def test_a_single_item(numpy: bool) -> None:
     """(L, D), and (L,) of its mask."""
-    queries, documents, query_mask, document_mask = NUMPY if numpy else LAYOUTS["masks"]
-    scores = maxsim(queries[0], documents, query_mask[0], document_mask)
+    queries, documents, query_mask, document_mask = NUMPY if numpy else (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK)
+    scores = maxsim(queries[0], documents, query_mask=query_mask[0], document_mask=document_mask)
     torch.testing.assert_close(scores, EXPECTED[:1].float())
-    torch.testing.assert_close(maxsim(queries, documents[1], query_mask, document_mask[1]), EXPECTED[:, 1:2].float())
-    scores = maxsim_pairs(queries[0], documents[1], query_mask[0], document_mask[1])
+    scores = maxsim(queries, documents[1], query_mask=query_mask, document_mask=document_mask[1])
+    torch.testing.assert_close(scores, EXPECTED[:, 1:2].float())
+    scores = maxsim_pairs(queries[0], documents[1], query_mask=query_mask[0], document_mask=document_mask[1])
     torch.testing.assert_close(scores, EXPECTED[:1, 1].float())
-    values, indices = retrieve(queries[0], documents, 9, query_mask[0], document_mask)
+    values, indices = retrieve(queries[0], documents, k=9, query_mask=query_mask[0], document_mask=document_mask)
     assert values.shape == indices.shape == (1, 4)
 
 
 def test_items_in_their_places_are_pairs() -> None:
-    scores = maxsim_pairs(QUERIES, DOCUMENTS[:3], QUERY_MASK, DOCUMENT_MASK[:3])
+    scores = maxsim_pairs(QUERIES, DOCUMENTS[:3], query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK[:3])
     torch.testing.assert_close(scores, EXPECTED.diagonal().float())
 
 
@@ -162,14 +166,16 @@ def test_the_worst_documents(block: int, monkeypatch: pytest.MonkeyPatch) -> Non
     scores = maxsim(QUERIES, documents, backend="cpu")
     expected = scores.sort(dim=1, stable=True)
     for k in (1, 3, 9):
-        values, indices = retrieve(QUERIES, documents, k, largest=False, backend="cpu")
+        values, indices = retrieve(QUERIES, documents, k=k, largest=False, backend="cpu")
         assert torch.equal(values, expected.values[:, :k])
         assert torch.equal(indices, expected.indices[:, :k])
     documents[4, 2, 3] = torch.nan
     mask = torch.ones(7, 6, dtype=torch.bool)
     mask[[0, 6]] = False
     for empty, place in ((-torch.inf, slice(1, 3)), (torch.inf, slice(5, 7))):
-        values, indices = retrieve(QUERIES, documents, 7, None, mask, empty_score=empty, largest=False, backend="cpu")
+        values, indices = retrieve(
+            QUERIES, documents, k=7, document_mask=mask, empty_score=empty, largest=False, backend="cpu"
+        )
         assert values[:, 0].isnan().all() and (indices[:, 0] == 4).all()
         assert (values[:, place] == empty).all() and (indices[:, place] == torch.tensor([0, 6])).all()
 
@@ -177,13 +183,13 @@ def test_the_worst_documents(block: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_empty_items_score_what_is_asked() -> None:
     mask = DOCUMENT_MASK.clone()
     mask[2] = False
-    scores = maxsim(QUERIES, DOCUMENTS, None, mask, empty_score=-1.0)
+    scores = maxsim(QUERIES, DOCUMENTS, document_mask=mask, empty_score=-1.0)
     assert torch.equal(scores[:, 2], torch.full((3,), -1.0))
     assert torch.equal(
-        retrieve(QUERIES, DOCUMENTS, 4, None, mask, empty_score=-torch.inf)[1][:, 3], torch.full((3,), 2)
+        retrieve(QUERIES, DOCUMENTS, k=4, document_mask=mask, empty_score=-torch.inf)[1][:, 3], torch.full((3,), 2)
     )
     with pytest.raises(ValueError, match=r"document_mask\[2\] has no True: every document needs at least one row"):
-        maxsim(QUERIES, DOCUMENTS, None, mask)
+        maxsim(QUERIES, DOCUMENTS, document_mask=mask)
 
 
 def test_cosines() -> None:
@@ -199,24 +205,25 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: maxsim(QUERIES.half(), DOCUMENTS), TypeError, "queries are torch.float16 but documents are torch.float32"),
     (lambda: maxsim(QUERIES.long(), DOCUMENTS), TypeError, "queries must be float32"),
     (lambda: maxsim(QUERIES[None, None], DOCUMENTS), ValueError, "queries must have shape (n, L, D)"),
-    (lambda: maxsim(QUERIES, DOCUMENTS, DOCUMENT_MASK), ValueError, "query_mask must have shape (n, L) = (3, 5)"),
-    (lambda: maxsim(QUERIES, DOCUMENTS, None, DOCUMENT_MASK.long()), TypeError, "document_mask must be bool"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, query_mask=DOCUMENT_MASK), ValueError,
+     "query_mask must have shape (n, L) = (3, 5)"),
+    (lambda: maxsim(QUERIES, DOCUMENTS, document_mask=DOCUMENT_MASK.long()), TypeError, "document_mask must be bool"),
     (lambda: maxsim(QUERIES, DOCUMENTS, query_lengths=[1, 2]), ValueError,
      "query_lengths must hold one length for each of 3 queries"),
     (lambda: maxsim(QUERIES, DOCUMENTS, direction="t2i"), ValueError, "direction must be one of q2d, d2q"),
     (lambda: maxsim(QUERIES, DOCUMENTS[None]), ValueError, "documents of 1 queries, (n_queries, K, L, D)"),
-    (lambda: maxsim(QUERIES, OWN, None, torch.ones(2, 3, 6, dtype=torch.bool)), ValueError,
+    (lambda: maxsim(QUERIES, OWN, document_mask=torch.ones(2, 3, 6, dtype=torch.bool)), ValueError,
      "document_mask must have shape (n_queries, K, L) = (3, 2, 6), got (2, 3, 6)"),
-    (lambda: maxsim(QUERIES, OWN, None, [[True]]), TypeError, "document_mask must be a bool tensor, not list"),  # type: ignore[arg-type]
+    (lambda: maxsim(QUERIES, OWN, document_mask=[[True]]), TypeError, "document_mask must be a bool tensor, not list"),  # type: ignore[arg-type]
     (lambda: maxsim(QUERIES, OWN[:, :, :0]), ValueError, "documents has no rows"),
     (lambda: maxsim(QUERIES, OWN[..., :0]), ValueError, "documents has D = 0"),
     (lambda: maxsim(QUERIES, OWN, document_lengths=torch.ones(2, 3, dtype=torch.int64)), ValueError,
      "document_lengths must hold one length for each of 6 documents"),
     (lambda: maxsim(QUERIES.to_sparse(), DOCUMENTS), TypeError, "queries must be a dense tensor"),
-    (lambda: retrieve(QUERIES, torch.nested.nested_tensor(list(DOCUMENTS[0]), layout=torch.jagged), 1), TypeError,
+    (lambda: retrieve(QUERIES, torch.nested.nested_tensor(list(DOCUMENTS[0]), layout=torch.jagged), k=1), TypeError,
      "documents must be a dense tensor, not a nested one"),
     (lambda: maxsim(QUERIES, OWN.to_sparse()), TypeError, "documents must be a dense tensor, not a torch.sparse_coo"),
-    (lambda: maxsim(QUERIES, OWN, None, torch.ones(3, 2, 6).bool().to_sparse()), TypeError,
+    (lambda: maxsim(QUERIES, OWN, document_mask=torch.ones(3, 2, 6).bool().to_sparse()), TypeError,
      "document_mask must be a dense tensor"),
     (lambda: maxsim(QUERIES, OWN.to(torch.complex64)), TypeError, "documents must be float32"),
     (lambda: maxsim(QUERIES, [1, 2, 3]), TypeError, "documents[0] must be a (L, D) tensor, not int"),  # type: ignore[list-item]
@@ -226,10 +233,10 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "pairs[0] names document 4, but there are 4 documents"),
     (lambda: maxsim_pairs(QUERIES, DOCUMENTS, pairs=torch.tensor([[3, 0]])), ValueError,
      "pairs[0] names query 3, but there are 3 queries"),
-    (lambda: retrieve(QUERIES, DOCUMENTS, 0), ValueError, "k must be at least 1"),
-    (lambda: retrieve(QUERIES, DOCUMENTS, 1, largest=0), TypeError, "largest must be True or False, not 0"),  # type: ignore[arg-type]
-    (lambda: retrieve(QUERIES, DOCUMENTS[None], 1), ValueError, "documents must have shape (n, L, D)"),
-    (lambda: retrieve(QUERIES, [np.zeros((0, DIM), np.float32)], 1), ValueError, "documents[0] is empty"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=0), ValueError, "k must be at least 1"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, largest=0), TypeError, "largest must be True or False, not 0"),  # type: ignore[arg-type]
+    (lambda: retrieve(QUERIES, DOCUMENTS[None], k=1), ValueError, "documents must have shape (n, L, D)"),
+    (lambda: retrieve(QUERIES, [np.zeros((0, DIM), np.float32)], k=1), ValueError, "documents[0] is empty"),
 ]  # fmt: skip
 
 
@@ -240,16 +247,16 @@ def test_mistakes_are_named(call: Callable[[], Any], error: type[Exception], mes
 
 
 class TestBoth:
-    """direction="both": each score as its own direction has it."""
+    """`maxsim_both_ways`: each score as its own direction has it."""
 
     @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_layouts(self, layout: str, backend: str) -> None:
-        forward, backward = maxsim(*LAYOUTS[layout], direction="both", backend=backend)
+        forward, backward = maxsim_both_ways(**LAYOUTS[layout], backend=backend)
         torch.testing.assert_close(forward, EXPECTED.float())
         torch.testing.assert_close(backward.mT, _backward().float())
         pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
-        listed = maxsim_pairs(*LAYOUTS[layout], pairs=pairs, direction="both", backend=backend)
+        listed = maxsim_both_ways(**LAYOUTS[layout], pairs=pairs, backend=backend)
         for scores, of_all in zip(listed, (forward, backward), strict=True):
             torch.testing.assert_close(scores, of_all[pairs[:, 0], pairs[:, 1]])
 
@@ -274,7 +281,7 @@ class TestBoth:
             "query_lengths": lengths[0], "document_lengths": lengths[1], "pooling": pooling, "normalize": normalize,
             "empty_score": -3.0, "backend": "cpu",
         }  # fmt: skip
-        both = maxsim(queries, documents, direction="both", **options)
+        both = maxsim_both_ways(queries, documents, **options)
         for scores, direction in zip(both, ("q2d", "d2q"), strict=True):
             torch.testing.assert_close(scores, maxsim(queries, documents, direction=direction, **options))
 
@@ -283,36 +290,36 @@ class TestBoth:
     def test_gradients(self, own: bool, wanted: tuple[int, ...]) -> None:
         sides = [QUERIES[:2].clone(), (DOCUMENTS.reshape(2, 2, 6, DIM) if own else DOCUMENTS).clone()]
         given = [sides[index].requires_grad_() for index in wanted]
-        both = maxsim(*sides, direction="both")
+        both = maxsim_both_ways(*sides)
         weights = [torch.randn(scores.shape, generator=GENERATOR) for scores in both]
         ours = torch.autograd.grad(sum((s * w).sum() for s, w in zip(both, weights, strict=True)), given)
         each = [maxsim(*sides, direction=direction) for direction in ("q2d", "d2q")]
         theirs = torch.autograd.grad(sum((s * w).sum() for s, w in zip(each, weights, strict=True)), given)
         for gradient, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(gradient, expected)
-        (alone,) = torch.autograd.grad(maxsim(*sides, direction="both")[1].sum(), given[:1])
+        (alone,) = torch.autograd.grad(maxsim_both_ways(*sides)[1].sum(), given[:1])
         torch.testing.assert_close(alone, torch.autograd.grad(maxsim(*sides, direction="d2q").sum(), given[:1])[0])
 
     def test_gradients_through_a_checkpoint(self) -> None:
         """Which computes the scores again for their gradients, and hands out once what they keep."""
         leaf, other = (QUERIES.clone().requires_grad_() for _ in range(2))
-        again = checkpoint(lambda q: sum(maxsim(q, DOCUMENTS, direction="both")), leaf, use_reentrant=False)
+        again = checkpoint(lambda q: sum(maxsim_both_ways(q, DOCUMENTS)), leaf, use_reentrant=False)
         again.sum().backward()
-        sum(maxsim(other, DOCUMENTS, direction="both")).sum().backward()  # type: ignore[union-attr]
+        sum(maxsim_both_ways(other, DOCUMENTS)).sum().backward()  # type: ignore[union-attr]
         assert torch.equal(leaf.grad, other.grad)  # type: ignore[arg-type]
 
     def test_second_derivatives_are_refused(self) -> None:
         leaf = QUERIES.clone().requires_grad_()
-        total = sum(scores.square().sum() for scores in maxsim(leaf, DOCUMENTS, direction="both"))
+        total = sum(scores.square().sum() for scores in maxsim_both_ways(leaf, DOCUMENTS))
         (gradient,) = torch.autograd.grad(total, leaf, create_graph=True)
         with pytest.raises(RuntimeError, match="second derivatives are served by backend='torch'"):
             (gradient.square().sum() + leaf.sum()).backward()
 
     def test_items_too_long_for_one_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = maxsim(QUERIES, DOCUMENTS, direction="both")
+        expected = maxsim_both_ways(QUERIES, DOCUMENTS)
         monkeypatch.setattr(both, "MOST_CELLS", 29)  # of 5 × 6
         monkeypatch.setattr(both, "_BOTH", None)
-        for scores, other in zip(maxsim(QUERIES, DOCUMENTS, direction="both"), expected, strict=True):
+        for scores, other in zip(maxsim_both_ways(QUERIES, DOCUMENTS), expected, strict=True):
             torch.testing.assert_close(scores, other)
 
     def test_nan_and_zeros(self) -> None:
@@ -321,19 +328,19 @@ class TestBoth:
             queries, documents = torch.zeros(2, width, DIM), torch.zeros(2, length, DIM)
             queries[0] = -1.0
             documents[1, -1, 0] = torch.nan
-            for scores in maxsim(queries, documents, direction="both"):
+            for scores in maxsim_both_ways(queries, documents):
                 assert scores[:, 1].isnan().all()
                 assert torch.equal(scores[:, 0].signbit(), torch.tensor([False, False]))
 
     def test_transforms(self) -> None:
-        expected = maxsim(QUERIES, DOCUMENTS, direction="both")
-        compiled = torch.compile(lambda q, d: maxsim(q, d, direction="both"), backend="aot_eager")
+        expected = maxsim_both_ways(QUERIES, DOCUMENTS)
+        compiled = torch.compile(lambda q, d: maxsim_both_ways(q, d), backend="aot_eager")
         for scores, other in zip(compiled(QUERIES, DOCUMENTS), expected, strict=True):
             torch.testing.assert_close(scores, other)
-        ours = torch.func.grad(lambda q: sum(s.sum() for s in maxsim(q, DOCUMENTS, direction="both")))(QUERIES)
+        ours = torch.func.grad(lambda q: sum(s.sum() for s in maxsim_both_ways(q, DOCUMENTS)))(QUERIES)
         leaf = QUERIES.clone().requires_grad_()
-        total = sum(s.sum() for s in maxsim(leaf, DOCUMENTS, direction="both"))
+        total = sum(s.sum() for s in maxsim_both_ways(leaf, DOCUMENTS))
         torch.testing.assert_close(ours, torch.autograd.grad(total, leaf)[0])
         with torch.autocast("cpu", torch.bfloat16):
-            half = maxsim(QUERIES, DOCUMENTS, direction="both")
+            half = maxsim_both_ways(QUERIES, DOCUMENTS)
         torch.testing.assert_close(half[1], expected[1], rtol=0.05, atol=0.05)

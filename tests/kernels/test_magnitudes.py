@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_scores, scan_attention, scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
@@ -73,9 +73,7 @@ def well_posed(regions: Tensor, words: Tensor, options: dict[str, Any]) -> bool:
     batch = Features(regions.double(), words.double(), *lengths, None)
     if not settled.all() or least_attended(batch, options) < 1e-2:
         return False
-    _, _, cosines = scan_scores(
-        batch.regions, batch.words, pairs=ALL_PAIRS, return_attention=True, backend="reference", **options
-    )
+    _, _, cosines = scan_attention(batch.regions, batch.words, pairs=ALL_PAIRS, backend="reference", **options)
     # Of one query n is 1, 0 or −1 whatever its similarity: λ meets what rounding leaves of its gradient, zero.
     alone = cosines.size(1) == 1 and options["raw_feature_norm"].endswith(("l1norm", "l2norm"))
     sharp = {"max": FLOAT32_MAX, "lse": options["lambda_lse"]}.get(options["pooling"], 0.0)
@@ -272,7 +270,7 @@ def test_compiled_calls_have_no_branches_on_values() -> None:
     regions, words = randn(3, 4, 6) * 1e12, randn(4, 5, 6, seed=1) * 1e12
 
     def outputs(v: Tensor, **options: Any) -> tuple[Tensor, ...]:
-        return scan_scores(v, words, pairs=ALL_PAIRS[:8], return_attention=True, pooling="lse", **options)
+        return scan_attention(v, words, pairs=ALL_PAIRS[:8], pooling="lse", **options)
 
     for options in ({"lambda_softmax": 3e38}, {"raw_feature_norm": "no_norm", "lambda_softmax": -3e38}):
         torch.compiler.reset()

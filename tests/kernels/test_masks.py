@@ -15,10 +15,15 @@ from torch import Tensor
 
 from crossret_kernels import (
     attention_pool,
+    attention_pool_weights,
     gated_attention_scores,
+    gated_attention_weights,
+    heterogeneous_attention_weights,
     heterogeneous_scores,
+    maxsim_argmax,
     maxsim_scores,
     maxsim_topk,
+    scan_attention,
     scan_scores,
     scan_topk,
 )
@@ -125,11 +130,11 @@ def rectangles(images: Holes, captions: Holes, direction: str) -> Tensor:
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("function", [scan_scores, heterogeneous_scores])
+@pytest.mark.parametrize("function", [scan_attention, heterogeneous_attention_weights])
 def test_attention_has_the_masks_places(function: Callable[..., Any], backend: str, direction: str) -> None:
     images, captions = both_sides(torch.float64)
-    options: dict[str, Any] = {"direction": direction, "pairs": PAIRS, "return_attention": True, "backend": backend}
-    if function is heterogeneous_scores:
+    options: dict[str, Any] = {"direction": direction, "pairs": PAIRS, "backend": backend}
+    if function is heterogeneous_attention_weights:
         options["layers"] = make_layers(1, DIM, torch.float64)
     ours = function(images.values, captions.values, region_mask=images.mask, word_mask=captions.mask, **options)
     theirs = function(images.packed, captions.packed, **options)
@@ -150,9 +155,9 @@ def test_attention_has_the_masks_places(function: Callable[..., Any], backend: s
 def test_argmax_names_the_masks_places(backend: str, direction: str, pairs: Tensor | None) -> None:
     images, captions = both_sides(DTYPES[backend])
     masks = {"region_mask": images.mask, "word_mask": captions.mask}
-    options: dict[str, Any] = {"direction": direction, "pairs": pairs, "return_argmax": True, "backend": backend}
-    scores, argmax = maxsim_scores(images.values, captions.values, **masks, **options)
-    torch.testing.assert_close(scores, maxsim_scores(images.packed, captions.packed, **options)[0])
+    options: dict[str, Any] = {"direction": direction, "pairs": pairs, "backend": backend}
+    scores, argmax = maxsim_argmax(images.values, captions.values, **masks, **options)
+    torch.testing.assert_close(scores, maxsim_scores(images.packed, captions.packed, **options))
     where = torch.cartesian_prod(torch.arange(3), torch.arange(4)) if pairs is None else pairs
     for (i, c), row in zip(where.tolist(), argmax.flatten(0, -2), strict=True):
         similarities = images.values[i] @ captions.values[c].T
@@ -172,9 +177,15 @@ PARAMETERS = gated_parameters(DIM, DIM, 5, 6, 7, GENERATOR)
 LAYERS = make_layers(2, DIM)
 
 
-def gated(sides: tuple[Any, Any], dtype: torch.dtype, contexts: Any = CONTEXTS, **options: Any) -> Any:
+def gated(
+    sides: tuple[Any, Any],
+    dtype: torch.dtype,
+    contexts: Any = CONTEXTS,
+    function: Callable[..., Any] = gated_attention_scores,
+    **options: Any,
+) -> Any:
     contexts = [context.to(dtype) for context in contexts]
-    return gated_attention_scores(
+    return function(
         *sides, region_contexts=contexts[0], word_contexts=contexts[1], parameters=PARAMETERS.to(dtype), **options
     )
 
@@ -215,7 +226,7 @@ def test_other_scores_of_masked_rows_are_those_of_packed_ones(name: str, backend
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_gated_weights_have_the_masks_places(backend: str) -> None:
     images, captions = both_sides(torch.float64)
-    options: dict[str, Any] = {"pairs": PAIRS, "return_attention": True, "backend": backend}
+    options: dict[str, Any] = {"pairs": PAIRS, "backend": backend, "function": gated_attention_weights}
     masks = {"region_mask": images.mask, "word_mask": captions.mask}
     ours = gated((images.values, captions.values), torch.float64, **masks, **options)
     theirs = gated((images.packed, captions.packed), torch.float64, **options)
@@ -232,7 +243,7 @@ def test_pooled_rows_of_a_mask_are_those_of_packed_ones(backend: str) -> None:
     logits = Holes(torch.where(side.mask[:, :, None], torch.randn(*side.mask.shape, 2).double(), torch.nan), side.mask)
     leaves = [x.values.clone().requires_grad_() for x in (side, logits)]
     rows = [x.packed[0].requires_grad_() for x in (side, logits)]
-    pooled, weights = attention_pool(*leaves, mask=side.mask, return_weights=True, backend=backend)
+    pooled, weights = attention_pool_weights(*leaves, mask=side.mask, backend=backend)
     expected = attention_pool((rows[0], side.packed[1]), rows[1], backend=backend)
     torch.testing.assert_close(pooled, expected)
     assert weights.shape == (3, 2, side.mask.size(1))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores
+from crossret_kernels import maxsim_argmax, maxsim_scores
 from tests.kernels.maxsim_checks import (
     check_argmax,
     check_first_of_equal_maxima,
@@ -106,7 +106,7 @@ def test_shapes(shape: tuple[int, int, int, int], direction: str, dtype: torch.d
     sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
     for isa in ISAS:
         with cpu_isa(isa):
-            scores, argmax = maxsim_scores(*sides, direction=direction, return_argmax=True, backend="cpu")
+            scores, argmax = maxsim_argmax(*sides, direction=direction, backend="cpu")
         if direction == "i2t":
             scores, argmax = scores.T, argmax.transpose(0, 1)
         torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-4 * dim**0.5)
@@ -182,9 +182,9 @@ def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) ->
         if backend == "reference" and dtype != torch.float32:
             continue  # it rounds similarities to the features' dtype
         with cpu_isa(isa):
-            scores, argmax = maxsim_scores(
+            scores, argmax = maxsim_argmax(
                 given_batch.regions, given_batch.words, *batch.lengths,
-                pairs=batch.pairs, return_argmax=True, backend=backend, **options,
+                pairs=batch.pairs, backend=backend, **options,
             )  # fmt: skip
             plain = maxsim_scores(
                 given_batch.regions, given_batch.words, *batch.lengths, pairs=batch.pairs, backend=backend, **options
@@ -215,7 +215,7 @@ def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str, n_contexts
     clean[:, 2, 5] = 0
     with cpu_isa(backend if backend in ISAS else None):
         name = "cpu" if backend in ISAS else backend
-        _, argmax = maxsim_scores(*sides, direction=direction, return_argmax=True, backend=name)
+        _, argmax = maxsim_argmax(*sides, direction=direction, backend=name)
     assert torch.equal(argmax, clean if direction == "t2i" else clean.transpose(0, 1))
 
 
@@ -231,7 +231,7 @@ def test_argmax_in_every_layout(backend: str, direction: str) -> None:
     width = {"padded": (8, 9), "packed": (6, 7), "list": (6, 7)}
     results = {}
     for layout, widths in width.items():
-        scores, argmax = maxsim_scores(*batch.arguments(layout), **options, return_argmax=True)
+        scores, argmax = maxsim_argmax(*batch.arguments(layout), **options)
         assert argmax.shape == (4, 3, widths[direction == "i2t"])
         results[layout] = scores, argmax
     padded = results["padded"][1]
@@ -241,7 +241,7 @@ def test_argmax_in_every_layout(backend: str, direction: str) -> None:
         assert torch.equal(argmax, padded[..., : argmax.size(-1)])
     assert (padded[..., results["list"][1].size(-1) :] == -1).all()
     candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
-    scores, argmax = maxsim_scores(*batch.arguments(), candidates=candidates, return_argmax=True, **options)
+    scores, argmax = maxsim_argmax(*batch.arguments(), candidates=candidates, **options)
     own = torch.arange(len(candidates))[:, None]
     where = (candidates, own) if direction == "t2i" else (own, candidates)
     torch.testing.assert_close(scores, results["padded"][0][where])
@@ -251,11 +251,11 @@ def test_argmax_in_every_layout(backend: str, direction: str) -> None:
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 def test_argmax_of_nothing(backend: str) -> None:
     regions, words = torch.randn(0, 3, 4), torch.randn(2, 5, 4)
-    scores, argmax = maxsim_scores(regions, words, return_argmax=True, backend=backend)
+    scores, argmax = maxsim_argmax(regions, words, backend=backend)
     assert scores.shape == (0, 2)
     assert argmax.shape == (0, 2, 5)
     none = torch.zeros(0, 2, dtype=torch.int64)
-    _, argmax = maxsim_scores(words, words, pairs=none, return_argmax=True, backend=backend)
+    _, argmax = maxsim_argmax(words, words, pairs=none, backend=backend)
     assert argmax.shape == (0, 5)
     assert argmax.dtype == torch.int64
 
@@ -266,7 +266,7 @@ def test_scores_beside_an_argmax_are_differentiable() -> None:
     for wanted in (False, True):
         inputs = [side.clone().requires_grad_() for side in (regions, words)]
         if wanted:
-            scores, argmax = maxsim_scores(*inputs, return_argmax=True)
+            scores, argmax = maxsim_argmax(*inputs)
             assert not argmax.requires_grad
         else:
             scores = maxsim_scores(*inputs)
@@ -283,7 +283,7 @@ def test_argmax_compiles(direction: str) -> None:
     for layout in ("padded", "packed", "list"):
 
         def scored(*arguments: Any) -> tuple[Tensor, Tensor]:
-            return maxsim_scores(*arguments, direction=direction, return_argmax=True)
+            return maxsim_argmax(*arguments, direction=direction)
 
         compiled = torch.compile(scored, fullgraph=True, dynamic=True, backend="aot_eager")
         for ours, theirs in zip(compiled(*batch.arguments(layout)), scored(*batch.arguments(layout)), strict=True):
@@ -293,11 +293,5 @@ def test_argmax_compiles(direction: str) -> None:
 def test_argmax_under_autocast_is_that_of_the_scores() -> None:
     regions, words = torch.randn(3, 40, 64), torch.randn(4, 9, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, argmax = maxsim_scores(regions, words, return_argmax=True)
-    assert torch.equal(argmax, maxsim_scores(regions.bfloat16(), words.bfloat16(), return_argmax=True)[1])
-
-
-def test_what_is_no_flag_is_named() -> None:
-    options: dict[str, Any] = {"return_argmax": 1}
-    with pytest.raises(TypeError, match="return_argmax must be True or False, not 1"):
-        maxsim_scores(torch.randn(1, 1, 2), torch.randn(1, 1, 2), **options)
+        _, argmax = maxsim_argmax(regions, words)
+    assert torch.equal(argmax, maxsim_argmax(regions.bfloat16(), words.bfloat16())[1])

@@ -1,4 +1,4 @@
-"""`scan_scores(return_attention=True)`: weights, relevances and scores against the paper, and their gradients."""
+"""`scan_attention`: weights, relevances and scores against the paper, and their gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from crossret_kernels import UnsupportedByBackend, scan_scores
+from crossret_kernels import UnsupportedByBackend, scan_attention, scan_scores
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, examples, features, scan_options
 
@@ -31,7 +31,7 @@ def every_pair(batch: Features) -> Tensor:
 
 def attention(batch: Features, layout: str = "padded", **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     pairs = every_pair(batch) if batch.pairs is None else batch.pairs
-    return scan_scores(*batch.arguments(layout), pairs=pairs, return_attention=True, **options)
+    return scan_attention(*batch.arguments(layout), pairs=pairs, **options)
 
 
 def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Tensor, Tensor]:
@@ -106,8 +106,8 @@ def test_candidates_are_pairs_in_rows(direction: str, backend: str) -> None:
     columns = (candidates, own) if direction == "t2i" else (own, candidates)
     pairs = torch.stack([column.reshape(-1) for column in columns], 1)
     options: dict[str, Any] = {"direction": direction, "backend": backend}
-    by_candidates = scan_scores(regions, words, candidates=candidates, return_attention=True, **options)
-    by_pairs = scan_scores(regions, words, pairs=pairs, return_attention=True, **options)
+    by_candidates = scan_attention(regions, words, candidates=candidates, **options)
+    by_pairs = scan_attention(regions, words, pairs=pairs, **options)
     q, c = (6, 5) if direction == "t2i" else (5, 6)
     n = len(candidates)
     for ours, theirs, shape in zip(by_candidates, by_pairs, ((n, 2), (n, 2, q, c), (n, 2, q)), strict=True):
@@ -124,9 +124,9 @@ def test_gradcheck(norm: str, direction: str, backend: str) -> None:
     inputs = [side.requires_grad_() for side in (regions, words)]
 
     def outputs(v: Tensor, e: Tensor) -> tuple[Tensor, ...]:
-        return scan_scores(
+        return scan_attention(
             v, e, [3, 2], [4, 1, 3], raw_feature_norm=norm, direction=direction, normalize=True, backend=backend,
-            pairs=torch.tensor([[0, 1], [1, 2], [0, 1], [1, 0]]), return_attention=True,
+            pairs=torch.tensor([[0, 1], [1, 2], [0, 1], [1, 0]]),
         )  # fmt: skip
 
     assert gradcheck(outputs, inputs, fast_mode=True)
@@ -138,9 +138,7 @@ def test_gradients_of_zero_rows_are_finite(backend: str) -> None:
     regions[0, 1] = 0
     words[1] = 0
     inputs = [side.requires_grad_() for side in (regions, words)]
-    outputs = scan_scores(
-        *inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, return_attention=True, backend=backend
-    )
+    outputs = scan_attention(*inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, backend=backend)
     gradients = torch.autograd.grad([output.square().sum() for output in outputs], inputs)
     for tensor in (*outputs, *gradients):
         assert torch.isfinite(tensor).all()
@@ -172,11 +170,10 @@ def test_nan_stays_in_its_pairs_and_padding_is_never_read(direction: str, backen
 def test_no_pairs(no_rows: bool, backend: str) -> None:
     regions = randn(2, 3, 4).requires_grad_()
     words = (torch.zeros(0, 0, 4) if no_rows else randn(2, 5, 4)).requires_grad_()
-    outputs = scan_scores(
+    outputs = scan_attention(
         regions,
         words,
         pairs=torch.zeros(0, 2, dtype=torch.int64),
-        return_attention=True,
         pooling="max",
         backend=backend,
     )
@@ -189,31 +186,23 @@ def test_many_pairs_in_chunks_are_the_pairs_one_by_one() -> None:
     regions, words = randn(3, 30, 256), randn(4, 20, 256, seed=1)
     lengths = ([30, 4, 17], [20, 1, 9, 12])
     pairs = torch.stack([torch.arange(300) % 3, torch.arange(300) % 4], 1)
-    outputs = scan_scores(regions, words, *lengths, pairs=pairs, return_attention=True)
+    outputs = scan_attention(regions, words, *lengths, pairs=pairs)
     for index in (0, 150, 299):
-        alone = scan_scores(regions, words, *lengths, pairs=pairs[index : index + 1], return_attention=True)
+        alone = scan_attention(regions, words, *lengths, pairs=pairs[index : index + 1])
         for many, one in zip(outputs, alone, strict=True):
             torch.testing.assert_close(many[index], one[0], rtol=0, atol=1e-6)
 
 
 def test_all_pairs_are_refused() -> None:
-    with pytest.raises(ValueError, match="return_attention takes pairs or candidates"):
-        scan_scores(randn(2, 3, 4), randn(2, 5, 4), return_attention=True)
+    with pytest.raises(ValueError, match="scan_attention takes pairs or candidates"):
+        scan_attention(randn(2, 3, 4), randn(2, 5, 4))
 
 
-def test_a_flag_that_is_none_is_named() -> None:
-    with pytest.raises(TypeError, match="return_attention must be True or False, not 1"):
-        scan_scores(randn(2, 3, 4), randn(2, 5, 4), return_attention=1)
-
-
-@pytest.mark.parametrize("by_environment", [False, True])
-def test_native_kernels_have_no_attention_to_return(by_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if by_environment:
-        monkeypatch.setenv("CROSSRET_BACKEND", "cpu")
+def test_native_kernels_have_no_attention_to_return() -> None:
     with pytest.raises(UnsupportedByBackend, match="backend 'cpu' cannot serve this call: the attention weights are"):
-        scan_scores(
-            randn(2, 3, 4), randn(2, 5, 4), pairs=torch.tensor([[0, 0]]), return_attention=True,
-            backend=None if by_environment else "cpu",
+        scan_attention(
+            randn(2, 3, 4), randn(2, 5, 4), pairs=torch.tensor([[0, 0]]),
+            backend="cpu",
         )  # fmt: skip
 
 
@@ -224,10 +213,10 @@ def test_compiled_calls_refuse_what_has_no_width(layout: str) -> None:
     regions = packed if layout == "packed" else [randn(2, 4), randn(3, 4)]
 
     def outputs() -> tuple[Tensor, Tensor, Tensor]:
-        return scan_scores(regions, words, pairs=pairs, return_attention=True)
+        return scan_attention(regions, words, pairs=pairs)
 
     torch.compiler.reset()
-    with pytest.raises(Exception, match="return_attention takes padded features inside"):
+    with pytest.raises(Exception, match="scan_attention takes padded features inside"):
         torch.compile(outputs, fullgraph=True, backend="aot_eager")()
 
 
@@ -243,10 +232,10 @@ def test_items_that_no_pair_lists_count_for_the_widths_alone(layout: str, direct
         ends = torch.tensor([0, *(len(item) for item in side)]).cumsum(0)
         return side if layout == "list" else (torch.cat(side), ends)
 
-    ours = scan_scores(*map(laid_out, sides), pairs=pairs, direction=direction, return_attention=True)
+    ours = scan_attention(*map(laid_out, sides), pairs=pairs, direction=direction)
     some = [[side[place] for place in listed] for side in sides]
     places = torch.tensor([[0, 1], [1, 1], [0, 0]])
-    theirs = scan_scores(*map(laid_out, some), pairs=places, direction=direction, return_attention=True)
+    theirs = scan_attention(*map(laid_out, some), pairs=places, direction=direction)
     assert ours[1].shape == (3, 9, 9)
     torch.testing.assert_close(ours[0], theirs[0])
     torch.testing.assert_close(ours[1][:, :4, :4], theirs[1])
@@ -267,7 +256,7 @@ def test_under_transforms(transform: str) -> None:
     lengths = torch.tensor([3, 1]), torch.tensor([2, 5, 4])
 
     def outputs(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return scan_scores(v, words, *lengths, pairs=pairs, return_attention=True, normalize=True)
+        return scan_attention(v, words, *lengths, pairs=pairs, normalize=True)
 
     def loss(v: Tensor) -> Tensor:
         return torch.stack([output.square().sum() for output in outputs(v)]).sum()

@@ -12,7 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import (
+    gated_attention_scores,
+    gated_attention_weights,
+    heterogeneous_attention_weights,
+    heterogeneous_scores,
+    maxsim_argmax,
+    maxsim_scores,
+    maxsim_topk,
+    pairwise_scores,
+    scan_attention,
+    scan_scores,
+    scan_topk,
+)
+from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 BACKENDS = ("cpu", "torch", "reference")
@@ -141,12 +155,14 @@ def test_slices_are_the_list(
     candidates = many_candidates(direction, width, dtype)
     own = torch.arange(len(candidates))[:, None].expand_as(candidates)
     pairs = torch.stack((candidates.long(), own) if direction == "t2i" else (own, candidates.long()), 2).view(-1, 2)
-    variants: list[dict[str, Any]] = [{}, {"return_argmax": True}] if function is maxsim_scores else [{}]
-    for options in variants:
-        expected = function(*LAID_OUT[layout], pairs=pairs, direction=direction, **options)
+    variants: tuple[Callable[..., Any], ...] = (
+        (lambda *sides, **options: (function(*sides, **options),), maxsim_argmax)
+    )[: 1 + (function is maxsim_scores)]
+    for made in variants:
+        expected = made(*LAID_OUT[layout], pairs=pairs, direction=direction)
         for selection in ({"candidates": candidates}, {"pairs": pairs.to(dtype)}):
-            ours = function(*LAID_OUT[layout], direction=direction, **selection, **options)
-            for one, other in zip(*[r if options else (r,) for r in (ours, expected)], strict=True):
+            ours = made(*LAID_OUT[layout], direction=direction, **selection)
+            for one, other in zip(ours, expected, strict=True):
                 assert one.dtype == other.dtype
                 shape = (*candidates.shape, *other.shape[1:]) if "candidates" in selection else other.shape
                 if function is maxsim_scores:
@@ -203,6 +219,78 @@ def test_no_images_have_no_candidates(function: Callable[..., Tensor], backend: 
     candidates = torch.zeros(0, 2, dtype=torch.int64)
     scores = function(REGIONS[:0], WORDS, direction="i2t", candidates=candidates, backend=backend)
     assert scores.shape == (0, 2)
+
+
+CONTEXTS = {
+    side: torch.randn(n, 2, 16, generator=GENERATOR) for side, n in (("region", N_IMAGES), ("word", N_CAPTIONS))
+}
+GATED: dict[str, Any] = {
+    "region_contexts": CONTEXTS["region"], "word_contexts": CONTEXTS["word"],
+    "parameters": gated_parameters(16, 16, 7, 5, 4, GENERATOR),
+}  # fmt: skip
+LAYERED = {"layers": make_layers(1, 16), "heads": 2}
+OF_CANDIDATES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "scan t2i": (scan_scores, {"direction": "t2i"}),
+    "scan i2t": (scan_scores, {"direction": "i2t"}),
+    "scan i2t torch": (scan_scores, {"direction": "i2t", "backend": "torch"}),
+    "maxsim t2i": (maxsim_scores, {"direction": "t2i"}),
+    "maxsim i2t": (maxsim_scores, {"direction": "i2t"}),
+    "scan attention t2i": (scan_attention, {"direction": "t2i"}),
+    "scan attention i2t": (scan_attention, {"direction": "i2t"}),
+    "argmax t2i": (maxsim_argmax, {"direction": "t2i"}),
+    "argmax i2t": (maxsim_argmax, {"direction": "i2t"}),
+    "gated": (gated_attention_scores, GATED),
+    "gated weights": (gated_attention_weights, GATED),
+    "layers t2i": (heterogeneous_scores, LAYERED),
+    "layers i2t": (heterogeneous_scores, {**LAYERED, "direction": "i2t"}),
+    "layers' weights": (heterogeneous_attention_weights, LAYERED),
+    "no layers": (heterogeneous_scores, {"layers": (), "direction": "i2t"}),
+    "no layers' weights": (heterogeneous_attention_weights, {"layers": ()}),
+    "pairwise": (pairwise_scores, {"scorer": lambda v, _v, e, _e: v.sum((1, 2)) - e.square().sum((1, 2))}),
+}
+
+
+@pytest.mark.usefixtures("seven_pairs_at_once")
+@pytest.mark.parametrize("name", OF_CANDIDATES)
+@pytest.mark.parametrize("query", ["caption", "image", None])
+def test_candidates_are_those_of_the_query(name: str, query: str | None) -> None:
+    """Whatever side attends: without a query the attending one's, or the caption's where none does."""
+    function, options = OF_CANDIDATES[name]
+    of = query or ("image" if options.get("direction") == "i2t" else "caption")
+    count, others = (N_CAPTIONS, N_IMAGES) if of == "caption" else (N_IMAGES, N_CAPTIONS)
+    candidates = torch.arange(count * 5).view(count, 5) * 7 % 11 % others
+    own = torch.arange(count)[:, None].expand_as(candidates)
+    pairs = torch.stack((candidates, own) if of == "caption" else (own, candidates), 2).view(-1, 2)
+    sides: tuple[Any, ...] = (REGIONS, WORDS)
+    lengths = {"region_lengths": REGION_LENGTHS, "word_lengths": WORD_LENGTHS}
+    ours = function(*sides, **lengths, **options, candidates=candidates, query=query)
+    expected = function(*sides, **lengths, **options, pairs=pairs)
+    results = zip(*[made if isinstance(made, tuple) else (made,) for made in (ours, expected)], strict=True)
+    for one, other in results:
+        torch.testing.assert_close(one, other.view(*candidates.shape, *other.shape[1:]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OF_CANDIDATES)
+def test_a_query_of_no_candidates_is_refused(name: str) -> None:
+    function, options = OF_CANDIDATES[name]
+    candidates = torch.zeros(N_CAPTIONS, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="query goes with candidates"):
+        function(REGIONS, WORDS, **options, pairs=PAIRS, query="caption")
+    with pytest.raises(ValueError, match="query must be one of caption, image, not 'captions'"):
+        function(REGIONS, WORDS, **options, candidates=candidates, query="captions")
+    with pytest.raises(ValueError, match=re.escape("candidates must have shape (3, K), a row for each image")):
+        function(REGIONS, WORDS, **options, candidates=candidates, query="image")
+
+
+@functions
+@directions
+@pytest.mark.parametrize("query", ["caption", "image"])
+def test_a_retrieval_is_rescored_as_it_is(function: Callable[..., Tensor], direction: str, query: str) -> None:
+    search = scan_topk if function is scan_scores else maxsim_topk
+    options: dict[str, Any] = {"direction": direction, "query": query}
+    values, indices = search(REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS, k=2, **options)
+    scores = function(REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS, candidates=indices, **options)
+    torch.testing.assert_close(scores, values)
 
 
 Case = tuple[str, dict[str, Any], type[Exception], str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 import crossret_kernels
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from crossret_kernels.backends import INTERPRETED
 from tests.kernels.compile_cases import BUILT, FUNCTIONS, WITHOUT_PRODUCTS, compilations
 from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, recorded
@@ -75,20 +76,22 @@ def test_every_kernel_is_compiled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dim", "options", "rows"),
+    ("dim", "function", "normalize", "rows"),
     [
-        (1024, {}, {256}),
-        (1024, {"normalize": True}, {128}),
-        (1024, {"return_argmax": True}, {256, 128}),
-        (1000, {}, {128}),
-        (128, {}, {128}),
+        (1024, maxsim_scores, False, {256}),
+        (1024, maxsim_scores, True, {128}),
+        (1024, maxsim_argmax, False, {256, 128}),
+        (1000, maxsim_scores, False, {128}),
+        (128, maxsim_scores, False, {128}),
     ],
 )
-def test_sum_max_takes_its_largest_tile_for_scores_alone(dim: int, options: dict[str, Any], rows: set[int]) -> None:
+def test_sum_max_takes_its_largest_tile_for_scores_alone(
+    dim: int, function: Callable[..., Any], normalize: bool, rows: set[int]
+) -> None:
     """What else a thread keeps, beside such a tile, lies in memory. Of 256 rows 5 × 50 take more than 2 × 50 of 128."""
     regions, words = (torch.zeros(n, rows, dim, dtype=torch.bfloat16) for n, rows in ((24, 50), (40, 20)))
     with recorded() as launches:
-        maxsim_scores(regions, words, direction="i2t", backend="triton", **options)
+        function(regions, words, direction="i2t", normalize=normalize, backend="triton")
     assert {launch.rows for launch in launches if launch.name == "best_of_tiles"} == rows
 
 

@@ -19,7 +19,7 @@ TORCH = Path(torch.__file__).parent
 COMPILER = "g++"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
-FLAGS += ["-DCROSSRET_SIMT", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
+FLAGS += ["-DCROSSRET_SIMT", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
 FLAGS += ["-I", str(ROOT / "csrc"), "-I", str(OWN), "-isystem", str(TORCH / "include")]
 LINK_FLAGS = ["-shared", "-Wl,--no-undefined", f"-Wl,-rpath,{TORCH / 'lib'}", "-L", str(TORCH / "lib"), "-ltorch_cpu"]
 # Set where the sanitizers' runtimes are in the process: see the Makefile.

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores
+from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu import kept_plans
+from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.maxsim import calls, tables
 from crossret_kernels.maxsim.cuda import backward, call, forward
 from tests.kernels.maxsim_checks import (
@@ -104,7 +105,7 @@ def test_half_precision_features(
 )
 def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype, pooling: str, listed: bool) -> None:
     options = {"pooling": pooling, "normalize": pooling == "sum"}
-    check_long_items("cuda", call.TILE_ROWS[True] + 9, direction, dtype, listed, **options)
+    check_long_items("cuda", constants("maxsim_tile_rows")[True] + 9, direction, dtype, listed, **options)
 
 
 @listed_or_all
@@ -141,7 +142,7 @@ def test_many_tiles_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_ring_comes_round(listed: bool, dtype: torch.dtype) -> None:
     """More bytes of rows than all stages hold, and more tiles of queries than one."""
-    dim = (call.STAGES + 3) * call.STAGE_BYTES // dtype.itemsize - 5
+    dim = (constant("maxsim_stages") + 3) * constant("maxsim_stage_bytes") // dtype.itemsize - 5
     batch = Features(
         randn(3, 70, dim, seed=1).double(), randn(20, 30, dim, seed=2).double(), torch.tensor([70, 3, 66]),
         torch.arange(11, 31), torch.tensor([[2, 3], [0, 19], [1, 0], [0, 7], [2, 19]]) if listed else None,
@@ -176,12 +177,12 @@ def test_schedules_do_not_show(device: Device, listed: bool, dtype: torch.dtype,
     regions, words = randn(5, 37, 150, seed=3).to(dtype), randn(9, 21, 150, seed=4).to(dtype)
     lengths = torch.tensor([37, 1, 12, 30, 8]), torch.tensor([5, 21, 1, 9, 9, 14, 20, 2, 3])
     pairs = torch.randint(0, 5, (40, 2), generator=torch.Generator().manual_seed(1)) if listed else None
-    options: dict[str, Any] = {"normalize": normalize, "pooling": pooling, "pairs": pairs, "return_argmax": True}
+    options: dict[str, Any] = {"normalize": normalize, "pooling": pooling, "pairs": pairs}
     made: list[tuple[Tensor, ...]] = []
     for schedule in SCHEDULES:
         device.choose(schedule)
         sides = [side.clone().requires_grad_() for side in (regions, words)]
-        scores, argmax = maxsim_scores(*sides, *lengths, backend="cuda", **options)
+        scores, argmax = maxsim_argmax(*sides, *lengths, backend="cuda", **options)
         weights = randn(*scores.shape, seed=5)
         made.append((scores.detach(), argmax, *torch.autograd.grad((scores * weights).sum(), sides)))
     for results in made[1:]:

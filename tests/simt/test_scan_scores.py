@@ -16,7 +16,6 @@ from torch import Tensor
 
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.cuda import plan
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
@@ -98,7 +97,6 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
         least={"CELLS": 1, "ROW_BYTES": 1},
         apart={"CELLS": 1, "GRAM_BYTES": 1},
         runs={"ROW_BYTES": 1000},
-        codes=lambda *options: (None, *CrossAttentionOptions(*options).codes),
         before=vary,
     )
     with cuda.sizes(CELLS=1500, ROW_BYTES=20_000, GRAM_BYTES=40_000):

@@ -151,9 +151,9 @@ class Form:
 
     def __init__(
         self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
-        layouts: tuple[Any, Any], empty: float | None, *options: Any,
+        layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        self.options = own = CrossAttentionOptions(*options)
+        self.options = own = CrossAttentionOptions.of_codes(*codes)
         self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
         self.may_be_empty, self.listed, self.precisions = empty is not None, listed, precise
         self.order = 1 if own.direction == "t2i" else -1
@@ -302,7 +302,7 @@ class Call:
         features, pairs = images.features, arguments[8]
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = images.layout, captions.layout
-        form = form_of(given, precisions(features.dtype), listed, layouts, *arguments[9:])
+        form = form_of(given, precisions(features.dtype, arguments[10]), listed, layouts, arguments[9], arguments[11:])
         key = form, images.key, captions.key
         self.plan = kept_plan(Plan, key, form.device, lambda: Plan(form, images, captions))
         self.form = form

@@ -5,18 +5,22 @@ Their sizes travel as one tensor on the CPU, int64: lists of numbers are taken a
 
 from __future__ import annotations
 
-from crossret_kernels.operations import define_launch
+from crossret_kernels.operations import define
 
-norms = define_launch("maxsim_norms_cuda", "Tensor features, Tensor(a!) scales, Tensor sizes")
-search = define_launch(
+norms = define("maxsim_norms_cuda", (), "Tensor features, Tensor(a!) scales, Tensor sizes", made="()")
+search = define(
     "maxsim_search_cuda",
+    (),
     "Tensor queries, Tensor contexts, Tensor? query_scales, Tensor? context_scales, Tensor query_firsts, "
     "Tensor query_lengths, Tensor groups, Tensor? rows, Tensor? owners, Tensor? items, Tensor? starts, "
     "Tensor(a!)? scores, Tensor(b!)? maxima, Tensor(c!)? indices, Tensor[] listed, Tensor sizes",
+    made="()",
 )
-gradients = define_launch(
+gradients = define(
     "maxsim_gradients_cuda",
+    (),
     "Tensor own, Tensor others, Tensor? own_scales, Tensor? other_scales, Tensor own_lengths, Tensor other_firsts, "
     "Tensor other_lengths, Tensor blocks, Tensor grads, Tensor indices, Tensor maxima, Tensor[] valid, "
     "Tensor[] listed, Tensor(a!) out, Tensor sizes",
+    made="()",
 )

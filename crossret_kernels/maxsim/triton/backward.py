@@ -97,8 +97,8 @@ class Kind(NamedTuple):
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::maxsim_scores_triton_backward`."""
     grad_scores, *others = arguments
-    call = TritonCall.of(tuple(others), *others[9:13])
-    return host.gradients(call, grad_scores, (others[13], others[14]), find, add)
+    call = TritonCall.of(tuple(others))
+    return host.gradients(call, grad_scores, (others[-2], others[-1]), find, add)
 
 
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:

@@ -54,13 +54,12 @@ class Sizes(NamedTuple):
 
 def scores(*arguments: Any) -> Tensor:
     """`crossret::maxsim_scores_triton`."""
-    return searches.scores(TritonCall.of(arguments, *arguments[9:13]), find)
+    return searches.scores(TritonCall.of(arguments), find)
 
 
 def indices(*arguments: Any) -> Tensor:
     """`crossret::maxsim_argmax_triton`."""
-    empty_score, direction, normalize, width = arguments[9:13]
-    return searches.indices(TritonCall.of(arguments, empty_score, direction, "none", normalize), width, find)
+    return searches.indices(TritonCall.of(arguments, places=True), arguments[-1], find)
 
 
 def find(

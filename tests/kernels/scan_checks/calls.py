@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores, scan_topk
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from tests.kernels.scan_checks.kernels import DIRECTIONS, LISTED, Kernels, batch_of
 
 
@@ -92,7 +93,8 @@ class Calls:
         score, differentiate = (
             getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}{name}").default for name in ("", "_backward")
         )
-        options = kernels.codes("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True)
+        codes = CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes
+        options = (None, False, *codes)  # no empty items, and float32 that is multiplied as it is
         torch.library.opcheck(score, (*sides, pairs, *options))
         scores = score(*sides, pairs, *options)
         detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]

@@ -36,7 +36,6 @@ class Kernels:
         least: sizes of workspaces of which every part, or run, has an item of either side.
         apart: of those that make sums of both sides go one after the other, likewise.
         runs: of those that have listed pairs come in several.
-        codes: from a call's options, `empty_score` first, to those of the operation.
         before: called with what is about to be checked.
     """
 
@@ -45,7 +44,6 @@ class Kernels:
     least: dict[str, int]
     apart: dict[str, int]
     runs: dict[str, int]
-    codes: Callable[..., tuple[Any, ...]]
     before: Callable[[str], None] = field(default=lambda _: None)
 
     @contextmanager

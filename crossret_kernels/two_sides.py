@@ -1,0 +1,98 @@
+"""Operations over images and captions: what they take, the shapes of what they make, and who serves a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.inputs.options import Coded
+from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
+from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.operations import Operand
+from crossret_kernels.torch_internals import reduced_float32
+
+
+def _side(features: str, item: str) -> tuple[Operand, ...]:
+    return Operand(features, "Tensor", True), *(Operand(f"{item}_{part}") for part in ("offsets", "lengths", "mask"))
+
+
+# As `Ragged.tensors` gives them. Masks are (n, L) bool, of padded features alone.
+SIDES = (*_side("regions", "region"), *_side("words", "word"), Operand("pairs"))
+# The same of an operation that has no gradient.
+PLAIN_SIDES = tuple(operand._replace(differentiable=False) for operand in SIDES)
+# As `Ragged.listed` does: several items without offsets, lengths or mask, or one tensor with them. Where a gradient, a
+# transformation or autocast is to go through a list, its items are joined instead.
+LISTED_SIDES = tuple(Operand(operand.name, "Tensor[]") if operand.differentiable else operand for operand in SIDES)
+
+# What every backend's operation goes on with, ahead of its own options. Modes are places among the names that Python
+# has for them, as torch's stable ABI leaks every string it hands over.
+OPTIONS = "float? empty_score, bool reduced_float32, int direction, bool normalize"
+
+Implementations = Mapping[str, Callable[..., Tensor]]
+
+
+def serve(
+    table: Implementations, backend: str, images: Ragged, captions: Ragged, selected: Pairs | None, options: Coded,
+    empty_score: float | None, *, listed: Callable[..., Tensor] | None = None, width: tuple[int | None, ...] = (),
+    queries: Ragged | None = None, fill: float | None = None, codes: tuple[Any, ...] | None = None,
+) -> Tensor:  # fmt: skip
+    """What `backend` makes of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
+
+    Args:
+        table: by backend, operations in kernels as `define` returns them, and functions of padded PyTorch operations
+            (images, captions, list of pairs or None, options, *width), for which empty items are filled here.
+        listed: the CPU's operation on lists of features.
+        width, queries: of what has a place for every query: so many places, and whose they are.
+        fill: what pairs of an empty item get, where that is not the empty score.
+        codes: the options as operations take them, where they do not take all.
+    """
+    implementation = table[backend]
+    if backend in ("torch", "reference"):
+        pairs = None if selected is None else selected.listed()
+        made = implementation(images, captions, pairs, options, *width)
+        if empty_score is None:
+            return made
+        return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
+    on_cpu = backend == "cpu"
+    if not on_cpu:
+        images, captions = on_host(images, captions)
+    arguments = (empty_score, reduced_float32(not on_cpu), *(options.codes if codes is None else codes), *width)
+    return in_slices(
+        implementation, images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries
+    )
+
+
+def scores_like(*arguments: Any) -> Tensor:
+    """Scores without values of the arguments of an operation over two sides."""
+    shape, features = _shape_of_pairs(arguments)
+    return features.new_empty(shape, dtype=torch.float32)
+
+
+def scores_both_ways_like(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The same of either direction."""
+    return scores_like(*arguments), scores_like(*arguments)
+
+
+def indices_like(*arguments: Any) -> Tensor:
+    """Likewise an index for every query of every pair: the last argument says how many, None for the longest item's."""
+    width = arguments[-1]
+    if width is None:
+        width = torch.library.get_ctx().new_dynamic_size()
+    shape, features = _shape_of_pairs(arguments)
+    return features.new_empty((*shape, width), dtype=torch.int64)
+
+
+def _shape_of_pairs(arguments: tuple[Any, ...]) -> tuple[tuple[int, ...], Tensor]:
+    """The scores' shape, and features for their device."""
+    regions, region_offsets, _, _, words, word_offsets, _, _, pairs = arguments[: len(SIDES)]
+    regions, words = (side if isinstance(side, list) else [side] for side in (regions, words))
+    if pairs is not None:
+        return (pairs.size(0),), regions[0]
+    shape = (
+        len(items) if len(items) > 1 else items[0].size(0) if offsets is None else offsets.size(0) - 1
+        for items, offsets in ((regions, region_offsets), (words, word_offsets))
+    )
+    return tuple(shape), regions[0]
