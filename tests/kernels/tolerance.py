@@ -105,22 +105,27 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> T
     return bounds
 
 
-def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def similarity_terms(
+    function: Callable[..., Tensor], batch: Features, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     """Σ |∂L/∂S| |x| of every number of regions' and words' gradients, by which S reaches them."""
-    full = CrossAttentionOptions(**{**DEFAULTS, **options})
     every = torch.cartesian_prod(*map(torch.arange, (len(batch.regions), len(batch.words))))
     images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
-    units = [safe_normalize(x) if full.normalize else x for x in (batch.regions, batch.words)]
+    units = [safe_normalize(x) if options.get("normalize") else x for x in (batch.regions, batch.words)]
     masks = [torch.arange(x.size(1)) < n[:, None] for x, n in zip(units, batch.lengths, strict=True)]
     v, e = units[0][images], units[1][captions]
     s = (v @ e.mT).requires_grad_()
-    attention = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p").as_attention(full.direction)
-    logits = attention_logits(
-        s if full.direction == "t2i" else s.mT, attention.context_mask, attention.query_mask, full
-    )
-    p = torch.softmax(logits, -2)
-    found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
-    scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
+    block = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p")
+    attention = block.as_attention(options.get("direction", "t2i"))
+    if function is scan_scores:
+        full = CrossAttentionOptions(**{**DEFAULTS, **options})
+        logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, full)
+        p = torch.softmax(logits, -2)
+        found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
+        scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
+    else:
+        found = attention.similarities.masked_fill(~attention.context_mask[..., None], -torch.inf).amax(-2)
+        scores = pool(found, attention.query_mask, options.get("pooling", "sum"), 1.0)
     shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
     (ds,) = torch.autograd.grad(scores, s, score_weights(torch.Size(shape)).view_as(scores))
     terms = []
@@ -129,7 +134,7 @@ def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, 
         (captions, units[1], batch.words, ds.mT.abs() @ v.abs()),
     ):
         term = torch.zeros_like(x).index_add_(0, items, products)
-        if full.normalize:  # what points along x is taken out, and x divided by its length
+        if options.get("normalize"):  # what points along x is taken out, and x divided by its length
             term = (term + x.abs() * (x.abs() * term).sum(-1, keepdim=True)) / size.norm(dim=-1, keepdim=True)
         terms.append(term.nan_to_num(0.0, 0.0, 0.0))
     return terms[0], terms[1]
@@ -157,21 +162,21 @@ class Expectation:
         device: torch.device = CPU,
         eager: torch.dtype = torch.float32,
         unit: float = 16 * EPS,
-        narrow: torch.dtype | None = None,
+        share: float = 0.0,
         **options: Any,
     ) -> Expectation:
         """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
 
         `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
-        `narrow` is what attention's ∂L/∂S is rounded to before it is multiplied: each by ε / 2 of itself at most.
+        `share` is what a backend says that gradients lose beside, of Σ |∂L/∂S| |x|: ε / 2 where ∂L/∂S is rounded before
+        it is multiplied, as much for each time but one that sums are rounded where they come in parts.
         """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
         floors = _rounding_floors(batch, truth, unit, options)
         scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
-        terms = (0.0, 0.0) if narrow is None else similarity_terms(batch, options)
-        share = 0.0 if narrow is None else torch.finfo(narrow).eps / 2
+        terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
         of_regions, of_words = (
             gradient_bounds(true, 3 * loss + floor + share * term, dtype)
             for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)

@@ -46,7 +46,7 @@ schedules = st.sampled_from(SCHEDULES)
 
 
 @pytest.fixture(params=["as it comes", "in many parts"], scope="module")
-def cut(request: pytest.FixtureRequest) -> Iterator[None]:
+def cut(request: pytest.FixtureRequest) -> Iterator[str]:
     """In many parts, so that a few items take several of everything: and by the largest tiles."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in many parts":
@@ -66,7 +66,7 @@ def cut(request: pytest.FixtureRequest) -> Iterator[None]:
                 (backward, "BLOCKS", 40),
             ):
                 patch.setattr(module, name, value)
-        yield
+        yield request.param
 
 
 @pytest.fixture(autouse=True)
@@ -92,10 +92,12 @@ def test_float32(device: Device, tf32: bool, batch: Features, options: dict[str,
 @examples(20)
 @given(batch=features(("none", "small")), options=maxsim_options(), schedule=schedules)
 def test_half_precision_features(
-    device: Device, dtype: torch.dtype, batch: Features, options: dict[str, Any], schedule: Schedule
+    device: Device, cut: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], schedule: Schedule
 ) -> None:
     device.choose(schedule)
-    Expectation.of(maxsim_scores, batch, dtype, **options).check("cuda")
+    later = 6 if cut == "in many parts" else 0  # of seven parts, whose sums are rounded each
+    share = later * torch.finfo(dtype).eps / 2
+    Expectation.of(maxsim_scores, batch, dtype, share=share, **options).check("cuda")
 
 
 @listed_or_all

@@ -78,7 +78,7 @@ def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> 
         batch = batch.to(torch.bfloat16).to(torch.float64)
     unit: dict[str, Any] = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
     if precision == "bfloat16":
-        unit["narrow"] = torch.bfloat16
+        unit["share"] = torch.finfo(dtype).eps / 2  # as which gradients of similarities are multiplied
     with tfloat32(allowed):
         kernels.check(batch, dtype, **unit, **options)
 

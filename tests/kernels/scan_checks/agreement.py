@@ -35,7 +35,7 @@ class Agreement:
     def test_float16(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         batch = batch.to(torch.float16).to(torch.float64)
         assume(well_posed(batch, options))
-        kernels.check(batch, torch.float16, **options)
+        kernels.check(batch, torch.float16, **options).check_faults()
 
     @DIRECTIONS
     @pytest.mark.parametrize("longest", [(3, 2), (37, 35)], ids=str)
@@ -64,6 +64,7 @@ class Agreement:
     ) -> None:
         pairs = torch.tensor([[0, 1], [1, 0], [0, 1]]) if listed else None
         batch = batch_of(2, 2, longest=(37, 35), pairs=pairs)
+        batch.region_lengths[0], batch.word_lengths[1] = 37, 35
         options = {"direction": direction, "raw_feature_norm": norm, "pooling": pooling, "normalize": not listed}
         kernels.check(batch, **options)
 

@@ -61,10 +61,12 @@ class Kernels:
     def score(self, *arguments: Any, **options: Any) -> Tensor:
         return scan_scores(*arguments, backend=self.backend, **options)
 
-    def check(self, batch: Features, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+    def check(self, batch: Features, dtype: torch.dtype = torch.float32, **options: Any) -> Expectation:
         """Scores and gradients of a batch against the float64 oracle."""
         self.before(f"{batch} {dtype} {options}")
-        Expectation.of(scan_scores, batch, dtype, **options).check(self.backend)
+        expected = Expectation.of(scan_scores, batch, dtype, **options)
+        expected.check(self.backend)
+        return expected
 
 
 def batch_of(
