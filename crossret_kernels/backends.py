@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -174,10 +175,13 @@ def _refusal(
 
 @cache
 def _warn_of_slow_scores() -> None:
+    frame, depth = sys._getframe(1), 2  # a C function, the cache, has none
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, depth = frame.f_back, depth + 1
     warnings.warn(
         f"scores run several times slower, in PyTorch operations: the native kernels are missing from {PACKAGE}: "
         f"{NATIVE_MISSING}. In a checkout `make setup` builds them; an installed package is found where Python is not "
         "started in the checkout's root. `python -m crossret_kernels.info` tells what runs",
         RuntimeWarning,
-        stacklevel=4,  # the caller of the operation that selects a backend
+        stacklevel=depth,  # the line outside of this package
     )

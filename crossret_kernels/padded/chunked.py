@@ -120,6 +120,7 @@ def chunked_scores(
     """
     if pairs is not None:
         return chunked_pairs(regions, words, pairs, lambda block: (scorer(block),), transform)[0]
+    regions, words = widened(regions), widened(words)
     if not len(regions) or not len(words):
         return _no_scores(regions, words, transform)
     image_chunks = split(regions, _chunk_rows(regions, words))
@@ -144,6 +145,7 @@ def chunked_pairs(
 
     Padded features are taken at their width, others at that of the longest item.
     """
+    regions, words = widened(regions), widened(words)
 
     def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> tuple[Tensor, ...]:
         v, e = _prepared(v, transform), _prepared(e, transform)
@@ -194,18 +196,18 @@ def of_pairs(
 
 
 def pair_bytes(regions: Ragged, words: Ragged) -> int:
-    """What a pair takes: three copies of either item's rows, and similarity-sized arrays."""
+    """What a pair of widened sides takes: three copies of either item's rows, and similarity-sized arrays."""
     r, w = regions.width, words.width
     cells = _ARRAYS_PER_CELL * r * w + 3 * (r * regions.values.size(-1) + w * words.values.size(-1))
-    return _computed_in(regions.values).itemsize * cells
+    return regions.values.itemsize * cells
 
 
-def _computed_in(features: Tensor) -> torch.dtype:
-    return torch.promote_types(features.dtype, torch.float32)
+def widened(side: Ragged) -> Ragged:
+    """Half-precision features as float32, once for all blocks: so their gradients are summed, and rounded once."""
+    return replace(side, values=side.values.to(torch.promote_types(side.values.dtype, torch.float32)))
 
 
 def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
-    features = features.to(_computed_in(features))
     return transform(features) if transform else features
 
 

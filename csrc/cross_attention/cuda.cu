@@ -9,6 +9,7 @@
 #include "cross_attention/forward.cuh"
 #include "cuda/dtypes.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/told.h"
 
 namespace crossret {
 namespace gpu {
@@ -147,6 +148,14 @@ JobRows job_rows_of(int longest, int most_queries, bool softmax, int most_shared
 }
 
 }  // namespace
+
+std::string attention_constants() {
+  return told("attention_long", {Tall::columns}) + told("attention_items", {kMostContexts}) +
+         told("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
+         // Of float32's own products, those in TF32, of bfloat16, of float16.
+         told("attention_fragment_rows",
+              {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows});
+}
 
 JobRows job_rows(Dtype packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients,
                  int most_shared) {

@@ -172,6 +172,8 @@ Tensor scratch_for(const gpu::AttentionCall& call, const Place& place) {
 
 }  // namespace
 
+std::string attention_told() { return gpu::attention_constants(); }
+
 // (of queries, of contexts); asked ahead of any tensor of a call.
 void attention_job_rows(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);

@@ -1,6 +1,7 @@
 // Stacked cross attention on a GPU, over plain pointers to its memory.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "cross_attention/problem.h"
 #include "cuda/stream.h"
@@ -60,6 +61,9 @@ int packed_dim(int dim, Dtype dtype);
 int64_t packed_item_bytes();
 
 void pack(const SidePart& side, const void* features, bool normalize, const PackedPart& out, const Stream& stream);
+
+// What host code cuts calls up by, a line each: a name and its values.
+std::string attention_constants();
 
 // Of how many rows the jobs of a pass had best be, beside items of contexts of up to `longest` rows and so many items
 // of queries in a job: as the largest tile that fits so much shared memory has them.

@@ -17,6 +17,9 @@ namespace {
 std::string cuda_architectures() { return CROSSRET_CUDA_ARCHITECTURES; }
 #endif
 
+// What host code has to know of the kernels.
+std::string cuda_told() { return attention_told() + maxsim_told(); }
+
 }  // namespace
 
 // Once more, so that the key is spelt out first.
@@ -40,6 +43,7 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
 // What is asked of no device.
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {
   library.impl("attention_job_rows", &attention_job_rows);
+  library.impl("cuda_told", TORCH_BOX(&cuda_told));
 #ifndef CROSSRET_SIMT
   library.impl("cuda_architectures", TORCH_BOX(&cuda_architectures));
 #endif

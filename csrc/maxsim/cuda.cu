@@ -1,6 +1,7 @@
 // Launches of Sum-Max's search for the best contexts.
 #include <type_traits>
 
+#include "cuda/told.h"
 #include "maxsim/cuda_sides.cuh"
 #include "maxsim/pairs.cuh"
 #include "maxsim/search.cuh"
@@ -20,7 +21,7 @@ using Wide = SearchShape<Tile<4, 2, 4, 8>, 2, 1>;
 
 static_assert(Usual::Tile::rows == kTileRows[static_cast<int>(Tiles::usual)], "as tables are made");
 static_assert(Wide::Tile::rows == kTileRows[static_cast<int>(Tiles::wide)], "as tables are made");
-static_assert(Usual::kept == kKeptColumns && Wide::kept == kKeptColumns, "as tables are made");
+static_assert(Usual::kept == Wide::kept, "groups of contexts are made for both");
 
 ListedPairs listed_of(const PairsCall& call, const Stream& stream) {
   ListedPairs listed{};
@@ -81,6 +82,17 @@ void launch_search(const SearchCall& call, const Search<typename Features<Arithm
 }
 
 }  // namespace
+
+std::string constants() {
+  return told("maxsim_tile_rows", {Usual::Tile::rows, Wide::Tile::rows}) +
+         told("maxsim_tile_columns", {Usual::Tile::columns, Wide::Tile::columns}) +
+         told("maxsim_warp_rows", {16 * Usual::Tile::row_tiles, 16 * Wide::Tile::row_tiles}) +
+         told("maxsim_kept_columns", {Usual::kept}) + told("maxsim_stage_bytes", {Usual::Tile::stage_bytes}) +
+         told("maxsim_stages", {Usual::Tile::stages}) +
+         told("maxsim_wide_shared_bytes",
+              {Wide::bytes(Wide::Tile::stages * Wide::Tile::stage_bytes, Wide::Tile::rows)}) +
+         told("maxsim_gradient_columns", {kGradientColumns});
+}
 
 int64_t search_scratch(const SearchCall& call) {
   return call.listed.pairs != nullptr ? ListedScratch::of(call, nullptr).bytes : 0;

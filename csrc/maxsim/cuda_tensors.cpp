@@ -1,6 +1,7 @@
-#include <array>
 #include <limits>
+#include <string>
 
+#include "cuda/numbers.h"
 #include "cuda/torch_stream.h"
 #include "maxsim/gpu.h"
 #include "maxsim/launches.h"
@@ -13,26 +14,6 @@ namespace {
 using gpu::maxsim::SideCall;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// Taken in the order in which Python names them.
-class Sizes {
- public:
-  explicit Sizes(const Tensor& numbers) {
-    STD_TORCH_CHECK(numbers.is_cpu() && numbers.is_contiguous() && numbers.scalar_type() == ScalarType::Long,
-                    "sizes must be int64 on the CPU");
-    next_ = numbers.const_data_ptr<int64_t>();
-    end_ = next_ + numbers.numel();
-  }
-
-  int64_t take() {
-    STD_TORCH_CHECK(next_ != end_, "too few sizes");
-    return *next_++;
-  }
-  void finish() const { STD_TORCH_CHECK(next_ == end_, "too many sizes"); }
-
- private:
-  const int64_t *next_, *end_;
-};
 
 // A table's numbers: contiguous.
 template <class T>
@@ -62,13 +43,19 @@ int64_t extent(const Tensor& tensor) {
   return last + 1;
 }
 
-SideCall side_of(const Tensor& features, Sizes& sizes) {
+// Of a side that launches call `name`.
+#define CROSSRET_SIDE_OF(name, features, sizes)                                                                  \
+  side_of(features, sizes.name##_per_item, sizes.name##_item_stride, sizes.name##_row_stride, sizes.name##_rows, \
+          sizes.name##_items)
+
+SideCall side_of(const Tensor& features, int64_t per_item, int64_t item_stride, int64_t row_stride, int64_t n_rows,
+                 int64_t n_items) {
   STD_TORCH_CHECK(gpu::on_device(features), "features must be on ", gpu::kDevices);
   SideCall side{};
   side.features = features.const_data_ptr();
   side.elements = extent(features);
-  side.per_item = sizes.take(), side.item_stride = sizes.take(), side.row_stride = sizes.take();
-  side.n_rows = sizes.take(), side.n_items = sizes.take();
+  side.per_item = per_item, side.item_stride = item_stride, side.row_stride = row_stride;
+  side.n_rows = n_rows, side.n_items = n_items;
   side.dim = static_cast<int>(features.size(features.dim() - 1));
   side.dtype = feature_dtype(features, "features");
   return side;
@@ -85,9 +72,8 @@ Tensor scratch(int64_t bytes, const Tensor& like) {
 }  // namespace
 
 void maxsim_norms(Tensor features, Tensor scales, Tensor numbers) {
-  Sizes sizes(numbers);
-  const SideCall side = side_of(features, sizes);
-  sizes.finish();
+  const auto sizes = numbers_of<NormNumbers>(numbers);
+  const SideCall side = CROSSRET_SIDE_OF(own, features, sizes);
   floats(scales, side.n_rows, "scales");
   if (side.n_rows == 0) return;
   const gpu::CurrentStream stream(features);
@@ -98,9 +84,9 @@ void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales,
                    Tensor query_firsts, Tensor query_lengths, Tensor groups, OptionalTensor rows, OptionalTensor owners,
                    OptionalTensor items, OptionalTensor starts, OptionalTensor scores, OptionalTensor maxima,
                    OptionalTensor indices, std::vector<Tensor> listed, Tensor numbers) {
-  Sizes sizes(numbers);
+  const auto sizes = numbers_of<SearchNumbers>(numbers);
   gpu::maxsim::SearchCall call{};
-  call.queries = side_of(queries, sizes), call.contexts = side_of(contexts, sizes);
+  call.queries = CROSSRET_SIDE_OF(queries, queries, sizes), call.contexts = CROSSRET_SIDE_OF(contexts, contexts, sizes);
   STD_TORCH_CHECK(call.queries.dtype == call.contexts.dtype && call.queries.dim == call.contexts.dim,
                   "both sides must be of one dtype and D");
   call.queries.scales = scales_of(query_scales, call.queries);
@@ -109,18 +95,17 @@ void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales,
   call.queries.lengths = ints(query_lengths, call.queries.n_items, "lengths");
   call.normalize = query_scales.has_value();
   STD_TORCH_CHECK(call.normalize == context_scales.has_value(), "both sides have scales, or none");
-  call.tiles = sizes.take() != 0 ? gpu::maxsim::Tiles::wide : gpu::maxsim::Tiles::usual;
-  call.index = sizes.take() != 0, call.tf32 = sizes.take() != 0;
-  call.pooling = static_cast<Pooling>(sizes.take());
-  call.resident_rows = sizes.take(), call.bits = sizes.take();
-  call.first_item = sizes.take(), call.count = sizes.take();
-  call.first_group = sizes.take(), call.n_groups = sizes.take(), call.run_groups = sizes.take();
-  call.n_tiles = sizes.take(), call.n_runs = sizes.take();
-  call.score_context = sizes.take(), call.score_query = sizes.take();
-  call.index_context = sizes.take(), call.query_stride = sizes.take();
-  call.tiles_of_pair = sizes.take(), call.pitch = sizes.take();
-  call.listed.context_column = static_cast<int>(sizes.take());
-  sizes.finish();
+  call.tiles = sizes.wide != 0 ? gpu::maxsim::Tiles::wide : gpu::maxsim::Tiles::usual;
+  call.index = sizes.places != 0, call.tf32 = sizes.tf32 != 0;
+  call.pooling = static_cast<Pooling>(sizes.pooling);
+  call.resident_rows = sizes.resident_rows, call.bits = sizes.bits;
+  call.first_item = sizes.first_item, call.count = sizes.count;
+  call.first_group = sizes.first_group, call.n_groups = sizes.n_groups, call.run_groups = sizes.run_groups;
+  call.n_tiles = sizes.n_tiles, call.n_runs = sizes.n_runs;
+  call.score_context = sizes.score_context, call.score_query = sizes.score_query;
+  call.index_context = sizes.index_context, call.query_stride = sizes.query_stride;
+  call.tiles_of_pair = sizes.tiles_of_pair, call.pitch = sizes.pitch;
+  call.listed.context_column = static_cast<int>(sizes.context_column);
   call.n_groups_in_all = groups.numel() / 3 >> call.bits;
   call.groups = ints(groups, 3, "groups");
   const int64_t slots = call.n_tiles * gpu::maxsim::kTileRows[static_cast<int>(call.tiles)];
@@ -169,21 +154,21 @@ void maxsim_gradients(Tensor own, Tensor others, OptionalTensor own_scales, Opti
                       Tensor own_lengths, Tensor other_firsts, Tensor other_lengths, Tensor blocks, Tensor grads,
                       Tensor indices, Tensor maxima, std::vector<Tensor> valid, std::vector<Tensor> listed, Tensor out,
                       Tensor numbers) {
-  Sizes sizes(numbers);
+  const auto sizes = numbers_of<GradientNumbers>(numbers);
   gpu::maxsim::GradientCall call{};
-  call.own = side_of(own, sizes), call.others = side_of(others, sizes);
+  call.own = CROSSRET_SIDE_OF(own, own, sizes), call.others = CROSSRET_SIDE_OF(others, others, sizes);
   call.own.scales = scales_of(own_scales, call.own), call.others.scales = scales_of(other_scales, call.others);
   call.own.lengths = ints(own_lengths, call.own.n_items, "lengths");
   call.others.firsts = ints(other_firsts, call.others.n_items, "firsts");
   call.others.lengths = ints(other_lengths, call.others.n_items, "lengths");
   call.normalize = own_scales.has_value();
-  call.of_contexts = sizes.take() != 0, call.average = sizes.take() != 0, call.add = sizes.take() != 0;
-  call.first_block = sizes.take(), call.n_blocks = sizes.take(), call.block_rows = sizes.take();
-  call.grad_context = sizes.take(), call.grad_query = sizes.take(), call.index_context = sizes.take();
-  call.first_item = sizes.take(), call.n_items = sizes.take();
-  call.longest = sizes.take(), call.n_runs = sizes.take();
-  call.listed.context_column = static_cast<int>(sizes.take());
-  sizes.finish();
+  call.of_contexts = sizes.of_contexts != 0, call.average = sizes.average != 0, call.add = sizes.add != 0;
+  call.first_block = sizes.first_block, call.n_blocks = sizes.n_blocks, call.block_rows = sizes.block_rows;
+  call.grad_context = sizes.grad_context, call.grad_query = sizes.grad_query;
+  call.index_context = sizes.index_context;
+  call.first_item = sizes.first_item, call.n_items = sizes.count;
+  call.longest = sizes.longest, call.n_runs = sizes.n_runs;
+  call.listed.context_column = static_cast<int>(sizes.context_column);
   STD_TORCH_CHECK(call.block_rows <= gpu::maxsim::kMostBlockRows, "a block has too many rows");
   call.n_blocks_in_all = blocks.numel() / 4;
   call.blocks = ints(blocks, 4 * (call.first_block + call.n_blocks), "blocks");
@@ -213,6 +198,13 @@ void maxsim_gradients(Tensor own, Tensor others, OptionalTensor own_scales, Opti
   if (count == 0) return gpu::maxsim::add_gradients(call, stream, nullptr);
   const Tensor runs = scratch(4 * count, own);
   gpu::maxsim::add_gradients(call, stream, static_cast<float*>(runs.mutable_data_ptr()));
+}
+
+std::string maxsim_told() {
+  std::string told = gpu::maxsim::constants();
+  told += std::string("maxsim_norms") + NormNumbers::names + "\n";
+  told += std::string("maxsim_search") + SearchNumbers::names + "\n";
+  return told + "maxsim_gradients" + GradientNumbers::names + "\n";
 }
 
 }  // namespace crossret

@@ -1,6 +1,7 @@
 // Sum-Max on a GPU, over plain pointers to its memory.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "cuda/stream.h"
 #include "pairs/side.h"
@@ -31,7 +32,10 @@ struct PairsCall {
 
 // Which tiles a search goes by: kTileRows of these.
 enum class Tiles : int { usual, wide };
-constexpr int kTileRows[] = {128, 256}, kKeptColumns = 32;
+constexpr int kTileRows[] = {128, 256};
+
+// What host code cuts calls up by, a line each: a name and its values, of both kinds of tiles where they differ.
+std::string constants();
 
 // A search for the best contexts of tiles of queries among groups of contexts, see `Search` in problem.cuh.
 struct SearchCall {
@@ -60,7 +64,7 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
 // 1 / ‖x‖ of all rows.
 void invert_norms(const SideCall& side, const Stream& stream, float* scales);
 
-constexpr int kMostBlockRows = 64;
+constexpr int kMostBlockRows = 64, kGradientColumns = 128;  // of features, of a block
 
 // Gradients of some rows of one side, see `GradientProblem` in gradients.cuh.
 struct GradientCall {

@@ -16,7 +16,7 @@ namespace gpu {
 namespace maxsim {
 
 constexpr int kGradientThreads = 256, kGradientWarps = kGradientThreads / kWarp;
-constexpr int kGradientColumns = 4 * kWarp;  // of features, of a block
+static_assert(kGradientColumns == 4 * kWarp, "a lane has four columns");
 constexpr int kNormRows = kGradientWarps;
 
 // What gradients are made of: of one side, `own`, from the rows of the other.

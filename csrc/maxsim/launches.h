@@ -3,11 +3,39 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "cuda/numbers.h"
 
 namespace crossret {
 
 using OptionalTensor = std::optional<torch::stable::Tensor>;
+
+// clang-format off
+// Of a side: rows numbered as `SideCall` has them.
+#define CROSSRET_SIDE_NUMBERS(X, name) \
+  X(name##_per_item) X(name##_item_stride) X(name##_row_stride) X(name##_rows) X(name##_items)
+#define CROSSRET_NORM_NUMBERS(X) CROSSRET_SIDE_NUMBERS(X, own)
+// As `SearchCall` has them.
+#define CROSSRET_SEARCH_NUMBERS(X) \
+  CROSSRET_SIDE_NUMBERS(X, queries) CROSSRET_SIDE_NUMBERS(X, contexts) \
+  X(wide) X(places) X(tf32) X(pooling) X(resident_rows) X(bits) X(first_item) X(count) X(first_group) X(n_groups) \
+  X(run_groups) X(n_tiles) X(n_runs) X(score_context) X(score_query) X(index_context) X(query_stride) \
+  X(tiles_of_pair) X(pitch) X(context_column)
+// As `GradientCall` has them.
+#define CROSSRET_GRADIENT_NUMBERS(X) \
+  CROSSRET_SIDE_NUMBERS(X, own) CROSSRET_SIDE_NUMBERS(X, others) \
+  X(of_contexts) X(average) X(add) X(first_block) X(n_blocks) X(block_rows) X(grad_context) X(grad_query) \
+  X(index_context) X(first_item) X(count) X(longest) X(n_runs) X(context_column)
+// clang-format on
+
+CROSSRET_NUMBERS(NormNumbers, CROSSRET_NORM_NUMBERS);
+CROSSRET_NUMBERS(SearchNumbers, CROSSRET_SEARCH_NUMBERS);
+CROSSRET_NUMBERS(GradientNumbers, CROSSRET_GRADIENT_NUMBERS);
+
+// A line each: the name of a launch and those of its numbers in order, or of a constant and its values.
+std::string maxsim_told();
 
 void maxsim_norms(torch::stable::Tensor features, torch::stable::Tensor scales, torch::stable::Tensor sizes);
 

@@ -15,6 +15,7 @@ import pytest
 from triton.runtime import interpreter
 
 from crossret_kernels.backends import INTERPRETED
+from tests.interpreted.programs import programs_run
 
 collect_ignore_glob = [] if INTERPRETED else ["test_*.py"]
 
@@ -40,4 +41,11 @@ def quick_interpreter() -> Iterator[None]:
         patch.object(interpreter.InterpretedFunction, "__call__", call),
         patch.object(builder, "options", replace(builder.options, sanitize_overflow=False)),
     ):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def order(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs programs in the order of the fixture's parameter, else in one that is drawn for every test and grid."""
+    with programs_run(getattr(request, "param", None), request.node.nodeid):
         yield

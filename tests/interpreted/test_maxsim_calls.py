@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores
+from crossret_kernels.maxsim.triton import backward
+from tests.interpreted.programs import programs_share_nothing
 from tests.kernels.maxsim_checks import (
     check_candidates,
     check_layouts,
@@ -78,6 +80,17 @@ def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> No
         scores = maxsim_scores(features, words, direction=direction, pairs=pairs, normalize=True, backend="triton")
         results.append((scores, *torch.autograd.grad(scores.sum(), (own, words))))
     assert all(torch.equal(near, distant) for near, distant in zip(*results, strict=True))
+
+
+@listed_or_all
+def test_programs_share_nothing(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several columns of features, and sums of several runs."""
+    for name, value in (("LEAST_STEPS", 1), ("WIDTH", 32), ("ITEMS", 2), ("QUERIES", 16)):
+        monkeypatch.setattr(backward, name, value)
+    sides = [randn(7, 5, 40, seed=seed).requires_grad_() for seed in (1, 2)]
+    pairs = torch.arange(14).view(7, 2) % 7 if listed else None
+    with programs_share_nothing():
+        maxsim_scores(*sides, normalize=True, pairs=pairs, backend="triton").sum().backward()
 
 
 @pytest.mark.parametrize(("direction", "pairs"), [("t2i", False), ("i2t", True)], ids=["all", "pairs"])

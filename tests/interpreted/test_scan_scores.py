@@ -9,11 +9,12 @@ import torch
 
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.triton import backward, call, chunks, forward
+from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
-from tests.kernels.scan_checks.kernels import Kernels, batch_of
-from tests.kernels.scan_checks.not_finite import NotFinite
+from tests.kernels.scan_checks.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
+from tests.kernels.scan_checks.not_finite import NotFinite, check_gradients_beside_nan
 
 USUAL = {"TILE": call.TILE, "BLOCK": call.BLOCK}
 TRITON = Kernels(
@@ -46,10 +47,39 @@ class TestAgreement(Agreement):
         assert scan_scores(regions, region, backend=kernels.backend).isfinite().all()
 
 
-class TestNotFinite(NotFinite): ...
+class TestNotFinite(NotFinite):
+    @NO_NUMBERS
+    @pytest.mark.parametrize("order", ORDERS, indirect=True)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+    @DIRECTIONS
+    def test_gradients_beside_nan_in_every_order(self, kernels: Kernels, direction: str, dtype: torch.dtype) -> None:
+        """∂L/∂S takes the place of S, where the next programs' cells are."""
+        check_gradients_beside_nan(kernels, direction, dtype)
 
 
-class TestGradients(Gradients): ...
+class TestGradients(Gradients):
+    @pytest.mark.parametrize(
+        ("direction", "longest", "listed"),
+        [
+            ("t2i", (6, 5), False),
+            ("t2i", (6, 5), True),
+            ("i2t", (17, 5), False),
+            ("i2t", (17, 5), True),
+            ("t2i", (18, 3), False),
+        ],
+        ids=str,
+    )
+    def test_programs_share_nothing(
+        self, kernels: Kernels, direction: str, longest: tuple[int, int], listed: bool
+    ) -> None:
+        """Of items that share tiles and blocks, that take several, and that are empty."""
+        batch = batch_of(3, 4, 8, longest).to(torch.float32)
+        lengths = [torch.tensor(rows) for rows in ([longest[0], 0, 3], [2, longest[1], 0, 3])]
+        pairs = torch.tensor([[0, 1], [1, 0], [2, 3], [0, 2], [0, 1]]) if listed else None
+        sides = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+        with programs_share_nothing():
+            scores = kernels.score(*sides, *lengths, direction=direction, pairs=pairs, empty_score=0.0)
+            scores.sum().backward()
 
 
 class TestCalls(Calls):

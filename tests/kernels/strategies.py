@@ -159,3 +159,10 @@ def nearly_cancelling() -> Features:
     regions[:, 1] = -regions[:, 0] * (1 + 1e-3 * torch.arange(1, 5, dtype=torch.float64)[:, None])
     words = 1e-2 * torch.randn(5, 6, 64, generator=generator, dtype=torch.float64)
     return Features(regions, words, torch.full((4,), 2), torch.full((5,), 6), None)
+
+
+def nearly_cancelling_numbers() -> Features:
+    """Regions of one number each, whose mean is 3e-4 of what they are."""
+    generator = torch.Generator().manual_seed(914)
+    regions, words = (torch.randn(*shape, 1, generator=generator, dtype=torch.float64) for shape in ((2, 12), (3, 2)))
+    return Features(regions, words, torch.tensor([7, 12]), torch.full((3,), 2), None)

@@ -9,15 +9,25 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import crossret_kernels
-from crossret_kernels import UnsupportedByBackend, attention_pool, backends, maxsim_scores, scan_attention, scan_scores
+from crossret_kernels import (
+    UnsupportedByBackend,
+    attention_pool,
+    backends,
+    maxsim_argmax,
+    maxsim_scores,
+    scan_attention,
+    scan_scores,
+)
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import describe
+from crossret_kernels.late_interaction import maxsim
 from tests.kernels.subprocesses import run_python
 from tests.kernels.tolerance import cpu_isa
 
@@ -306,10 +316,11 @@ def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_native")
-def test_slow_scores_are_warned_of_once_with_what_to_do() -> None:
+@pytest.mark.parametrize("functions", [FUNCTIONS, (maxsim, maxsim_argmax)])  # the first at another depth of calls
+def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callable[..., Any], ...]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for function in FUNCTIONS * 2:
+        for function in functions * 2:
             function(REGIONS, WORDS)
     (warning,) = caught
     assert warning.category is RuntimeWarning

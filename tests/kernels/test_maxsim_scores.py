@@ -27,6 +27,7 @@ UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero
 @given(batch=features(UNTIED), options=maxsim_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     expected = Expectation.of(maxsim_scores, batch, torch.float32, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
@@ -37,6 +38,7 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 @given(batch=features(("none", "small")), options=maxsim_options())
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     expected = Expectation.of(maxsim_scores, batch, dtype, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)

@@ -6,11 +6,24 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 
 from crossret_kernels import scan_scores
-from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, nearly_cancelling, scan_options
+from tests.kernels.strategies import (
+    IN_HALF_RANGE,
+    Features,
+    examples,
+    features,
+    nearly_cancelling,
+    nearly_cancelling_numbers,
+    scan_options,
+)
 from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, well_posed
+
+EVEN = {
+    **{"direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 0.0},
+    **{"pooling": "lse", "lambda_lse": 0.1, "normalize": False},
+}
 
 
 @examples(150)
@@ -18,6 +31,7 @@ from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, w
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, torch.float32, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
@@ -26,10 +40,12 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @examples(40)
 @given(batch=features(IN_HALF_RANGE), options=scan_options())
+@example(batch=nearly_cancelling_numbers(), options=EVEN)
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     batch = batch.to(dtype).to(torch.float64)
     assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, dtype, **options)
+    expected.check_faults()
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.attention import attention_logits
+from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.ragged import Ragged, pad
 from crossret_kernels.inputs.sides import SideNames, as_ragged
-from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.arithmetic import pool, safe_normalize
+from crossret_kernels.padded.chunked import Block
 from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
@@ -90,6 +92,49 @@ def eager_losses(
     return worst
 
 
+def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """How far from the truth, element by element, float32 sums may be that have lost so much and are rounded once.
+
+    Half an ulp of the greatest that the sum can be: none where features are float32, as what they have lost holds it.
+    """
+    bounds = torch.zeros_like(true) + lost
+    if dtype != torch.float32:
+        kind = torch.finfo(dtype)
+        _, exponents = torch.frexp((true.abs() + bounds).clamp(min=kind.smallest_normal))
+        bounds = bounds + torch.ldexp(torch.full_like(bounds, kind.eps / 4), exponents)  # eps is an ulp of 1 = 2¹ / 2
+    return bounds
+
+
+def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients, by which S reaches them."""
+    full = CrossAttentionOptions(**{**DEFAULTS, **options})
+    every = torch.cartesian_prod(*map(torch.arange, (len(batch.regions), len(batch.words))))
+    images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
+    units = [safe_normalize(x) if full.normalize else x for x in (batch.regions, batch.words)]
+    masks = [torch.arange(x.size(1)) < n[:, None] for x, n in zip(units, batch.lengths, strict=True)]
+    v, e = units[0][images], units[1][captions]
+    s = (v @ e.mT).requires_grad_()
+    attention = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p").as_attention(full.direction)
+    logits = attention_logits(
+        s if full.direction == "t2i" else s.mT, attention.context_mask, attention.query_mask, full
+    )
+    p = torch.softmax(logits, -2)
+    found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
+    scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
+    shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
+    (ds,) = torch.autograd.grad(scores, s, score_weights(torch.Size(shape)).view_as(scores))
+    terms = []
+    for items, x, size, products in (
+        (images, units[0], batch.regions, ds.abs() @ e.abs()),
+        (captions, units[1], batch.words, ds.mT.abs() @ v.abs()),
+    ):
+        term = torch.zeros_like(x).index_add_(0, items, products)
+        if full.normalize:  # what points along x is taken out, and x divided by its length
+            term = (term + x.abs() * (x.abs() * term).sum(-1, keepdim=True)) / size.norm(dim=-1, keepdim=True)
+        terms.append(term.nan_to_num(0.0, 0.0, 0.0))
+    return terms[0], terms[1]
+
+
 @dataclass(frozen=True)
 class Expectation:
     """The truth of a batch in float64 and how far from it a result may be: made once, for any number of backends."""
@@ -99,7 +144,7 @@ class Expectation:
     dtype: torch.dtype
     options: dict[str, Any]
     truth: Result
-    bounds: tuple[float, ...]
+    bounds: Result
     device: torch.device = CPU
 
     @classmethod
@@ -112,29 +157,58 @@ class Expectation:
         device: torch.device = CPU,
         eager: torch.dtype = torch.float32,
         unit: float = 16 * EPS,
+        narrow: torch.dtype | None = None,
         **options: Any,
     ) -> Expectation:
         """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
 
         `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
+        `narrow` is what attention's ∂L/∂S is rounded to before it is multiplied: each by ε / 2 of itself at most.
         """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
-        floors = _rounding_floors(batch, truth, dtype, unit, options)
-        bounds = (factor * loss + floor for factor, loss, floor in zip((2, 3, 3), losses, floors, strict=True))
-        return cls(function, batch, dtype, options, truth, tuple(bounds), device)
+        floors = _rounding_floors(batch, truth, unit, options)
+        scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
+        terms = (0.0, 0.0) if narrow is None else similarity_terms(batch, options)
+        share = 0.0 if narrow is None else torch.finfo(narrow).eps / 2
+        of_regions, of_words = (
+            gradient_bounds(true, 3 * loss + floor + share * term, dtype)
+            for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)
+        )
+        return cls(function, batch, dtype, options, truth, (scores, of_regions, of_words), device)
 
     def check(self, backend: str, isa: str | None = None) -> None:
         with cpu_isa(isa):
             result = evaluate(
                 self.function, self.batch, self.dtype, device=self.device, backend=backend, **self.options
             )
+        self.accept(result, isa or backend)
+
+    def check_faults(self) -> None:
+        """A gradient of either side that is halved, left out or turned round must not be accepted.
+
+        Nor is there one where float64 leaves rounding alone: float32's bound is 2²⁹ times that.
+        """
+        for side in (1, 2):
+            for factor in (0.5, 0.0, -1.0):
+                spoilt = [*self.truth]
+                spoilt[side] = factor * spoilt[side]
+                if bool((self.truth[side].abs() > 2.0**-29 * self.bounds[side]).any()):
+                    with pytest.raises(AssertionError, match="are off by"):
+                        self.accept((spoilt[0], spoilt[1], spoilt[2]), f"gradients times {factor}")
+
+    def accept(self, result: Result, whose: str) -> None:
+        """Fails unless every element is within its bound."""
         names = ("scores", "regions.grad", "words.grad")
         for name, ours, true, bound in zip(names, result, self.truth, self.bounds, strict=True):
-            assert torch.isfinite(ours).all(), f"{name} of {isa or backend} are not finite"
-            error = float((ours - true).abs().max())
-            assert error <= bound, f"{name} of {isa or backend} are off by {error:.3g}, more than {bound:.3g}"
+            assert torch.isfinite(ours).all(), f"{name} of {whose} are not finite"
+            errors = (ours - true).abs()
+            worst = int((errors - bound).argmax()) if errors.numel() else 0
+            assert bool((errors <= bound).all()), (
+                f"{name} of {whose} are off by {float(errors.flatten()[worst]):.3g}, "
+                f"more than {float(bound.flatten()[worst]):.3g}"
+            )
 
 
 def check_float64(function: Callable[..., Tensor], batch: Features, options: dict[str, Any]) -> None:
@@ -185,9 +259,7 @@ def _ragged_sides(batch: Features) -> list[Ragged]:
     ]
 
 
-def _rounding_floors(
-    batch: Features, truth: Result, dtype: torch.dtype, unit: float, options: dict[str, Any]
-) -> list[float]:
+def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[str, Any]) -> list[float]:
     """A few units in the last place of what is summed up: eager may be exact by luck, or where all terms cancel.
 
     Scores are cosines or similarities. Gradients are of order 1 / ‖attended vector‖, times λ where that is taken of
@@ -200,9 +272,12 @@ def _rounding_floors(
         power = 0.5 if options["raw_feature_norm"] in ("no_norm", "clipped") else 1
         weight = 1 + abs(options.get("lambda_softmax", 9.0)) ** power
         slope = weight / (shortest * least_attended(batch, options))
+        if not options.get("normalize"):
+            slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator
     else:
         slope = 1 / shortest if options["normalize"] else longest
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
-    # Gradients of half-precision features may be rounded to it after every addition.
-    rounding = 2 * unit + (torch.finfo(dtype).eps if dtype != torch.float32 else 0.0)
-    return [scores, *(rounding * max(float(grad.abs().max()), slope) for grad in truth[1:])]
+    if "raw_feature_norm" in options:
+        # Σ p (q·c) is rounded in proportion to Σ p ‖q‖‖c‖, a cosine in that to ‖q‖‖a‖; of D = 1 eager is a sign.
+        scores = max(scores, EPS / least_attended(batch, options))
+    return [scores, *(2 * unit * max(float(grad.abs().max()), slope) for grad in truth[1:])]

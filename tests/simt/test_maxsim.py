@@ -13,6 +13,7 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu import kept_plans
+from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.maxsim import calls, tables
 from crossret_kernels.maxsim.cuda import backward, call, forward
 from tests.kernels.maxsim_checks import (
@@ -102,7 +103,7 @@ def test_half_precision_features(
 )
 def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype, pooling: str, listed: bool) -> None:
     options = {"pooling": pooling, "normalize": pooling == "sum"}
-    check_long_items("cuda", call.TILE_ROWS[True] + 9, direction, dtype, listed, **options)
+    check_long_items("cuda", constants("maxsim_tile_rows")[True] + 9, direction, dtype, listed, **options)
 
 
 @listed_or_all
@@ -139,7 +140,7 @@ def test_many_tiles_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_ring_comes_round(listed: bool, dtype: torch.dtype) -> None:
     """More bytes of rows than all stages hold, and more tiles of queries than one."""
-    dim = (call.STAGES + 3) * call.STAGE_BYTES // dtype.itemsize - 5
+    dim = (constant("maxsim_stages") + 3) * constant("maxsim_stage_bytes") // dtype.itemsize - 5
     batch = Features(
         randn(3, 70, dim, seed=1).double(), randn(20, 30, dim, seed=2).double(), torch.tensor([70, 3, 66]),
         torch.arange(11, 31), torch.tensor([[2, 3], [0, 19], [1, 0], [0, 7], [2, 19]]) if listed else None,

@@ -76,7 +76,9 @@ def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> 
     dtype, allowed = PRECISIONS[precision]
     if allowed:
         batch = batch.to(torch.bfloat16).to(torch.float64)
-    unit = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
+    unit: dict[str, Any] = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
+    if precision == "bfloat16":
+        unit["narrow"] = torch.bfloat16
     with tfloat32(allowed):
         kernels.check(batch, dtype, **unit, **options)
 

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda.steps import attention_job_rows
+from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
 from crossret_kernels.gpu.sides import Geometry, HostSide, shared_memory
 
-LONG = 144  # rows of items of contexts beyond which they fill a job each (csrc/cross_attention/cuda.cu)
-MOST_ITEMS = 16  # of either side in a job (csrc/cross_attention/attention.cuh)
 MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
 # Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow with
 # it, and what each of its rows takes, of gradients too.
@@ -25,7 +24,6 @@ ROOM, ROW_ROOM, GRADIENT_ROOM, GRADIENT_ROW_ROOM = 48 * 2**10, 104, 56 * 2**10, 
 ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
 GRAM_BYTES = 256 * 2**20
 CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
-FRAGMENT_BYTES = 512
 
 
 MOST_ROWS = 8 * 65535  # of an item: blocks of 8 rows in the second dimension of a grid
@@ -50,8 +48,10 @@ class Kind(NamedTuple):
     @property
     def fragment_rows(self) -> int:
         """Of Gram matrices (csrc/cross_attention/gram.cuh)."""
-        fine = not self.tfloat32 if self.packed is torch.float32 else self.packed is torch.float16
-        return 8 if fine else 16
+        rows = constants("attention_fragment_rows")
+        if self.packed is torch.float32:
+            return rows[self.tfloat32]
+        return rows[2 if self.packed is torch.bfloat16 else 3]
 
     def job_rows(self, longest: int, most_queries: int, most_shared: int) -> tuple[int, int]:
         """Of queries and of contexts, beside items of contexts of up to `longest`."""
@@ -107,7 +107,9 @@ class Plan:
         self.filled = sides[0].n_rows > 0 and sides[1].n_rows > 0
         longest = sides[0].longest
         _check_fits(longest, sides[1].longest, features.device, kind.gradients)
-        self.most_queries = MOST_QUERIES_OF_LONG if longest > LONG else MOST_ITEMS
+        most_items = constant("attention_items")
+        # Items of contexts beyond it fill a job each.
+        self.most_queries = MOST_QUERIES_OF_LONG if longest > constant("attention_long") else most_items
         rows, self.most_columns = kind.job_rows(longest, self.most_queries, most_shared)
 
         most_rows = [max(1, ROW_BYTES // max(features.size(-1) * features.element_size(), 1))] * 2
@@ -117,9 +119,9 @@ class Plan:
         lengths = sides[0].lengths.astype(np.int64)
         fragments = _starts(-(-lengths // kind.fragment_rows) * -(-lengths // 8))
         numbers = _starts(lengths**2)
-        of_grams = (fragments, GRAM_BYTES // FRAGMENT_BYTES), (numbers, GRAM_BYTES // 4)
+        of_grams = (fragments, GRAM_BYTES // constant("attention_fragment_bytes")), (numbers, GRAM_BYTES // 4)
         bounds = _bounds((sides[0].starts, most_rows[0]), *of_grams), _bounds((sides[1].starts, most_rows[1]))
-        sizes = (self.most_columns, MOST_ITEMS), (rows, self.most_queries)
+        sizes = (self.most_columns, most_items), (rows, self.most_queries)
 
         tables: list[Any] = [side.starts for side in sides]
         tables += [side.places for side in sides if side.places is not None]

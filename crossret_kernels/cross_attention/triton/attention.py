@@ -84,11 +84,11 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 
 @triton.jit
-def similarities(run, tile, context, start, KIND: tl.constexpr):
+def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexpr = False):
     """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
     Finite where one is not there. FUSED multiplies the packed rows, of which those that are not there repeat others;
-    else S holds the products.
+    else S holds the products. OWN reads these items' cells of S alone: others' may be gradients already.
     """
     MAIN: tl.constexpr = KIND.MAIN
     K: tl.constexpr = KIND.K
@@ -100,10 +100,16 @@ def similarities(run, tile, context, start, KIND: tl.constexpr):
         of_contexts = rows_within(context[0], start + tl.arange(0, C), context[1]).to(tl.int64) * KIND.D
         s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, C, K, True, MAIN)
     else:
-        # No masks, which took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
-        rows = tl.minimum(context[0] + start + tl.arange(0, C), shown(run.sizes.context_rows) - 1)
+        # Hardly a mask: they took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
+        c = start + tl.arange(0, C)
         columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
-        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
+        if OWN:
+            rows = rows_within(context[0], c, context[1])
+            there = tl.full((N, C), 1, tl.int1) & (context[1] > 0) & (n_rows > 0)
+            s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]), there, 0.0)
+        else:
+            rows = tl.minimum(context[0] + c, shown(run.sizes.context_rows) - 1)
+            s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s

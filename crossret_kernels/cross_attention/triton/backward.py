@@ -371,7 +371,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             context_rows = context[0] + c
             pull = tl.zeros((C,), tl.float32)
             gradients = tl.zeros((N, C), tl.float32)
-            s = similarities(run, tile, context, start, KIND)  # as above
+            s = similarities(run, tile, context, start, KIND, OWN=True)  # as above
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from crossret_kernels.gpu.cuda_library import constant, numbers
 from crossret_kernels.maxsim import gradients as host
 from crossret_kernels.maxsim.cuda import launches
-from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_sizes
+from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
 from crossret_kernels.maxsim.cuda.forward import find
 from crossret_kernels.maxsim.gradients import Part
 
-COLUMNS = 128  # of features, of a block
 UNIT = 32  # queries of contexts' gradients, or items of queries' ones, that are looked at together
 LEAST_UNITS = 8  # of a run
 BLOCKS = 8  # wanted of each of the device's processors
@@ -40,7 +39,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
         first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
     if first == last:
         return
-    n_columns = -(-plan.dim // COLUMNS)
+    n_columns = -(-plan.dim // constant("maxsim_gradient_columns"))
     most_runs = RUNS_BYTES // (4 * (plan.dim + 1) * own.n_rows)
     wanted = BLOCKS * processors(call.device) // ((last - first) * n_columns)
     n_runs = max(1, min(wanted, n_units // LEAST_UNITS, most_runs))
@@ -48,12 +47,27 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     later = part.later and (part.pairs is not None or not of_contexts)
     strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides
     scales = (side.scales, other.scales) if call.normalize else (None, None)
-    sizes = [
-        *side_sizes(own), *side_sizes(others), of_contexts, call.pooling == "avg", later, first, last - first,
-        own.block, *strides, part.pitch, part.first, part.count, plan.queries.longest, n_runs, call.context_column,
-    ]  # fmt: skip
+    sizes = numbers(
+        "maxsim_gradients",
+        **side_numbers("own", own),
+        **side_numbers("others", others),
+        of_contexts=of_contexts,
+        average=call.pooling == "avg",
+        add=later,
+        first_block=first,
+        n_blocks=last - first,
+        block_rows=own.block,
+        grad_context=strides[0],
+        grad_query=strides[1],
+        index_context=part.pitch,
+        first_item=part.first,
+        count=part.count,
+        longest=plan.queries.longest,
+        n_runs=n_runs,
+        context_column=call.context_column,
+    )
     launches.gradients(
         side.features, other.features, *scales, side.lengths, other.firsts, other.lengths, own.blocks, part.grads,
         part.found.indices, part.found.maxima, list(plan.valid), [] if part.pairs is None else list(listed), out,
-        torch.tensor(sizes),
+        sizes,
     )  # fmt: skip

@@ -9,17 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crossret_kernels.gpu.cuda_library import constant, constants, numbers
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Tiling
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.tables import Layout, fill_of, tiles_of
 
-# As csrc/maxsim/cuda.cu has them: queries, columns, and bytes of rows that come at a time, so often ahead.
-TILE_ROWS, TILE_COLUMNS = {False: 128, True: 256}, {False: 64, True: 128}  # by whether tiles are wide
-WARP_ROWS = {False: 32, True: 64}
-KEPT_COLUMNS = 32
-STAGE_BYTES, STAGES = 64, 4
-WIDE_BYTES = 2**17  # of shared memory, more than wide tiles take
 WIDE_CELLS = 2**24  # of the product of a call, for which there are enough wide tiles
 WELL_FILLED = 0.95
 
@@ -55,7 +50,7 @@ class CudaCall(Call):
     ) -> Tiling:
         values, listed = self.contexts.features, self.pairs is not None
         wide = values.element_size() == 2 and not (index or listed) and _suits_wide_tiles(queries, contexts, values)
-        size = TILE_ROWS[wide]
+        size, warp_rows = constants("maxsim_tile_rows")[wide], constants("maxsim_warp_rows")[wide]
         tiles = (
             () if listed else tiles_of(Layout(queries.layout.firsts, np.minimum(queries.layout.lengths, size)), size)
         )
@@ -63,30 +58,34 @@ class CudaCall(Call):
         if listed or queries.host.longest <= size:
             # Those of one tile, or of the largest of several: all warps' rows that have any.
             rows = int(queries.layout.lengths.sum()) if tiles and len(tiles[0]) == 1 else size
-            rows = -(-rows // WARP_ROWS[wide]) * WARP_ROWS[wide]
-            n_stages = -(-values.size(-1) * values.element_size() // STAGE_BYTES)
-            resident = rows if n_stages * rows <= STAGES * size else 0
+            rows = -(-rows // warp_rows) * warp_rows
+            n_stages = -(-values.size(-1) * values.element_size() // constant("maxsim_stage_bytes"))
+            resident = rows if n_stages * rows <= constant("maxsim_stages") * size else 0
         kind = Kind(index, wide, precision == "tf32" and values.dtype == torch.float32, resident)
-        depth = TILE_COLUMNS[wide] // KEPT_COLUMNS
-        return Tiling(kind, KEPT_COLUMNS, depth, tiles, len(tiles[0]) if tiles else 1, 1)
+        kept_columns = constant("maxsim_kept_columns")
+        depth = constants("maxsim_tile_columns")[wide] // kept_columns
+        return Tiling(kind, kept_columns, depth, tiles, len(tiles[0]) if tiles else 1, 1)
 
     def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
         scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
-        launches.norms(values, scales, torch.tensor(side_sizes(rows)))
+        launches.norms(values, scales, numbers("maxsim_norms", **side_numbers("own", rows)))
         return scales
 
 
-def side_sizes(rows: Rows) -> list[int]:
-    """What kernels know of a side's rows."""
-    return [*rows.strides, rows.n_rows, rows.firsts.size(0)]
+def side_numbers(name: str, rows: Rows) -> dict[str, int]:
+    """What kernels know of a side's rows, by the names that they have for those of `name`."""
+    strides = rows.strides
+    of_side = {"per_item": strides.per_item, "item_stride": strides.item, "row_stride": strides.row}
+    of_side |= {"rows": rows.n_rows, "items": rows.firsts.size(0)}
+    return {f"{name}_{number}": value for number, value in of_side.items()}
 
 
 def _suits_wide_tiles(queries: Shape, contexts: Shape, values: Tensor) -> bool:
     if int(queries.layout.lengths.sum()) * int(contexts.layout.lengths.sum()) < WIDE_CELLS:
         return False
-    if shared_memory(values.device) < WIDE_BYTES:
+    if shared_memory(values.device) < constant("maxsim_wide_shared_bytes"):
         return False
-    usual, wide = (fill_of(np.minimum(queries.layout.lengths, size), size) for size in TILE_ROWS.values())
+    usual, wide = (fill_of(np.minimum(queries.layout.lengths, size), size) for size in constants("maxsim_tile_rows"))
     return usual < WELL_FILLED or wide >= WELL_FILLED * usual
 
 

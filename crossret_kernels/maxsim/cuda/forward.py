@@ -7,17 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.gpu.cuda_library import constant, constants, numbers
 from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import WORKSPACE_BYTES, Call, Plan, Side
 from crossret_kernels.maxsim.cuda import launches
-from crossret_kernels.maxsim.cuda.call import (
-    STAGE_BYTES,
-    TILE_COLUMNS,
-    TILE_ROWS,
-    CudaCall,
-    processors,
-    side_sizes,
-)
+from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
 from crossret_kernels.maxsim.searches import Found
 from crossret_kernels.padded.arithmetic import POOLINGS
 
@@ -94,7 +88,7 @@ def _ordered(call: Call, plan: Plan, pairs: Tensor) -> list[Tensor]:
     ends = plan.queries.lengths[pairs[:, 1 - call.context_column][order]].cumsum(0)
     lasts = torch.searchsorted(items, torch.arange(n_contexts, device=items.device), right=True) - 1
     rows = torch.where(lasts < 0, 0, ends[lasts])
-    size = TILE_ROWS[plan.kind.wide]
+    size = constants("maxsim_tile_rows")[plan.kind.wide]
     tiles = torch.cat([rows[:1], rows.diff()]).add_(size - 1).div_(size, rounding_mode="floor").cumsum(0)
     return [pairs, order, ends, rows, tiles]
 
@@ -104,17 +98,35 @@ def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_strid
     kind, listed = plan.kind, call.pairs is not None
     count = min(plan.window, call.contexts.n_items - first)
     n_groups = -(-count >> plan.bits)
-    stages = -(-plan.dim * call.contexts.features.element_size() // STAGE_BYTES)
-    of_group = -(-(plan.contexts.longest << plan.bits) // TILE_COLUMNS[kind.wide]) * stages
+    stages = -(-plan.dim * call.contexts.features.element_size() // constant("maxsim_stage_bytes"))
+    of_group = -(-(plan.contexts.longest << plan.bits) // constants("maxsim_tile_columns")[kind.wide]) * stages
     n_runs, run_groups = runs(n_groups, plan.n_tiles, of_group, processors(call.device))
     longest = plan.queries.longest
-    return torch.tensor([
-        *side_sizes(plan.queries), *side_sizes(plan.contexts), kind.wide, kind.places, kind.tf32,
-        POOLINGS.index("sum" if call.pooling == "none" else call.pooling), kind.resident_rows, plan.bits, first, count,
-        first // plan.window * plan.groups.size(1), n_groups, run_groups, plan.n_tiles, n_runs, *score_strides,
-        index_stride, 0 if listed else score_strides[1], -(-longest // TILE_ROWS[kind.wide]),
-        index_stride if listed and kind.places else longest, call.context_column,
-    ])  # fmt: skip
+    return numbers(
+        "maxsim_search",
+        **side_numbers("queries", plan.queries),
+        **side_numbers("contexts", plan.contexts),
+        wide=kind.wide,
+        places=kind.places,
+        tf32=kind.tf32,
+        pooling=POOLINGS.index("sum" if call.pooling == "none" else call.pooling),
+        resident_rows=kind.resident_rows,
+        bits=plan.bits,
+        first_item=first,
+        count=count,
+        first_group=first // plan.window * plan.groups.size(1),
+        n_groups=n_groups,
+        run_groups=run_groups,
+        n_tiles=plan.n_tiles,
+        n_runs=n_runs,
+        score_context=score_strides[0],
+        score_query=score_strides[1],
+        index_context=index_stride,
+        query_stride=0 if listed else score_strides[1],
+        tiles_of_pair=-(-longest // constants("maxsim_tile_rows")[kind.wide]),
+        pitch=index_stride if listed and kind.places else longest,
+        context_column=call.context_column,
+    )
 
 
 def runs(n_groups: int, n_tiles: int, group_stages: int, n_processors: int) -> tuple[int, int]:

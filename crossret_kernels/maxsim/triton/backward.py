@@ -188,8 +188,8 @@ def leave(sums, total, along, side, row, left, sizes, KIND: tl.constexpr):
         rows = tl.program_id(2).to(tl.int64) * shown(sizes.n_rows) + row + slot
         inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
         tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
-        if KIND.NORMALIZE:
-            tl.store(sums.alongs + rows, along, mask=slot < left)  # alike in all columns
+        if KIND.NORMALIZE:  # alike in all columns: the first ones store it
+            tl.store(sums.alongs + rows, along, mask=slot < tl.where(tl.program_id(1) == 0, left, 0))
     else:
         store_gradients(sums, total, along, side, row, left, sizes, KIND.ROWS, KIND)
 

@@ -1,0 +1,26 @@
+"""Numbers cross the border to the CUDA library by name, and it says its own constants."""
+
+from __future__ import annotations
+
+import pytest
+
+from crossret_kernels.gpu.cuda_library import constant, constants, numbers
+
+pytestmark = pytest.mark.usefixtures("device")
+SIDE = {"own_per_item": 1, "own_item_stride": 2, "own_row_stride": 3, "own_rows": 4, "own_items": 5}
+
+
+def test_numbers_travel_in_the_order_of_their_names() -> None:
+    assert numbers("maxsim_norms", **dict(reversed(SIDE.items()))).tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("wrong", [{"own_items": None}, {"own_width": 6}], ids=["missing", "unknown"])
+def test_numbers_that_are_not_those_of_a_launch(wrong: dict[str, int | None]) -> None:
+    given = {name: value for name, value in (SIDE | wrong).items() if value is not None}
+    with pytest.raises(ValueError, match="maxsim_norms takes own_per_item, own_item_stride, .*, not own_per_item"):
+        numbers("maxsim_norms", **given)
+
+
+def test_constants() -> None:
+    assert constant("maxsim_stage_bytes") == 64
+    assert constants("attention_fragment_rows") == (8, 16, 16, 8)
