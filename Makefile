@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test peers peers-bench peers-suites tritons aarch64 sanitize cuda-build lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ cuda-build:  ## install with a CUDA build of torch into build/cuda, gigabytes, a
 	cd $(CUDA_BUILD)/source && CROSSRET_FORCE_NATIVE=1 CROSSRET_FORCE_CUDA=1 $(CUDA_PYTHON) -m pip --disable-pip-version-check \
 		install --no-build-isolation --verbose .
 	$(CUDA_PYTHON) tests/gpu/built.py
+
+cuda-registers: setup  ## compile the CUDA kernels for all architectures that differ, and bound their registers; needs nvcc
+	CROSSRET_EVERY_ARCHITECTURE=1 $(BIN)/python -m pytest -rs tests/simt/test_compiles.py
 
 lint: setup  ## check style, types and formatting
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "y
 
 
 class UnsupportedByBackend(RuntimeError):
-    """A backend named by the caller cannot serve the call; the message says why."""
+    """A backend demanded by `backend=` cannot serve the call; the message says why."""
 
 
 def _load(name: str, called: str) -> str | None:
@@ -128,34 +128,37 @@ def only_in_torch(made: str) -> Mapping[str, Refusal]:
 def select_backend(
     requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None = None
 ) -> str:
-    """The backend that serves a call: named by the argument, else by CROSSRET_BACKEND, else the fastest that can.
+    """The backend that serves a call: named by the argument, else preferred by CROSSRET_BACKEND, else the fastest.
+
+    The argument is a demand. A preference is taken for every call that it can serve, and is as if not set for others.
 
     `refusals` tell by backend why it cannot serve this very call, whatever else it serves; they are asked in need.
     Warns, once a process, where only the missing native library makes the fastest a slow one; not in what
     torch.compile traces, whose graph a warning would break.
 
-    Raises ValueError for an unknown name and `UnsupportedByBackend` when the named backend cannot serve the call.
+    Raises ValueError for an unknown name and `UnsupportedByBackend` when the demanded backend cannot serve the call.
     """
     name = named_backend(requested)
-    if name is None:
-        missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
-        if missed and not is_compiling():
-            _warn_of_slow_scores()
-        for backend in FASTEST_FIRST.get(_type_of(device), ()):
-            if _refusal(backend, device, dtype, refusals) is None:
-                return backend
-        return "torch"
-    if name not in BACKENDS:
-        source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
-        raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-    reason = _refusal(name, device, dtype, refusals)
-    if reason is not None:
-        raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
-    return name
+    if name is not None:
+        if name not in BACKENDS:
+            source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
+            raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
+        reason = _refusal(name, device, dtype, refusals)
+        if reason is None:
+            return name
+        if requested is not None:
+            raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
+    missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
+    if missed and not is_compiling():
+        _warn_of_slow_scores()
+    for backend in FASTEST_FIRST.get(_type_of(device), ()):
+        if _refusal(backend, device, dtype, refusals) is None:
+            return backend
+    return "torch"
 
 
 def named_backend(requested: str | None) -> str | None:
-    """What the caller names, by the argument or else by CROSSRET_BACKEND; None where it is left to us."""
+    """What the caller demands by the argument, or else prefers by CROSSRET_BACKEND; None where it is left to us."""
     return requested if requested is not None else environment(ENVIRONMENT_VARIABLE)
 
 

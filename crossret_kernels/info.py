@@ -19,7 +19,7 @@ from crossret_kernels.backends import (
     NATIVE_MISSING,
     PACKAGE,
     TRITON_MISSING,
-    UnsupportedByBackend,
+    named_backend,
     select_backend,
     unsupported_reason,
 )
@@ -43,7 +43,8 @@ def describe() -> str:
             others = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
             lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
-    lines.append(f"{ENVIRONMENT_VARIABLE}: {wanted or 'not set'}")
+    preferred = f"{wanted}, for what it can serve" if wanted else "not set"
+    lines.append(f"{ENVIRONMENT_VARIABLE}: {preferred}")
     return "\n".join(lines)
 
 
@@ -66,12 +67,19 @@ def _selected_isa() -> str:
 
 
 def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
+    """What runs where no `backend=` is given, and whether it is what CROSSRET_BACKEND prefers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a missing library, which has a line of its own
-            return select_backend(None, device, dtype)
-    except (ValueError, UnsupportedByBackend) as error:
+            chosen = select_backend(None, device, dtype)
+    except ValueError as error:
         return f"no call is served: {error}"
+    preferred = named_backend(None)
+    if preferred is None:
+        return chosen
+    if preferred == chosen:
+        return f"{chosen}, which {ENVIRONMENT_VARIABLE} prefers"
+    return f"{chosen}, as {preferred}, which {ENVIRONMENT_VARIABLE} prefers, cannot serve it"
 
 
 if __name__ == "__main__":

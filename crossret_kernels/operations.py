@@ -91,7 +91,13 @@ def define(
     def record(*arguments: Any) -> Any:
         return recorded.apply(*features(arguments), arguments)
 
-    called = _eagerly(operation, features, directly, record, function.apply)
+    def transform(*arguments: Any) -> Any:
+        device_type = "cuda" if features(arguments)[0].is_cuda else "cpu"
+        if autocast and torch.is_autocast_enabled(device_type):  # whose casts no registered autograd takes back here
+            arguments = _cast(arguments, device_type)
+        return function.apply(*arguments)
+
+    called = _eagerly(operation, features, directly, record, transform)
     return called if not n_kept else lambda *arguments: called(*arguments)[0]
 
 
@@ -287,16 +293,21 @@ def _register_autocast(name: str, operation: Callable[..., Any]) -> None:
     for device_type, (_key, autocast_key) in DEVICE_TYPES.items():
 
         def kernel(*arguments: Any, device_type: str = device_type) -> Any:
-            dtype = torch.get_autocast_dtype(device_type)
-
-            def cast(value: Any) -> Any:
-                eligible = isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
-                return value.to(dtype) if eligible else value
-
             with without_autocast(device_type):
-                return operation(*(cast(argument) for argument in arguments))
+                return operation(*_cast(arguments, device_type))
 
         _LIBRARY.impl(name, kernel, autocast_key)
+
+
+def _cast(arguments: tuple[Any, ...], device_type: str) -> tuple[Any, ...]:
+    """Arguments, features in the dtype that autocast has in force."""
+    dtype = torch.get_autocast_dtype(device_type)
+
+    def cast(value: Any) -> Any:
+        eligible = isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype) if eligible else value
+
+    return tuple(map(cast, arguments))
 
 
 _LIBRARY.define("cpu_isas() -> str")

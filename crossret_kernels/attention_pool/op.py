@@ -60,7 +60,7 @@ def attention_pool(
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
         lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
         mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
 
     Returns:
         Pooled (n, r, D), computed in float32 and returned in it, in float64 for float64 values, under autocast too.
@@ -70,7 +70,7 @@ def attention_pool(
         ValueError: shapes or lengths out of range; the message names the argument and the place. Packed or listed
             values inside torch.compile.
         TypeError: values or logits that are no floating-point tensors, lengths that are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
     """

@@ -89,8 +89,8 @@ def scan_scores(
             that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
             for i2t).
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call.
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for

@@ -66,7 +66,7 @@ def gated_attention_scores(
         candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption", which None means too, or "image".
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch".
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and
@@ -78,7 +78,7 @@ def gated_attention_scores(
             or listed features inside torch.compile.
         TypeError: features, context vectors or parameters that are no floating-point tensors, lengths or indices that
             are no integers, mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.

@@ -84,8 +84,8 @@ def heterogeneous_scores(
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
-        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes the environment variable
-            CROSSRET_BACKEND, else the fastest that serves the call.
+        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64
@@ -96,7 +96,7 @@ def heterogeneous_scores(
             place. Packed or listed features inside torch.compile, but for scores without layers.
         TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
             mixed dtypes.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -160,7 +160,9 @@ def _first_rows(side: Ragged, empty: bool) -> Ragged:
     """The first row of every item, where items may be `empty` of those that have one."""
     lengths = (~side.empty).to(torch.int64) if empty else None
     if side.mask is not None and side.mask.size(1):
-        return Ragged(first_valid(side.values, side.mask).unsqueeze(1), None, lengths)
+        return Ragged(
+            first_valid(side.values, side.mask.to(side.values.device, non_blocking=True)).unsqueeze(1), None, lengths
+        )
     if side.offsets is None:
         return Ragged(side.values[:, :1], None, lengths)
     return Ragged(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)

@@ -20,11 +20,11 @@ class Ragged:
             it was packed; None where padded.
         padded_lengths: (n,) int64, item k is ``values[k, : padded_lengths[k]]``; None where packed, masked or all L are
             valid.
-        mask: (n, L) bool on the values' device, contiguous, item k is ``values[k, mask[k]]``; None where there is none.
+        mask: (n, L) bool, contiguous, item k is ``values[k, mask[k]]``; None where there is none.
         items: (L_k, D) of a list, two or more of them; None for other layouts. No gradient goes to them.
 
-    Offsets and lengths are on the values' device, or on the CPU where the caller keeps them there: a plan can be made
-    of them without waiting for a device. Items are empty only where a call says what their pairs score.
+    Offsets, lengths and masks are on the values' device or, wherever they were looked at, on the CPU: a plan can be
+    made of them without waiting for a device. Items are empty only where a call says what their pairs score.
     """
 
     values: Tensor
@@ -87,7 +87,7 @@ class Ragged:
     @property
     def empty(self) -> Tensor:
         """(n,) bool on the values' device: which items have no rows."""
-        return (self.lengths == 0).to(self.values.device)
+        return (self.lengths == 0).to(self.values.device, non_blocking=True)
 
     def without_values(self) -> Ragged:
         """The layout alone, to keep where the values must not be kept: they are to be replaced ahead of any use."""
@@ -131,7 +131,7 @@ class Ragged:
             return _pad_list([self.items[item] for item in items.tolist()], width, self.values)
         if self.offsets is None:
             return self._zeroed(self._rows().index_select(0, items), items)
-        offsets, values = self.offsets.to(items.device), self.values
+        offsets, values = self.offsets.to(items.device, non_blocking=True), self.values
         starts, ends = (offsets[k : k + len(self)].index_select(0, items)[:, None] for k in (0, 1))
         places = torch.arange(width, device=items.device)
         mask = places < ends - starts
@@ -170,7 +170,7 @@ class Ragged:
             return None
         if valid is None:
             return self.values.new_zeros(len(self) if items is None else len(items), width, dtype=torch.bool)
-        valid = valid.to(self.values.device)
+        valid = valid.to(self.values.device, non_blocking=True)
         if items is not None:
             valid = valid.index_select(0, items)
         if self.mask is None:
@@ -180,20 +180,21 @@ class Ragged:
 
 def on_host(images: Ragged, captions: Ragged) -> tuple[Ragged, Ragged]:
     """Sides whose offsets, lengths or masks are on the CPU: those of a device are waited for, once for both sides."""
-    given = [(side.offsets, side.padded_lengths, side.mask) for side in (images, captions)]
-    there = [x for integers in given for x in integers if x is not None and not x.is_cpu]
-    if not there:
+    given = [x for side in (images, captions) for x in (side.offsets, side.padded_lengths, side.mask)]
+    if all(x is None or x.is_cpu for x in given):
         return images, captions
-    joined = torch.cat([x.flatten().to(torch.int64) for x in there]).cpu()
+    made = together_on_host(given)
+    sides = zip((images, captions), (made[:3], made[3:]), strict=True)
+    first, second = (replace(side, offsets=x[0], padded_lengths=x[1], mask=x[2]) for side, x in sides)
+    return first, second
+
+
+def together_on_host(given: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Integers and masks on the CPU: those of a device in one copy, which is waited for."""
+    there = [x for x in given if x is not None and not x.is_cpu]
+    joined = torch.cat([x.to(there[0].device).flatten().to(torch.int64) for x in there]).cpu()
     parts = iter(joined.split([x.numel() for x in there]))
-
-    def brought(side: Ragged, integers: tuple[Tensor | None, ...]) -> Ragged:
-        offsets, lengths, mask = (
-            x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in integers
-        )
-        return replace(side, offsets=offsets, padded_lengths=lengths, mask=mask)
-
-    return brought(images, given[0]), brought(captions, given[1])
+    return [x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in given]
 
 
 def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -202,7 +203,7 @@ def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     longest is at least 1, and so is the mask's of every item.
     """
     longest = max(1, *lengths) if lengths else 1
-    sizes = torch.tensor(lengths, dtype=torch.int64, device=packed.device)
+    sizes = torch.tensor(lengths, dtype=torch.int64).to(packed.device, non_blocking=True)
     places = torch.arange(longest, device=packed.device)
     mask = places < sizes[:, None]
     padded = packed.new_zeros(len(lengths), longest, packed.size(-1)).masked_scatter(mask[:, :, None], packed)
@@ -214,5 +215,6 @@ def _pad_list(items: Sequence[Tensor], width: int, like: Tensor) -> tuple[Tensor
     rows = like.new_zeros(len(items), width, like.size(-1))
     for row, item in zip(rows.unbind(), items, strict=True):
         row[: item.size(0)] = item[:width]
-    sizes = torch.tensor([max(1, item.size(0)) for item in items], dtype=torch.int64, device=like.device)
+    sizes = torch.tensor([max(1, item.size(0)) for item in items], dtype=torch.int64)
+    sizes = sizes.to(like.device, non_blocking=True)
     return rows, torch.arange(width, device=like.device) < sizes[:, None]

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import check_number
-from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged, together_on_host
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 
@@ -54,15 +54,34 @@ def as_sides(
     empty_score: float | None,
     names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
 ) -> tuple[Ragged, Ragged]:
-    """Images and captions, each checked as `as_ragged` does; whether they go together, `check_together` tells."""
+    """Images and captions, each checked as `as_ragged` does; whether they go together, `check_together` tells.
+
+    Lengths, masks and offsets that lie on a device are brought to the CPU, those of both sides at once, and stay there:
+    this is all that a call waits for.
+    """
     empty = empty_score is not None
     if empty:
         check_empty_score(empty_score)
     looking = checkable()
+    of_regions = _on_device(regions, region_lengths, region_mask) if looking else None
+    of_words = _on_device(words, word_lengths, word_mask) if looking else None
+    if of_regions is not None or of_words is not None:
+        of_regions, of_words = together_on_host((of_regions, of_words))
     return (
-        _as_ragged(regions, region_lengths, region_mask, names[0], empty, looking),
-        _as_ragged(words, word_lengths, word_mask, names[1], empty, looking),
+        _as_ragged(regions, region_lengths, region_mask, names[0], empty, looking, of_regions),
+        _as_ragged(words, word_lengths, word_mask, names[1], empty, looking, of_words),
     )
+
+
+def _on_device(features: Any, lengths: Any, mask: Any) -> Tensor | None:
+    """What tells the lengths of a side, where it is a tensor on a device that may be looked at; else None."""
+    given = lengths if mask is None else mask
+    if isinstance(features, tuple) and len(features) == 2:
+        given = features[1]
+    if not isinstance(given, Tensor) or given.is_cpu or given.is_meta:
+        return None
+    dense = given.layout is DENSE and not given.is_nested
+    return given if dense and (given.dtype in INTEGER_DTYPES or given.dtype is torch.bool) else None
 
 
 def as_ragged(
@@ -95,15 +114,19 @@ def _as_ragged(
     names: SideNames,
     empty: bool,
     looking: bool,
+    brought: Tensor | None = None,
 ) -> Ragged:
-    """The same; `looking` is what `checkable` says, asked once a call."""
+    """The same; `looking` is what `checkable` says, asked once a call.
+
+    `brought` is on the CPU what the caller has on a device of lengths, mask or offsets, and takes their place.
+    """
     name, lengths_name, mask_name, item = names
     if not isinstance(features, Tensor):
         if not isinstance(features, np.ndarray):
             if lengths is not None or mask is not None:
                 given = lengths_name if lengths is not None else mask_name
                 raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
-            return _from_packed_or_list(features, name, item, empty, looking)
+            return _from_packed_or_list(features, name, item, empty, looking, brought)
         features = cast("Tensor", as_tensor(features, name))
     sizes = _check_features(features, name, 3, "(n, L, D)")
     if looking and not sizes[1] and sizes[0] and not empty:
@@ -111,7 +134,7 @@ def _as_ragged(
     if mask is not None:
         if lengths is not None:
             raise ValueError(f"{lengths_name} and {mask_name} exclude each other: pass one of them")
-        return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty))
+        return Ragged(features, None, None, as_mask(mask, mask_name, features, name, item, empty, brought))
     if lengths is None:
         return Ragged(features, None, None)
     n, longest, _ = sizes
@@ -120,6 +143,8 @@ def _as_ragged(
         raise ValueError(
             f"{lengths_name} must hold one length for each of {n} {plural(item)}, got {tuple(counts.shape)}"
         )
+    if brought is not None:
+        counts = brought.to(INT64)
     if looking:
         _check_lengths(counts, longest, lengths_name, item, empty)
     return Ragged(features, None, counts if counts.is_cpu else counts.to(features.device))
@@ -130,9 +155,11 @@ def plural(item: str) -> str:
     return f"{item[:-1]}ies" if item.endswith("y") else f"{item}s"
 
 
-def _from_packed_or_list(features: Any, name: str, item: str, empty: bool, looking: bool) -> Ragged:
+def _from_packed_or_list(
+    features: Any, name: str, item: str, empty: bool, looking: bool, brought: Tensor | None
+) -> Ragged:
     if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
-        return _from_packed(features[0], features[1], name, item, empty, looking)
+        return _from_packed(features[0], features[1], name, item, empty, looking, brought)
     if isinstance(features, Sequence):
         return _from_list(features, name, item, empty)
     raise TypeError(
@@ -249,8 +276,13 @@ def as_integers(integers: Array | Sequence[int], name: str) -> Tensor:
     return torch.tensor([int(integer) for integer in integers], dtype=torch.int64)
 
 
-def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, empty: bool) -> Tensor:
-    """The mask (n, L) of padded features, contiguous, checked; features on the meta device may stand for others."""
+def as_mask(
+    mask: Any, mask_name: str, features: Tensor, name: str, item: str, empty: bool, brought: Tensor | None = None
+) -> Tensor:
+    """The mask (n, L) of padded features, contiguous, checked; features on the meta device may stand for others.
+
+    `brought` is the same mask on the CPU, to look at and to return, where it has been brought there.
+    """
     mask = as_tensor(mask, mask_name)
     if not isinstance(mask, Tensor):
         raise TypeError(f"{mask_name} must be a bool tensor, not {type(mask).__name__}")
@@ -262,6 +294,7 @@ def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, e
     check_has_values(mask, mask_name)
     if mask.device != features.device and not features.is_meta:
         raise ValueError(f"{mask_name} is on {mask.device} but {name} are on {features.device}")
+    mask = mask if brought is None else brought
     if not empty and checkable():
         filled = mask.any(1)
         if not filled.all():
@@ -270,7 +303,9 @@ def as_mask(mask: Any, mask_name: str, features: Tensor, name: str, item: str, e
     return mask.contiguous()
 
 
-def _from_packed(values: Any, cu_seqlens: Any, name: str, item: str, empty: bool, looking: bool) -> Ragged:
+def _from_packed(
+    values: Any, cu_seqlens: Any, name: str, item: str, empty: bool, looking: bool, brought: Tensor | None
+) -> Ragged:
     values_name, offsets_name = f"{name}[0]", f"{name}[1] (cu_seqlens)"
     if not isinstance(values, Tensor):
         values = as_tensor(values, values_name)
@@ -281,6 +316,8 @@ def _from_packed(values: Any, cu_seqlens: Any, name: str, item: str, empty: bool
     offsets = as_int64(offsets, offsets_name)
     if offsets.dim() != 1:
         raise ValueError(f"{offsets_name} must have one dimension, got shape {tuple(offsets.shape)}")
+    if brought is not None:
+        offsets = brought.to(INT64)
     if looking:
         _check_offsets(offsets, rows, name, item, empty)
     return Ragged(values, offsets if offsets.is_cpu else offsets.to(values.device), None)

@@ -106,8 +106,8 @@ def maxsim_scores(
             that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i, images'
             for i2t).
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call.
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
@@ -117,7 +117,7 @@ def maxsim_scores(
         ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
         TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
             arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.

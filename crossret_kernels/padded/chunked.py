@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.operations import needs_gradient
 from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
 from crossret_kernels.torch_internals import recomputes
 
@@ -196,18 +197,25 @@ def of_pairs(
 
 
 def pair_bytes(regions: Ragged, words: Ragged) -> int:
-    """What a pair of widened sides takes: three copies of either item's rows, and similarity-sized arrays."""
+    """What a pair takes: three copies of either item's rows, and similarity-sized arrays."""
     r, w = regions.width, words.width
     cells = _ARRAYS_PER_CELL * r * w + 3 * (r * regions.values.size(-1) + w * words.values.size(-1))
-    return regions.values.itemsize * cells
+    return _computed_in(regions.values).itemsize * cells
+
+
+def _computed_in(features: Tensor) -> torch.dtype:
+    return torch.promote_types(features.dtype, torch.float32)
 
 
 def widened(side: Ragged) -> Ragged:
-    """Half-precision features as float32, once for all blocks: so their gradients are summed, and rounded once."""
-    return replace(side, values=side.values.to(torch.promote_types(side.values.dtype, torch.float32)))
+    """Half-precision features as float32, where they get gradients: so these are summed and rounded once."""
+    if not needs_gradient((side.values,)) and recomputes():
+        return side
+    return replace(side, values=side.values.to(_computed_in(side.values)))
 
 
 def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+    features = features.to(_computed_in(features))
     return transform(features) if transform else features
 
 

@@ -76,11 +76,11 @@ def triplet_loss(
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes the environment variable CROSSRET_BACKEND,
-            else the fastest that serves the call. "torch" makes several matrices of hinges and alone is differentiable
-            twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores but their
-            gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None takes
-            "torch".
+        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
+            where it serves the call, else the fastest that does. "torch" makes several matrices of hinges and alone is
+            differentiable twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores
+            but their gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None
+            takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
@@ -91,7 +91,7 @@ def triplet_loss(
     Raises:
         ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no
             dense floating-point tensor, ids that are no integers, numbers that are none.
-        UnsupportedByBackend: the named backend cannot serve the call.
+        UnsupportedByBackend: the backend of this name cannot serve the call.
     """
     options = checked(LossOptions, margin, negatives, p, reduction)
     check_shape(scores, positive_offset)

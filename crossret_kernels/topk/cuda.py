@@ -16,7 +16,7 @@ _merge = define(
 
 
 def merges_in_cuda(backend: str | None, scores: Tensor, k: int) -> bool:
-    """Whether the caller names "cuda", by the argument or by CROSSRET_BACKEND, and it can merge these.
+    """Whether the caller demands "cuda", or CROSSRET_BACKEND prefers it, and it can merge these.
 
     float32 scores on a device that the library is built for, and k up to `MOST`; what it cannot, PyTorch operations
     merge. Where no backend is named they do too, as long as "cuda" is not taken for scores either.

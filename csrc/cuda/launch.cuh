@@ -38,6 +38,9 @@ struct As {
   using Type = T;
 };
 
+// Lets a kernel have so much shared memory on the current device, besides what it declares.
+void allow_shared(const char* name, const void* kernel, int64_t bytes, const Stream& stream);
+
 }  // namespace gpu
 }  // namespace crossret
 
@@ -45,11 +48,6 @@ struct As {
 
 namespace crossret {
 namespace gpu {
-
-// Lets a kernel have more shared memory than it has unasked, on the current device.
-void allow_shared(const char* name, const void* kernel, int64_t bytes, const Stream& stream);
-
-constexpr int64_t kSharedUnasked = 48 << 10;
 
 // Memory that kernels only read, memory that they fill before they read it, and memory that they read and write:
 // `count` elements.
@@ -67,11 +65,9 @@ Global<T> updated(const Stream&, const char*, void* at, int64_t) {
 }
 
 template <class... Parameters>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
-            typename As<Parameters>::Type... arguments) {
-  check_grid(name, grid, stream);
+void put_on_stream(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+                   typename As<Parameters>::Type... arguments) {
   const auto* const function = reinterpret_cast<const void*>(kernel);
-  if (grid.shared_bytes > kSharedUnasked) allow_shared(name, function, grid.shared_bytes, stream);
   void* pointers[] = {static_cast<void*>(&arguments)...};
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
   const cudaError_t error =
@@ -88,3 +84,19 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
 #include "launch_simt.h"
 
 #endif
+
+namespace crossret {
+namespace gpu {
+
+// Unasked a kernel has 48 KiB in all. What it declares counts too and is not known here, so that all ask who want more
+// than that.
+template <class... Parameters>
+void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+            typename As<Parameters>::Type... arguments) {
+  check_grid(name, grid, stream);
+  if (grid.shared_bytes > 0) allow_shared(name, reinterpret_cast<const void*>(kernel), grid.shared_bytes, stream);
+  put_on_stream(name, kernel, grid, stream, arguments...);
+}
+
+}  // namespace gpu
+}  // namespace crossret

@@ -20,14 +20,19 @@ from crossret_kernels import (
     UnsupportedByBackend,
     attention_pool,
     backends,
+    gated_attention_scores,
+    heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
     scan_attention,
     scan_scores,
+    triplet_loss,
 )
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import describe
 from crossret_kernels.late_interaction import maxsim
+from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
 from tests.kernels.subprocesses import run_python
 from tests.kernels.tolerance import cpu_isa
 
@@ -78,9 +83,6 @@ def test_no_backend_is_the_native_one(function: Callable[..., Tensor]) -> None:
 @functions
 def test_the_variable_is_read_at_every_call(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = function(REGIONS, WORDS)
-    monkeypatch.setenv("CROSSRET_BACKEND", "triton")
-    with pytest.raises(UnsupportedByBackend, match="'triton'"):
-        function(REGIONS, WORDS)
     monkeypatch.setenv("CROSSRET_BACKEND", "torch")
     assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, backend="torch"))
     monkeypatch.setenv("CROSSRET_BACKEND", "")
@@ -96,13 +98,40 @@ def test_the_argument_goes_before_the_variable(
 
 
 @pytest.mark.parametrize("name", ["cpu", "triton", "cuda", "torch", "reference"])
-def test_every_backend_can_be_named_by_the_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_prefers_a_backend_where_it_can_serve(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSRET_BACKEND", name)
-    if name in ("triton", "cuda"):
-        with pytest.raises(UnsupportedByBackend):
-            select_backend(None, CPU, torch.float32)
-    else:
-        assert select_backend(None, CPU, torch.float32) == name
+    assert select_backend(None, CPU, torch.float32) == ("cpu" if name in ("triton", "cuda") else name)
+    assert select_backend(None, CPU, torch.float64) == ("reference" if name == "reference" else "torch")
+
+
+GATED: dict[str, Any] = {
+    "region_contexts": REGIONS[:, :1],
+    "word_contexts": WORDS[:, :1],
+    "parameters": gated_parameters(8, 8, 4, 4, 4, torch.Generator().manual_seed(2)),
+}
+LAYERS = make_layers(1, 8)
+
+# What no kernel makes, and types that none takes.
+IN_TORCH: dict[str, Callable[..., Any]] = {
+    "attention_pool": lambda **options: attention_pool(REGIONS, REGIONS, **options),
+    "scan_attention": lambda **options: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]]), **options),
+    "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
+    "heterogeneous_scores": lambda **options: heterogeneous_scores(REGIONS, WORDS, layers=LAYERS, **options),
+    "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
+    "maxsim_scores in float64": lambda **options: maxsim_scores(REGIONS.double(), WORDS.double(), **options),
+    "triplet_loss in float64": lambda **options: triplet_loss(torch.eye(3).double(), **options),
+}
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+@pytest.mark.parametrize("backend", ["cpu", "triton", "cuda"])
+def test_a_preference_that_cannot_serve_is_none(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = IN_TORCH[name]
+    expected = call()
+    monkeypatch.setenv("CROSSRET_BACKEND", backend)
+    torch.testing.assert_close(call(), expected, rtol=0, atol=0)
+    with pytest.raises(UnsupportedByBackend, match=f"backend '{backend}' cannot serve this call: "):
+        call(backend=backend)
 
 
 @functions
@@ -296,9 +325,13 @@ def test_info_shows_what_the_variables_do(monkeypatch: pytest.MonkeyPatch) -> No
     assert (process.returncode, process.stderr) == (0, "")
     lines = process.stdout.splitlines()
     assert any(line.endswith("; running base (CROSSRET_CPU_ISA)") for line in lines)
-    refusal = f"backend 'cuda' cannot serve this call: {backends.unsupported_reason('cuda', CPU, torch.float32)}"
-    assert f"cpu torch.float32: no call is served: {refusal}" in lines
-    assert lines[-1] == "CROSSRET_BACKEND: cuda"
+    assert "cpu torch.float32: cpu, as cuda, which CROSSRET_BACKEND prefers, cannot serve it" in lines
+    assert f"    not cuda: {CUDA_REFUSAL}" in lines
+    assert lines[-1] == "CROSSRET_BACKEND: cuda, for what it can serve"
+    monkeypatch.setenv("CROSSRET_BACKEND", "cpu")
+    lines = describe().splitlines()
+    assert "cpu torch.float32: cpu, which CROSSRET_BACKEND prefers" in lines
+    assert "cpu torch.float64: torch, as cpu, which CROSSRET_BACKEND prefers, cannot serve it" in lines
     monkeypatch.setenv("CROSSRET_BACKEND", "gpu")
     with cpu_isa("avx1024"):
         lines = describe().splitlines()

@@ -272,6 +272,18 @@ def test_autocast(function: Callable[..., Tensor], dtype: torch.dtype, precast: 
 
 
 @functions
+def test_autocast_under_torch_func(function: Callable[..., Tensor]) -> None:
+    """Where one side has been cast ahead, too."""
+    v, e = randn(2, 3, 16), randn(3, 4, 16, seed=1).bfloat16()
+    lowered = v.bfloat16().requires_grad_()
+    function(lowered, e).sum().backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradient = torch.func.grad(lambda v: function(v, e).sum())(v)
+    assert gradient.dtype == torch.float32
+    assert torch.equal(gradient, lowered.grad.float())
+
+
+@functions
 def test_autocast_switched_off_inside(function: Callable[..., Tensor]) -> None:
     sides = randn(2, 3, 16), randn(3, 4, 16, seed=1)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):

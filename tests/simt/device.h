@@ -3,8 +3,10 @@
 // It is checked for its bounds, for alignment, for reads of what nobody wrote, and for accesses of two blocks of one
 // launch of which one is a write; accesses of threads of one block to it are not ordered against each other.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,10 @@ class Device {
     buffers_.back().granules.assign((bytes + 1) / 2, Granule{0, 0, kind != Kind::output});
     return static_cast<int>(buffers_.size()) - 1;
   }
+
+  // Bytes of shared memory that a kernel may have besides its own, where it may have more than all may.
+  void allow(const void* kernel, int64_t bytes) { allowed_[kernel] = std::max(allowed_[kernel], bytes); }
+  int64_t allowed(const void* kernel) { return allowed_[kernel]; }
 
   void launch(const char* kernel, int grid_x, int grid_y, int threads, int shared_bytes,
               const std::function<void()>& body) {
@@ -92,6 +98,7 @@ class Device {
 
   Schedule schedule_;
   std::vector<Buffer> buffers_;
+  std::map<const void*, int64_t> allowed_;
   // Blocks are numbered from launch to launch, so that none has to forget the one before. Of several readers in this
   // one `many_`, of its blocks what follows it.
   uint32_t many_ = 1, next_ = 1;

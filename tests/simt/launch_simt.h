@@ -42,13 +42,19 @@ Global<T> updated(const Stream& stream, const char* name, void* at, int64_t coun
   return {first, buffer_of(stream, name, first, count, simt::Device::Kind::updated)};
 }
 
+inline void allow_shared(const char*, const void* kernel, int64_t bytes, const Stream& stream) {
+  if (!chosen_by_tests.idle) device_of(stream).allow(kernel, bytes);
+}
+
 template <class... Parameters>
-void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
-            typename As<Parameters>::Type... arguments) {
-  check_grid(name, grid, stream);
+void put_on_stream(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
+                   typename As<Parameters>::Type... arguments) {
   if (chosen_by_tests.idle) return;
-  device_of(stream).launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
-                           static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
+  simt::Device& device = device_of(stream);
+  const bool allowed = device.allowed(reinterpret_cast<const void*>(kernel)) >= grid.shared_bytes;
+  simt::dynamic_memory.most = allowed ? stream.most_shared : simt::DynamicMemory::kUnasked;
+  device.launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
+                static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
 }
 
 }  // namespace gpu

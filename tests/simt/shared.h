@@ -254,6 +254,36 @@ class Shared {
   int64_t at_ = 0;
 };
 
+// The bytes that a launch asks for, at multiples of 128, behind what its kernel declares.
+class DynamicMemory {
+ public:
+  static constexpr int kMost = 227 << 10, kUnasked = 48 << 10;  // of any GPU
+
+  // Together with what kernels declare.
+  int64_t most = kMost;
+
+  void resize(int bytes) { memory_.resize(bytes_, bytes), asked_ = bytes; }
+  SharedMemory& memory() { return memory_; }
+
+  // By a kernel, once a block.
+  void declare(int64_t bytes) {
+    if (serial_ != machine.serial()) serial_ = machine.serial(), declared_ = 0;
+    declared_ += bytes;
+    const int64_t all = (declared_ + 127) / 128 * 128 + asked_;
+    if (asked_ > 0 && all > most) {
+      machine.fail("too much shared memory", std::to_string(all) + " bytes, and it may have " + std::to_string(most));
+    }
+  }
+
+ private:
+  alignas(128) char bytes_[kMost];
+  SharedMemory memory_{"dynamic shared memory", bytes_, 0, 1, 128};
+  uint64_t serial_ = 0;
+  int64_t asked_ = 0, declared_ = 0;
+};
+
+inline DynamicMemory dynamic_memory;
+
 // An array that the kernel names.
 template <class T, int count>
 class SharedArray {
@@ -261,28 +291,18 @@ class SharedArray {
   explicit SharedArray(const char* name)
       : memory_(name, reinterpret_cast<char*>(values_), sizeof values_, sizeof(T), alignof(T)) {}
 
+  void declare() {
+    if (serial_ != machine.serial()) serial_ = machine.serial(), dynamic_memory.declare(sizeof values_);
+  }
+
   SharedElement<T> operator[](int64_t at) { return Shared<T>(*this)[at]; }
   operator Shared<T>() { return {&memory_, 0}; }  // NOLINT: as arrays become pointers
 
  private:
   T values_[count];
   SharedMemory memory_;
+  uint64_t serial_ = 0;
 };
-
-// The bytes that a launch asks for, at multiples of 128.
-class DynamicMemory {
- public:
-  static constexpr int kMost = 227 << 10;  // of any GPU
-
-  void resize(int bytes) { memory_.resize(bytes_, bytes); }
-  SharedMemory& memory() { return memory_; }
-
- private:
-  alignas(128) char bytes_[kMost];
-  SharedMemory memory_{"dynamic shared memory", bytes_, 0, 1, 128};
-};
-
-inline DynamicMemory dynamic_memory;
 
 // Asynchronous copies of 16 bytes by the threads of a block.
 class Copies {

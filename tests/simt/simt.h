@@ -16,7 +16,9 @@
 #define CROSSRET_KERNEL(threads, blocks) inline void
 #define CROSSRET_DEVICE inline
 // One object for all threads and blocks of a kernel, as shared memory is; blocks find it poisoned again.
-#define CROSSRET_SHARED(T, name, count) static simt::SharedArray<T, count> name(#name)
+#define CROSSRET_SHARED(T, name, count)           \
+  static simt::SharedArray<T, count> name(#name); \
+  name.declare()
 #define CROSSRET_PARAMETER const
 
 namespace crossret {

@@ -17,7 +17,7 @@ def test_numbers_travel_in_the_order_of_their_names() -> None:
 @pytest.mark.parametrize("wrong", [{"own_items": None}, {"own_width": 6}], ids=["missing", "unknown"])
 def test_numbers_that_are_not_those_of_a_launch(wrong: dict[str, int | None]) -> None:
     given = {name: value for name, value in (SIDE | wrong).items() if value is not None}
-    with pytest.raises(ValueError, match="maxsim_norms takes own_per_item, own_item_stride, .*, not own_per_item"):
+    with pytest.raises(ValueError, match=r"maxsim_norms takes own_per_item, own_item_stride, .*, not own_per_item"):
         numbers("maxsim_norms", **given)
 
 

@@ -34,3 +34,12 @@ def test_mistakes_are_errors_in_python(device: Device, schedule: Schedule) -> No
 def test_launches_that_no_gpu_takes_are_refused(blocks_x: int, blocks_y: int, shared_bytes: int, why: str) -> None:
     with pytest.raises(RuntimeError, match=f"the CUDA kernel two_writers was not launched: {why}"):
         torch.ops.crossret_simt.reversed(NUMBERS, False, blocks_x, blocks_y, shared_bytes)
+
+
+@pytest.mark.usefixtures("device")
+def test_what_a_kernel_declares_counts_besides() -> None:
+    """Here 256 bytes; a GPU refuses the launch, and the device here its first block."""
+    most = 232448
+    torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 256)
+    with pytest.raises(RuntimeError, match=f"too much shared memory: .*{most + 128} bytes, and it may have {most}"):
+        torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 128)

@@ -112,6 +112,12 @@ def test_many_columns(device: Device, layout: str, rows: int, stops: list[int], 
     check(scores, stops, k, layout)
 
 
+@pytest.mark.parametrize("k", [4976, 4977, 5120, 5121])
+def test_48_kib_of_shared_memory_and_what_the_kernel_declares(k: int) -> None:
+    """Unasked a kernel has them in all: 8 bytes for each of k and 1,024 scores, beside 1,152 that it declares."""
+    check(torch.arange(5200.0).view(1, -1), [5200], k, "rows")
+
+
 @every_schedule
 @pytest.mark.parametrize("k", [1, 700])
 def test_every_score_is_better_than_those_before(device: Device, k: int, schedule: Schedule) -> None:

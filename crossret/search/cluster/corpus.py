@@ -45,7 +45,7 @@ class RayCorpus:
         address: of the cluster: "auto", HOST:PORT, or "local" for one of this machine alone; None: that which this
             process is connected to already or, where it is to none, which ``ray.init`` takes.
         threads: of each worker, and the CPUs that it asks for; None: all that its node has.
-        patience: seconds after which it is an error that no worker has begun.
+        patience: seconds after which it is an error that no node had CPUs free for a worker.
 
     Raises:
         ClusterError: there is no such cluster.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError, RaySystemError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from crossret import __version__
@@ -52,6 +52,7 @@ class _Member:
 
     address: str
     actor: Any
+    waiting: Any  # what `ready` returns, or None once it has: the node gave the CPUs
     starting: Any  # what `start` returns, or None once it has
     slot: int
     shards: frozenset[int] = frozenset()
@@ -64,7 +65,8 @@ class Crew:
     Args:
         corpus: what they search.
         threads: of each worker, and the CPUs that it asks Ray for; None: all of its node.
-        patience: seconds after which it is an error that no worker can take what is left to do.
+        patience: seconds after which it is an error that no worker has got its CPUs, whatever time one that has them
+            takes to start.
     """
 
     def __init__(self, corpus: StoredShards, threads: int | None, patience: float) -> None:
@@ -113,16 +115,17 @@ class Crew:
                 while len(member.doing) < _DEPTH and (number := self._choose(member, jobs, pending)) is not None:
                     pending.remove(number)
                     job = jobs[number]
-                    ref = getattr(member.actor, job.method).remote(*job.arguments)
+                    ref = member.actor.do.remote(job.method, *job.arguments)
                     member.doing.append(ref)
                     running[ref] = member, number
+            waiting = {member.waiting: member for member in self.members.values() if member.waiting is not None}
             starting = [member.starting for member in self.members.values() if member.starting is not None]
-            if running:
+            if running or len(starting) > len(waiting):
                 busy = time.monotonic()
             elif time.monotonic() - busy > self.patience:
                 cpus = f"{self.threads} CPUs" if self.threads else "all of its CPUs"
                 raise ClusterError(
-                    f"no node had {cpus} free for a worker in {self.patience:g} s; {len(starting)} are waiting"
+                    f"no node had {cpus} free for a worker in {self.patience:g} s; {len(waiting)} are waiting"
                     f"{self.never_began}"
                 )
             if self.members and not starting:
@@ -130,7 +133,10 @@ class Crew:
             if not running and not starting:
                 time.sleep(_LOOK_SECONDS)
                 continue
-            for ref in ray.wait([*running, *starting], timeout=_LOOK_SECONDS)[0]:
+            for ref in ray.wait([*running, *waiting, *starting], timeout=_LOOK_SECONDS)[0]:
+                if ref in waiting:
+                    waiting[ref].waiting = None  # where it was lost, `start` says so
+                    continue
                 if ref not in running:
                     self._started(ref)
                     continue
@@ -161,23 +167,28 @@ class Crew:
                 continue
             threads = self.threads or cpus
             where = NodeAffinitySchedulingStrategy(name, soft=False)
-            worker: Any = ray.remote(Worker)
-            actor = worker.options(num_cpus=threads, scheduling_strategy=where).remote(self.corpus, threads)
+            place: Any = ray.remote(_place())
+            actor = place.options(num_cpus=threads, scheduling_strategy=where).remote()
             taken = {member.slot for member in self.members.values()}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            self.members[name] = _Member(node["NodeManagerAddress"], actor, actor.start.remote(), slot)
+            starting = actor.ready.remote(), actor.start.remote(Worker, self.corpus, threads)
+            self.members[name] = _Member(node["NodeManagerAddress"], actor, *starting, slot)
 
     def _started(self, ref: Any) -> None:
         name, member = next((name, member) for name, member in self.members.items() if member.starting is ref)
         try:
             version, shards = self._result(member, ref)
-        except _Lost as lost:
+        except (_Lost, RayTaskError) as error:
+            if isinstance(error, RayTaskError) and not isinstance(error.cause, RaySystemError):
+                raise
+            # A RaySystemError is what its imports raised.
+            reason = error.reason if isinstance(error, _Lost) else str(error.cause.args[0])
             self.failures[name] += 1
-            self.never_began = f"; others were lost before they began: {lost.reason}"
+            self.never_began = f"; others were lost before they began: {reason}"
             if self.failures[name] == _TRIES:
                 where = f"the node {member.address} is left out"
-                warnings.warn(f"{where}: {_TRIES} workers were lost as they began: {lost.reason}", stacklevel=2)
-            self._lose(member, lost.reason)
+                warnings.warn(f"{where}: {_TRIES} workers were lost as they began: {reason}", stacklevel=2)
+            self._lose(member, reason)
             return
         if version != __version__:
             raise ClusterError(f"the worker on {member.address} has crossret {version}, but this is {__version__}")
@@ -216,6 +227,24 @@ class Crew:
         if missing:
             others = f" and {len(missing) - 1} other shards" if len(missing) > 1 else ""
             raise ClusterError(f"{self.corpus.shards[missing[0]].directory}{others}: on none of the cluster's nodes")
+
+
+def _place() -> type:
+    """The class of actors that hold a worker. Nodes get it by value, without a module to import: so an actor is ready
+    as soon as its node has given it CPUs, and only then imports PyTorch, which takes long where others compute."""
+
+    class Place:
+        def ready(self) -> None:
+            """Returns when there is a process, which has its CPUs."""
+
+        def start(self, worker: type, *arguments: Any) -> Any:
+            self.worker = worker(*arguments)
+            return self.worker.start()
+
+        def do(self, method: str, *arguments: Any) -> Any:
+            return getattr(self.worker, method)(*arguments)
+
+    return Place
 
 
 class _Lost(Exception):
