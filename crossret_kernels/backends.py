@@ -89,6 +89,8 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
         return NATIVE_MISSING
     if on_cpu:
         return "Triton's interpreter gets bfloat16 wrong" if (backend, dtype) == ("triton", torch.bfloat16) else None
+    if torch.version.hip is not None:  # whose devices are called "cuda", too
+        return f"it is written for NVIDIA's GPUs, this PyTorch is built for ROCm {torch.version.hip}"
     if not torch.cuda.is_available():
         return "this PyTorch finds no CUDA device"
     found = torch.cuda.get_device_capability(device)

@@ -24,6 +24,9 @@ from crossret_kernels.backends import (
     unsupported_reason,
 )
 
+if TRITON_MISSING is None:
+    from crossret_kernels.gpu.triton_launch import WHY_BY_TRITON
+
 
 def describe() -> str:
     """A few lines on this installation: where it is, versions, native kernels, backends by device and dtype."""
@@ -53,7 +56,8 @@ def _triton() -> str:
         return TRITON_MISSING
     least = ".".join(str(number) for number in LEAST_CAPABILITY)
     where = f"for CUDA devices of compute capability {least} or newer"
-    return f"Triton {version('triton')}: kernels {'interpreted on the CPU' if INTERPRETED else where}"
+    slower = "" if WHY_BY_TRITON is None else f", launched by Triton itself, slower for the host: {WHY_BY_TRITON}"
+    return f"Triton {version('triton')}: kernels {'interpreted on the CPU' if INTERPRETED else where + slower}"
 
 
 def _selected_isa() -> str:

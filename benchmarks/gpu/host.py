@@ -69,6 +69,7 @@ def nothing_launched() -> Iterator[None]:
     with (
         patch.object(triton_launch, "compiled", compiled),
         patch.object(triton_launch, "_compiled", {}),
+        patch.object(triton_launch, "_known", {}),
         patch.object(backends, "unsupported_reason", reason),
         patch.object(chunks, "multiply", nothing),
         patch.object(backward, "multiply", nothing),

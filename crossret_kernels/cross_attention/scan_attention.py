@@ -57,8 +57,8 @@ def scan_attention(
 
     Args:
         pairs, candidates: one of them is needed, as the weights of all pairs would fill the memory.
-        backend: "torch" or "reference"; None takes the environment variable CROSSRET_BACKEND, else "torch", whose
-            scores differ from other backends' in rounding.
+        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it;
+            their scores differ from other backends' in rounding.
         all others: as in `scan_scores`.
 
     Raises:

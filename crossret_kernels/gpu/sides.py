@@ -40,6 +40,8 @@ class Geometry(NamedTuple):
         starts: (n + 1,) int64, where items would begin if packed.
         places: (rows,) int32, where in its item a row lies; None where rows follow one another.
         longest, n_rows: rows of the longest item, and of all.
+        width: what kernels are compiled for in place of the longest item: of padded features the rows of padding, of
+            packed ones the power of two from the longest on, so that it is the same for most batches of a training.
     """
 
     lengths: Ints
@@ -47,6 +49,7 @@ class Geometry(NamedTuple):
     places: Ints | None
     longest: int
     n_rows: int
+    width: int
 
 
 class Rows(NamedTuple):
@@ -137,15 +140,15 @@ class HostSide(NamedTuple):
             places = np.nonzero(given)[1].astype(np.int32)
         else:
             counts = given
-        return _following(counts, places, most, may_be_empty)
+        return _following(counts, places, most, may_be_empty, self.packed)
 
 
 @lru_cache(16)
 def _even(count: int, length: int, may_be_empty: bool) -> Geometry:
-    return _following(np.full(count, length, np.int64), None, length, may_be_empty)
+    return _following(np.full(count, length, np.int64), None, length, may_be_empty, packed=False)
 
 
-def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empty: bool) -> Geometry:
+def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empty: bool, packed: bool) -> Geometry:
     """Of items that have so many rows, checked."""
     least = 0 if may_be_empty else 1
     shortest, longest = (int(np.minimum.reduce(counts)), int(np.maximum.reduce(counts))) if len(counts) else (least, 0)
@@ -159,7 +162,13 @@ def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empt
         raise UnsupportedByBackend(
             f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, these are {n_rows}"
         )
-    return Geometry(counts.astype(np.int32), starts, places, longest, n_rows)
+    width = power_from(longest) if packed else most
+    return Geometry(counts.astype(np.int32), starts, places, longest, n_rows, width)
+
+
+def power_from(count: int) -> int:
+    """The least power of two that is not below it."""
+    return 1 << max(count - 1, 0).bit_length()
 
 
 def precisions(dtype: torch.dtype, reduced: bool) -> tuple[str, str]:

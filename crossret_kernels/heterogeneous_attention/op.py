@@ -160,9 +160,8 @@ def _first_rows(side: Ragged, empty: bool) -> Ragged:
     """The first row of every item, where items may be `empty` of those that have one."""
     lengths = (~side.empty).to(torch.int64) if empty else None
     if side.mask is not None and side.mask.size(1):
-        return Ragged(
-            first_valid(side.values, side.mask.to(side.values.device, non_blocking=True)).unsqueeze(1), None, lengths
-        )
+        mask = side.mask.to(side.values.device, non_blocking=True)
+        return Ragged(first_valid(side.values, mask).unsqueeze(1), None, lengths)
     if side.offsets is None:
         return Ragged(side.values[:, :1], None, lengths)
     return Ragged(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)

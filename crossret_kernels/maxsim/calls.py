@@ -17,7 +17,8 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
 from crossret_kernels.gpu.sides import MOST_ROWS, Geometry, HostSide, precisions
-from crossret_kernels.maxsim.tables import Ints, Layout, block_rows, blocks_of, groups_of, valid_rows
+from crossret_kernels.gpu.tuning import SumMax, slots_for
+from crossret_kernels.maxsim.tables import Ints, Layout, blocks_of, groups_of, valid_rows
 from crossret_kernels.padded.arithmetic import POOLINGS
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
 PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
-BLOCKS_OF_QUERIES, BLOCKS_OF_CONTEXTS = 16, 64  # rows, at most
 
 Of = TypeVar("Of")
 
@@ -77,6 +77,7 @@ class Rows:
         firsts, lengths: (items,) int32 for kernels.
         strides: of the features that they read.
         longest, count: rows of the longest item, and of all with those that stand in for an empty item's.
+        width: as of `Geometry`.
         n_rows: what features have room for.
         kept: (rows,) int32, where those that a mask keeps lie; None without a mask.
         empty: (items,) int32, 1 where an item has no rows; None where all have.
@@ -90,6 +91,7 @@ class Rows:
     strides: Strides
     longest: int
     count: int
+    width: int
     n_rows: int
     kept: Tensor | None
     empty: Tensor | None
@@ -318,7 +320,8 @@ class Call(ABC):
             contexts.layout, tiling.columns, tiling.depth, 1 if listed else window, 1 if listed else tiling.n_tiles
         )
         tables: list[Any] = [groups, *tiling.tiles]
-        sizes = block_rows(contexts.counts, BLOCKS_OF_CONTEXTS), block_rows(queries.counts, BLOCKS_OF_QUERIES)
+        most = SumMax.BLOCK_OF_CONTEXTS, SumMax.BLOCK_OF_QUERIES
+        sizes = [min(size, slots_for(side.host.width)) for side, size in zip((contexts, queries), most, strict=True)]
         borders = []
         for side, size in zip((contexts, queries), sizes, strict=True):
             of_blocks, of_items = blocks_of(side.layout.firsts, side.counts, size)
@@ -349,7 +352,7 @@ class Call(ABC):
         per_item, item, row = side.strides
         return Rows(
             firsts, lengths, Strides(per_item, item // unit, row // unit), side.host.longest,
-            int(side.layout.lengths.sum()), side.n_rows, kept, empty, blocks, borders, block,
+            int(side.layout.lengths.sum()), side.host.width, side.n_rows, kept, empty, blocks, borders, block,
             int(side.counts.sum()) == side.n_rows,
         )  # fmt: skip
 

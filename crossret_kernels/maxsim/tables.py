@@ -15,8 +15,6 @@ Ints = NDArray[np.signedinteger[Any]]
 EMPTY = -1
 PROCESSORS = 256  # programs that run at a time on a large device
 GROUP_COST = 2  # steps that take what a group costs besides its steps
-BLOCK_ROWS = (16, 32, 64)
-BLOCK_COST = 12  # rows whose product costs what a block costs besides
 
 
 class Layout(NamedTuple):
@@ -129,12 +127,6 @@ def groups_of(side: Layout, columns: int, depth: int, window: int, n_tiles: int)
     slots = padded.reshape(len(order), -1, abreast)
     readable = np.where(slots == EMPTY, np.maximum(slots[:, :, :1], 0), slots)
     return abreast.bit_length() - 1, np.stack([side.firsts[readable], side.lengths[readable], slots], -1)
-
-
-def block_rows(counts: Ints, largest: int) -> int:
-    """The size of blocks that take least for these items: few of them, and few rows beyond ends."""
-    sizes = [size for size in BLOCK_ROWS if size <= largest]
-    return min(sizes, key=lambda size: int((-(-counts // size)).sum()) * (size + BLOCK_COST))
 
 
 def blocks_of(firsts: Ints, counts: Ints, size: int) -> tuple[Ints, Ints]:

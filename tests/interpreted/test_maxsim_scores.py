@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu import kept_plans
-from crossret_kernels.maxsim import calls, tables
-from crossret_kernels.maxsim.triton import backward, call, forward
+from crossret_kernels.gpu.tuning import SumMax
+from crossret_kernels.maxsim import calls
 from tests.kernels.maxsim_checks import (
     check_argmax_of,
     check_features_too_short_to_be_inverted,
@@ -42,20 +42,20 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "small tiles":
             for module, name, value in (
                 (kept_plans, "_kept", kept_plans._Kept()),  # none of other tiles
-                (call, "LARGEST_TILE", 16),
-                (call, "LARGER_TILE", 32),
-                (call, "CELLS", 16 * 32),
-                (call, "COLUMNS", 16),
-                (call, "LARGEST_RESIDENT", 16),
-                (forward, "PROGRAMS", 3),
-                (tables, "BLOCK_ROWS", (16,)),
+                (SumMax, "LARGEST_TILE", 16),
+                (SumMax, "LARGER_TILE", 32),
+                (SumMax, "CELLS", 16 * 32),
+                (SumMax, "COLUMNS", 16),
+                (SumMax, "LARGEST_RESIDENT", 16),
+                (SumMax, "PROGRAMS", 3),
+                (SumMax, "BLOCK_OF_CONTEXTS", 16),
                 (calls, "WORKSPACE_BYTES", 700),
                 (calls, "PAIRS_AT_ONCE", 3),
-                (backward, "LEAST_STEPS", 1),
-                (backward, "RUNS_BYTES", 6000),
-                (backward, "QUERIES", 16),
-                (backward, "ITEMS", 2),
-                (backward, "WIDTH", 32),
+                (SumMax, "LEAST_STEPS", 1),
+                (SumMax, "RUNS_BYTES", 6000),
+                (SumMax, "QUERIES", 16),
+                (SumMax, "ITEMS", 2),
+                (SumMax, "WIDTH", 32),
             ):
                 patch.setattr(module, name, value)
         yield request.param
@@ -85,7 +85,7 @@ def test_float16(batch: Features, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
 def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
-    check_long_items("triton", call.LARGEST_TILE + 9, direction, dtype)
+    check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype)
 
 
 @listed_or_all

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.triton import backward, call, chunks, forward
+from crossret_kernels.cross_attention.triton import forward
+from crossret_kernels.gpu.tuning import Attention
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
@@ -16,10 +17,10 @@ from tests.kernels.scan_checks.gradients import Gradients
 from tests.kernels.scan_checks.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
 from tests.kernels.scan_checks.not_finite import NotFinite, check_gradients_beside_nan
 
-USUAL = {"TILE": call.TILE, "BLOCK": call.BLOCK}
+USUAL = {"TILE": Attention.TILE, "BLOCK": Attention.BLOCK}
 TRITON = Kernels(
     "triton",
-    modules=(call, chunks, backward),
+    modules=(Attention,),
     least={"CELL_BYTES": 1, "ROW_BYTES": 1},
     apart={"GRAM_BYTES": 1},
     runs={"LISTED_BYTES": 40_000},
@@ -28,8 +29,8 @@ TRITON = Kernels(
 
 @pytest.fixture(scope="module")
 def kernels() -> Iterator[Kernels]:
-    """A few items take several tiles, and longer ones several blocks of them; some calls are fused, others not."""
-    with TRITON.sizes(TILE=32, BLOCK=16, FUSED_CELLS=700):
+    """A few items take several tiles, and longer ones several blocks of them."""
+    with TRITON.sizes(TILE=32, BLOCK=16):
         yield TRITON
 
 

@@ -15,7 +15,7 @@ import torch
 
 import crossret_kernels
 from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
-from tests.kernels.offline import ARCHITECTURES, Launch, launches_of
+from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
 ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # some two thousand, hours of work
@@ -103,7 +103,7 @@ WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
 }  # fmt: skip
-FEW_KINDS = 4
+FEW_KINDS = 3
 
 
 def few_suffice(launch: Launch) -> bool:
@@ -147,6 +147,28 @@ COVERING = [
     Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
 ]
+
+
+# Calls whose kernels take the most shared memory: which kernels, and of their constants those that tell them apart.
+LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
+    (scan("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": False}),
+    (scan("bfloat16", gradients=True), "similarity_gradients", {}),
+    (patches("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": True}),
+    (patches("tf32", pairs=True, options={"normalize": True, "lambda_softmax": 100.0}), "attend", {"MEND": True}),
+    (maxsim("tf32", packed=True, options={"return_argmax": True}), "best_of_tiles", {"INDEX": True}),
+    (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
+    (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),
+]
+
+
+def with_little_memory() -> dict[str, tuple[Launch, int]]:
+    """By a name for it: the kernels that take most, as devices launch them that have little, and the architecture."""
+    found = {}
+    for (case, name, constants), architecture in itertools.product(LARGEST, (89, 120)):
+        for launch in launches_of(case.call, SHARED_LIMITS[architecture]):
+            if launch.name == name and constants.items() <= launch.kind._asdict().items():
+                found[f"{len(found):02}-sm_{architecture}-{name}"] = launch, architecture
+    return found
 
 
 def every() -> Iterator[Case]:

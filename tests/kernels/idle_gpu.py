@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,8 @@ from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
 from triton.runtime import driver
 
 from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels.gpu import triton_launch
+from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types
@@ -63,11 +66,22 @@ def main() -> None:
     def reason(backend: str, *others: Any) -> str | None:
         return None if backend == "triton" else unsupported(backend, *others)
 
-    with patch.object(backends, "unsupported_reason", reason):
+    def count(name: str, call: Callable[[], None]) -> None:
+        before = launches()
+        call()
+        print(f"{name}: {launches() - before}", flush=True)
+
+    small = (Attention, "TILE"), (Attention, "BLOCK"), (SumMax, "LARGEST_TILE")  # which compile sooner
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(backends, "unsupported_reason", reason))
+        for owner, size in small:
+            patches.enter_context(patch.object(owner, size, LEAST))
         for name, call in CALLS.items():
-            before = launches()
-            call()
-            print(f"{name}: {launches() - before}", flush=True)
+            count(name, call)
+        # As a version that is too new to be known launches them.
+        with patch.object(triton_launch, "WHY_BY_TRITON", "tried"), patch.object(triton_launch, "_known", {}):
+            triton_launch._compiled.clear()
+            count("scan_scores by Triton", CALLS["scan_scores"])
 
 
 if __name__ == "__main__":

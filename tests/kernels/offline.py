@@ -18,14 +18,16 @@ import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from crossret_kernels import backends
-from crossret_kernels.gpu import triton_launch
+from crossret_kernels.gpu import kept_plans, sides, triton_launch
 
 ARCHITECTURES = (80, 90, 100)
-SHARED_LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may have
+LITTLE_MEMORY = (86, 89, 120)  # GeForce RTX 30 to 50, A10, L4, L40S
+SHARED_LIMITS = {80: 163, 90: 227, 100: 227, **dict.fromkeys(LITTLE_MEMORY, 99)}  # KiB that a block may have
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 WARP = 32
 
@@ -50,8 +52,9 @@ class Launch:
 
     @property
     def precision(self) -> str | None:
-        """Of products of features, as Triton calls it; None where the kernel has none."""
-        return getattr(self.kind, "MAIN", getattr(self.kind, "PRECISION", None))
+        """Of its products, as Triton calls it; None where the kernel has none."""
+        names = ("MAIN", "PRECISION", "FINE")
+        return next((getattr(self.kind, name) for name in names if hasattr(self.kind, name)), None)
 
     @property
     def rows(self) -> int:
@@ -91,14 +94,18 @@ class Forgetful(dict[Any, Any]):
 
 
 @contextmanager
-def recorded() -> Iterator[list[Launch]]:
-    """Collects launches; none is made, so that results hold whatever the memory held. "triton" serves CPU tensors."""
+def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
+    """Collects launches for a device with so many KiB of shared memory a block.
+
+    None is made, so that results hold whatever the memory held. "triton" serves CPU tensors.
+    """
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
 
-    def record(kernel: Any, _grid: Any, _arguments: Any, _kind: Any, warps: int) -> Callable[..., None]:
+    def record(kernel: Any, _grid: Any, _arguments: Any, kind: Any, warps: int) -> Callable[..., None]:
         def recorder(grid: tuple[int, ...], *given: Any) -> None:
-            launches.append(Launch(kernel, dict(zip(kernel.arg_names, given, strict=True)), grid, warps))
+            arguments = (*given[:-1], kind)
+            launches.append(Launch(kernel, dict(zip(kernel.arg_names, arguments, strict=True)), grid, warps))
 
         return recorder
 
@@ -108,7 +115,11 @@ def recorded() -> Iterator[list[Launch]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_launch, "compiled", record)
         patch.setattr(triton_launch, "_compiled", {})
+        patch.setattr(triton_launch, "_known", {})
         patch.setattr(backends, "unsupported_reason", reason)
+        if shared * 2**10 != sides.SIMULATED_SHARED_MEMORY:
+            patch.setattr(sides, "SIMULATED_SHARED_MEMORY", shared * 2**10)
+            patch.setattr(kept_plans, "_kept", kept_plans._Kept())  # none for other devices
         yield launches
 
 
@@ -119,9 +130,9 @@ def tensors_of(arguments: Any) -> list[torch.Tensor]:
     return [x for part in arguments for x in tensors_of(part)] if isinstance(arguments, tuple) else []
 
 
-def launches_of(call: Callable[[], Any]) -> list[Launch]:
+def launches_of(call: Callable[[], Any], shared: int = SHARED_LIMITS[90]) -> list[Launch]:
     """Those of one call that differ in what is compiled."""
-    with recorded() as launches:
+    with recorded(shared) as launches:
         call()
     return list({launch.key: launch for launch in launches}.values())
 
@@ -151,3 +162,19 @@ def compiled(launch: Launch, architecture: int, directory: Path) -> Compiled:
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
     return Compiled(kernel.metadata.shared, int(found[1]), int(found[2]), kernel.asm["ptx"])
+
+
+class _Known(Exception):
+    """How much shared memory a kernel takes, which is known ahead of its machine code."""
+
+
+def shared_memory_of(launch: Launch, architecture: int, directory: Path) -> float:
+    """KiB that the launch's kernel takes, compiled as far as that takes; as `compiled` otherwise."""
+
+    def known(_backend: Any, _source: Any, metadata: dict[str, Any], *_others: Any) -> None:
+        raise _Known(metadata["shared"])
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(_Known) as found:
+        patch.setattr(CUDABackend, "make_ptx", known)
+        compiled(launch, architecture, directory)
+    return float(found.value.args[0]) / 2**10

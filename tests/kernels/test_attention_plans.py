@@ -59,7 +59,7 @@ def test_precision_is_of_the_plan() -> None:
         with tf32(allowed):
             calls.append(call_of(regions))
     assert calls[0].plan is calls[2].plan
-    kinds = [call.plan.kept(kind_of, torch.float32, False) for call in calls[:2]]
+    kinds = [call.plan.kept(kind_of, torch.float32) for call in calls[:2]]
     assert [(kind.MAIN, kind.FINE) for kind in kinds] == [("ieee", "tf32x3"), ("tf32", "tf32")]
 
 
@@ -78,9 +78,6 @@ def test_what_a_plan_keeps_is_of_its_key() -> None:
     assert made[0].key != made[1].key
     assert plan.kept(Part, 0, (0, 3), torch.float32) is made[0]
     assert (plan.kept(Part, 0, (1, 3), torch.float32).n_rows, made[0].n_rows) == (9, 12)
-    tiles = (0, len(plan.tile_rows) - 1)
-    layouts = [plan.kept(Layout, (0, 3), tiles, torch.float32, fused) for fused in (False, True)]
-    assert [layout.kind.FUSED for layout in layouts] == [False, True]
 
 
 def layouts_of(n: int, regions: int, words: int, listed: bool = False) -> list[Layout]:
@@ -89,9 +86,9 @@ def layouts_of(n: int, regions: int, words: int, listed: bool = False) -> list[L
     pairs = torch.zeros(1, 2, dtype=torch.int64) if listed else None
     plan = Call(sides[0], None, None, None, sides[1], None, None, None, pairs, None, *OPTIONS.values()).plan
     if listed:
-        return [Layout(plan, (0, 1), (0, 0), torch.float32, False)]
+        return [Layout(plan, (0, 1), (0, 0), torch.float32)]
     own, tiles = (pairwise(bounds) for bounds in parts_of(plan, False))
-    return [Layout(plan, contexts, queries, torch.float32, False) for contexts, queries in product(own, tiles)]
+    return [Layout(plan, contexts, queries, torch.float32) for contexts, queries in product(own, tiles)]
 
 
 def test_long_queries_meet_few_contexts() -> None:
@@ -135,7 +132,7 @@ def test_a_plan_keeps_no_workspace() -> None:
         tables = plan.tables[0].untyped_storage().data_ptr()
         assert {x.untyped_storage().data_ptr() for x in tensors_of(plan)} == {tables}
     for count in range(1, 100):
-        plans[1].kept(Layout, (0, count), (0, 0), torch.float32, False)
+        plans[1].kept(Layout, (0, count), (0, 0), torch.float32)
         assert len(plans[1]._made) <= MOST_MADE
 
 

@@ -46,6 +46,7 @@ FASTEST = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa in ("base
 
 # Of features on the CPU; why there is no library is `backends._load`'s to say.
 CUDA_REFUSAL = backends.CUDA_MISSING or "it runs on CUDA devices but the features are on cpu"
+ROCM_REFUSAL = "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
 
 functions = pytest.mark.parametrize("function", FUNCTIONS)
 
@@ -178,6 +179,8 @@ def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert reason() == ROCM_REFUSAL
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
     assert reason() == "Triton is not installed (pip install triton)"
     assert select_backend(None, device, torch.float32) == "torch"
@@ -206,6 +209,21 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     assert reason() == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert reason() == ROCM_REFUSAL
+
+
+def test_rocm_is_served_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its devices say that they are CUDA's, of compute capability 9.4 or so."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(backends, "CUDA_MISSING", None)
+    assert select_backend(None, torch.device("cuda", 0), torch.float32) == "torch"
+    lines = describe().splitlines()
+    start = lines.index("cuda:0 torch.float32: torch") + 2  # behind what the CPU's kernels say
+    assert lines[start : start + 2] == [f"    not triton: {ROCM_REFUSAL}", f"    not cuda: {ROCM_REFUSAL}"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import Tensor
 from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.cuda_library import constant, constants
+from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import calls, tables
 from crossret_kernels.maxsim.cuda import backward, call, forward
 from tests.kernels.maxsim_checks import (
@@ -59,7 +60,7 @@ def cut(request: pytest.FixtureRequest) -> Iterator[None]:
                 (forward, "WORKSPACE_BYTES", 1500),
                 (calls, "WORKSPACE_BYTES", 700),
                 (calls, "PAIRS_AT_ONCE", 3),
-                (tables, "BLOCK_ROWS", (16,)),
+                (SumMax, "BLOCK_OF_CONTEXTS", 16),
                 (tables, "PROCESSORS", 1),
                 (backward, "LEAST_UNITS", 1),
                 (backward, "BLOCKS", 40),

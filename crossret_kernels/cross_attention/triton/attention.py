@@ -8,7 +8,7 @@ that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.I
 import triton
 import triton.language as tl
 
-from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, share_left, shown
+from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
@@ -87,29 +87,21 @@ def query_tile(number, run, KIND: tl.constexpr):
 def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexpr = False):
     """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    Finite where one is not there. FUSED multiplies the packed rows, of which those that are not there repeat others;
-    else S holds the products. OWN reads these items' cells of S alone: others' may be gradients already.
+    Finite where one is not there. OWN reads these items' cells of S alone: others' may be gradients already.
     """
-    MAIN: tl.constexpr = KIND.MAIN
-    K: tl.constexpr = KIND.K
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
-    _first_item, _n_items, row, n_rows, column, _members, _query_lengths, query_scales = tile
-    if KIND.FUSED:
-        of_queries = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64) * KIND.D
-        of_contexts = rows_within(context[0], start + tl.arange(0, C), context[1]).to(tl.int64) * KIND.D
-        s = product(run.queries.rows, of_queries, run.contexts.rows, of_contexts, KIND.D, N, C, K, True, MAIN)
+    _first_item, _n_items, _row, n_rows, column, _members, _query_lengths, query_scales = tile
+    # Hardly a mask: they took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
+    c = start + tl.arange(0, C)
+    columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
+    if OWN:
+        rows = rows_within(context[0], c, context[1])
+        there = tl.full((N, C), 1, tl.int1) & (context[1] > 0) & (n_rows > 0)
+        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]), there, 0.0)
     else:
-        # Hardly a mask: they took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
-        c = start + tl.arange(0, C)
-        columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
-        if OWN:
-            rows = rows_within(context[0], c, context[1])
-            there = tl.full((N, C), 1, tl.int1) & (context[1] > 0) & (n_rows > 0)
-            s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]), there, 0.0)
-        else:
-            rows = tl.minimum(context[0] + c, shown(run.sizes.context_rows) - 1)
-            s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
+        rows = tl.minimum(context[0] + c, shown(run.sizes.context_rows) - 1)
+        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s

@@ -34,7 +34,6 @@ from crossret_kernels.cross_attention.triton.attention import (
 from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Plan, Source, replaced, row_offsets
 from crossret_kernels.cross_attention.triton.chunks import (
     FEATURES,
-    LISTED_BYTES,
     Layout,
     Run,
     listed_runs,
@@ -54,11 +53,11 @@ from crossret_kernels.cross_attention.triton.forward import (
 )
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
+from crossret_kernels.gpu.tuning import Attention
 
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
 LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
-SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32, where pairs are listed
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -128,7 +127,7 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
         own = None
         for other_bounds in inner:
             of_sides = (bounds, other_bounds)[::order]
-            layout = call.plan.kept(Layout, *of_sides, _packed_dtype(call.plan), False)
+            layout = call.plan.kept(Layout, *of_sides, _packed_dtype(call.plan))
             own_part, other_part = layout.parts[::order]
             own = own or Sums(own_part, call.pack(own_part))
             if others is None or len(inner) > 1:
@@ -148,9 +147,9 @@ def _add_of_listed_pairs(
     call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None
 ) -> None:
     """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
-    outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > SUM_BYTES else out.float()
+    outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
             for out in (of_contexts, of_queries)]  # fmt: skip
-    for run in listed_runs(call, _packed_dtype(call.plan), LISTED_BYTES // 2):
+    for run in listed_runs(call, _packed_dtype(call.plan), Attention.LISTED_BYTES // 2):
         sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
         _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
         for of_side, out in zip(sums, outs, strict=True):
@@ -173,7 +172,7 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
     )
     of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
     if contexts is not None:
-        warps = 8 if kind.C > 32 else 4
+        warps = Attention.warps_of_grams(kind.C)
         launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
     out = inputs.S
     if _apart(plan):

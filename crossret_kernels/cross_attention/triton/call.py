@@ -15,18 +15,14 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
-from crossret_kernels.gpu.sides import Geometry, HostSide, Rows, precisions
+from crossret_kernels.gpu.sides import Geometry, HostSide, Rows, power_from, precisions, shared_memory
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.tuning import LEAST, Attention, slots_for
 
-TILE = 128  # rows of queries that a program attends with, at most; of IEEE products, in several parts each, half of it
-BLOCK = 64  # contexts that it attends to at a time
-LEAST = 16  # the least side of a product in Triton
-MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it part empty
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
 MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
-PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
-STEP = tl.constexpr(64)  # rows are packed to a multiple of it, so that products take no masks
+STEP = tl.constexpr(Attention.STEP)
 MOST_MADE = 64  # things that a plan keeps: of listed pairs every number of them has its own
 
 Made = TypeVar("Made")
@@ -64,8 +60,7 @@ class Kind(NamedTuple):
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
         SHIFTED: whether the greatest logit is taken out.
         LISTED: whether pairs are listed.
-        LONG, WIDE: whether items of queries take several tiles, those of contexts several blocks.
-        FUSED: whether similarities stay on the chip.
+        LONG, WIDE: whether items of queries may take several tiles, those of contexts several blocks.
         SAVE: whether gradients are to follow.
         MEND: whether attended vectors that cancel are made, where a first pass has found such.
         LAST: whether a pass over long queries' gradients is the last.
@@ -83,7 +78,6 @@ class Kind(NamedTuple):
     LISTED: bool
     LONG: bool
     WIDE: bool
-    FUSED: bool
     SAVE: bool
     MEND: bool
     LAST: bool
@@ -161,12 +155,12 @@ class Form:
         self.device, self.dtype, dim = features
         self.dim = -(-dim // STEP.value) * STEP.value
         self.key = self.device, self.dtype
-        width = power_above(self.dim)
+        width = slots_for(self.dim)
         sides = [
             (Rows.of(strides, offset, self.dtype.itemsize), len(strides) == 2, integers is torch.bool)
             for strides, offset, integers in layouts[:: self.order]
         ]
-        of_call, of_rows = (listed, own.normalize), (dim, self.dim, width, max(1, PACKED_ELEMENTS // width))
+        of_call, of_rows = (listed, own.normalize), (dim, self.dim, width, max(1, Attention.PACKED_ELEMENTS // width))
         self.kinds = [RowKind(packed, masked, *of_call, rows.unit, *of_rows) for rows, packed, masked in sides]
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, _, _ in sides]
         self.keys = [(self.key, rows.far, rows.aligned) for rows, _, _ in sides]
@@ -178,13 +172,16 @@ form_of = lru_cache(256)(Form)
 class Plan:
     """What the lengths of both sides come to, on the host and on the device.
 
+    What kernels are compiled for follows from the sides' widths alone, never from lengths or how many items there are:
+    no batch of a training compiles what the first one did not.
+
     Attributes:
         form: of the calls that it is for.
         contexts, queries: the attended and the attending side, how their items follow one another.
         shape: of the scores of all pairs.
         filled: whether both sides have a row at all.
         tile, block: rows of queries in a tile, contexts in a block.
-        long, wide: whether queries' items take several tiles, contexts' several blocks.
+        long, wide: whether queries' items may take several tiles, contexts' several blocks.
         most_items: places for items of queries in a tile.
         pieces: tiles that an item of queries takes at most.
         tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
@@ -198,18 +195,19 @@ class Plan:
         self.form = form
         contexts, queries = (side.geometry(form.may_be_empty) for side in (images, captions)[:: form.order])
         self.contexts, self.queries = contexts, queries
-        n_queries, longest, n_rows = len(queries.lengths), queries.longest, queries.n_rows
-        self.shape = (len(contexts.lengths), n_queries)[:: form.order]
-        self.filled = contexts.n_rows > 0 and n_rows > 0
+        longest = queries.longest
+        self.shape = (len(contexts.lengths), len(queries.lengths))[:: form.order]
+        self.filled = contexts.n_rows > 0 and queries.n_rows > 0
 
-        most = TILE // 2 if form.precisions[0] == "ieee" and TILE > LEAST else TILE
-        self.tile = min(most, power_above(longest if form.listed else n_rows))
-        self.block = min(BLOCK, power_above(contexts.longest))
-        self.long, self.wide = longest > self.tile, contexts.longest > self.block
-        shortest = LEAST if form.listed or self.long else -(-self.tile * n_queries // max(n_rows, 1))
-        self.most_items = min(MOST_ITEMS, power_above(shortest))
+        self.block = min(Attention.BLOCK, slots_for(contexts.width))
+        self.wide = contexts.width > self.block
+        most = Attention.tile(shared_memory(form.device), form.precisions[0] == "ieee", self.wide)
+        self.long = queries.width > most
+        self.tile = min(most, slots_for(queries.width)) if form.listed else most
+        full = LEAST if form.listed or self.long else 2 * self.tile // power_from(queries.width)
+        self.most_items = min(Attention.MOST_ITEMS, max(LEAST, full))
         self.pieces = max(1, -(-longest // self.tile))
-        self.tile_rows, self.tile_items = tiles_of(queries, self.tile, self.most_items)
+        self.tile_rows, self.tile_items = tiles_of(queries, self.tile, self.most_items, self.long)
 
         tiles = np.array([x for tile in zip(self.tile_rows, self.tile_items, strict=True) for x in tile], np.int32)
         places = [side.places for side in (contexts, queries) if side.places is not None]
@@ -232,12 +230,12 @@ class Plan:
         return found
 
 
-def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]]:
+def tiles_of(side: Geometry, size: int, most: int, long: bool) -> tuple[list[int], list[int]]:
     """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
 
-    Where an item has more rows than that, tiles hold a piece of one item each.
+    Of `long` items, which may have more rows than that, tiles hold a piece of one item each.
     """
-    if side.longest > size:
+    if long:
         pieces = np.maximum(-(-side.lengths // size), 1)
         owners = np.repeat(np.arange(len(pieces)), pieces)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -251,14 +249,14 @@ def tiles_of(side: Geometry, size: int, most: int) -> tuple[list[int], list[int]
     return [every[item] for item in items], items
 
 
-def kind_of(plan: Plan, packed: torch.dtype, fused: bool) -> Kind:
+def kind_of(plan: Plan, packed: torch.dtype) -> Kind:
     """What kernels of pairs are compiled for, with rows packed in this dtype."""
     form, options, (main, fine) = plan.form, plan.form.options, plan.form.precisions
     free = options.norm != "none" and abs(options.lambda_softmax) <= LARGEST_FREE_LOGIT
-    step = 64 if packed != torch.float32 else 32 if main == "tf32" else 16
+    step = Attention.step(packed.itemsize, tf32=main == "tf32")
     return Kind(
         options.clips, options.norm, not free, options.normalize, options.pooling, form.listed, plan.long, plan.wide,
-        fused, False, False, False, plan.most_items, form.dim, plan.tile, plan.block, step, main, fine,
+        False, False, False, plan.most_items, form.dim, plan.tile, plan.block, step, main, fine,
     )  # fmt: skip
 
 
@@ -330,11 +328,6 @@ def aligned(count: int) -> int:
     return -(-count // 4) * 4
 
 
-def power_above(count: int) -> int:
-    """The least power of two that is not below it, nor below what products in Triton take."""
-    return max(LEAST, 1 << max(count - 1, 0).bit_length())
-
-
 @triton.jit
 def row_offsets(place, item, start, source, KIND: tl.constexpr):
     """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
@@ -344,7 +337,7 @@ def row_offsets(place, item, start, source, KIND: tl.constexpr):
     return offsets + item * shown(source.item_stride)
 
 
-@triton.jit(do_not_specialize=["source"])
+@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["pairs"])
 def pack_rows(features, starts, places, pairs, packed, source, KIND: tl.constexpr):
     """Copies ROWS rows of an item into a run, with their lengths; zeros and NaN of rows that are not finite.
 

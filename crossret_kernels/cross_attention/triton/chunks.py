@@ -15,20 +15,12 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
 from crossret_kernels.gpu.triton_launch import hidden
+from crossret_kernels.gpu.tuning import Attention
 
-CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
-ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
-GRAM_BYTES = 24 * 2**20
-LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
 PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
-# Of a call too small to fill a GPU, whose similarities stay on the chip: some 240 tiles, two for each core of an H200.
-# Counted, not yet measured.
-FUSED_CELLS = 2**20
-CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
-PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 PITCH = 16  # rows of S begin at multiples of it
 MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
-FEATURES = tl.constexpr(64)  # columns of features that a program adds to; divides D
+FEATURES = tl.constexpr(Attention.FEATURES)
 
 
 class Sizes(NamedTuple):
@@ -104,9 +96,7 @@ class Layout:
         warps: of the last.
     """
 
-    def __init__(
-        self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype, fused: bool
-    ) -> None:
+    def __init__(self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype) -> None:
         listed, slots = plan.form.listed, (plan.contexts.longest, plan.queries.longest)
         # Pieces of one item of queries are never parted.
         items = own if listed else (plan.tile_items[tiles[0]], plan.tile_items[tiles[1]])
@@ -116,7 +106,7 @@ class Layout:
         rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[1] if listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(plan)
-        abreast = max(1, min(CONTEXTS_ABREAST, n_contexts * self.n_tiles // PROGRAMS))
+        abreast = max(1, min(Attention.CONTEXTS_ABREAST, n_contexts * self.n_tiles // Attention.PROGRAMS))
         met_queries, met_contexts = (1, 1) if listed else (n_queries, n_contexts)
         plane, kept_plane = aligned(rows * met_queries) if plan.long else 0, aligned(columns * met_contexts)
         sizes = (
@@ -126,7 +116,7 @@ class Layout:
         self.sizes = Sizes(*map(hidden, sizes))
         row = pitch * PITCH
         self.room = (
-            16 if fused else rows * row, n_contexts * gram_pitch**2, 2 * plane or 16, PLANES * kept_plane,
+            rows * row, n_contexts * gram_pitch**2, 2 * plane or 16, PLANES * kept_plane,
             aligned(self.n_tiles * met_contexts),
         )  # fmt: skip
         self.shape = (n_contexts, *slots) if listed else (rows, columns)
@@ -138,12 +128,12 @@ class Layout:
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {slots[0]} and {slots[1]} rows, take more than its workspace can number"
             )
-        self.kind, self.key = kind_of(plan, dtype, fused), (plan.form.key, dtype)
+        self.kind, self.key = kind_of(plan, dtype), (plan.form.key, dtype)
         blocks = gram_pitch // plan.block
         self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.form.dim // FEATURES.value)
         self.of_statistics = n_queries, -(-(slots[0] if listed else rows) // plan.block), 1
         self.grid = self.n_tiles, 1 if listed else -(-n_contexts // abreast), 1
-        self.warps = 8 if plan.tile > 64 else 4
+        self.warps = Attention.warps(plan.tile)
 
 
 class Run:
@@ -206,14 +196,14 @@ def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
     `apart` says that gradients of similarities do not take their place.
     """
     contexts, queries = plan.contexts, plan.queries
-    most_cells = CELL_BYTES // (8 if apart else 4)
+    most_cells = Attention.CELL_BYTES // (8 if apart else 4)
     if plan.long:  # statistics of every item of queries, and sums of every tile
         most_cells = most_cells * queries.n_rows // (queries.n_rows + 2 * len(queries.lengths) + len(plan.tile_rows))
-    most_rows = max(1, ROW_BYTES // (4 * plan.form.dim))
+    most_rows = max(1, Attention.ROW_BYTES // (4 * plan.form.dim))
     weights = contexts.n_rows + PLANES * len(contexts.lengths)
     most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
     most_contexts = max(1, min(most_rows, most_cells // max(most_queries, queries.longest)))  # no item is parted
-    most_items = max(1, GRAM_BYTES // (4 * gram_pitch_of(plan) ** 2))
+    most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(plan) ** 2))
     if weights <= most_contexts and len(contexts.lengths) <= most_items:
         bounds = [0, len(contexts.lengths)]
     else:
@@ -241,16 +231,14 @@ def runs_of(call: Call) -> Iterator[Run]:
     """All runs of a call's forward pass, contexts packed once and queries once for each part of those."""
     plan, dtype = call.plan, call.form.dtype
     if call.pairs is not None:
-        yield from listed_runs(call, dtype, LISTED_BYTES)
+        yield from listed_runs(call, dtype, Attention.LISTED_BYTES)
         return
     of_contexts, of_queries = plan.kept(parts_of, False)
-    few = plan.contexts.n_rows * plan.queries.n_rows <= FUSED_CELLS and not (plan.long or plan.wide)
-    fused = few and len(of_contexts) == len(of_queries) == 2
     queries = None
     for own in pairwise(of_contexts):
         contexts = None
         for tiles in pairwise(of_queries):
-            layout = plan.kept(Layout, own, tiles, dtype, fused)
+            layout = plan.kept(Layout, own, tiles, dtype)
             contexts = contexts or call.pack(layout.parts[0])
             if queries is None or len(of_queries) > 2:
                 queries = call.pack(layout.parts[1])
@@ -266,5 +254,5 @@ def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run
     of_pair = sum(rows) * plan.form.dim * dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
-        layout = plan.kept(Layout, (first, min(first + most, n_pairs)), (0, 0), dtype, False)
+        layout = plan.kept(Layout, (first, min(first + most, n_pairs)), (0, 0), dtype)
         yield Run(call, layout, *map(call.pack, layout.parts))  # held by nothing here: its memory is for the next

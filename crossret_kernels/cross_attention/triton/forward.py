@@ -31,6 +31,7 @@ from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
 from crossret_kernels.cross_attention.triton.chunks import Run, runs_of
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, shown
+from crossret_kernels.gpu.tuning import Attention
 
 LN_2 = tl.constexpr(0.6931471805599453)
 MOST_COSINE = tl.constexpr(2.0)
@@ -41,9 +42,9 @@ TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 # it, which the tolerance, 32 u at least, allows down to 1/16 at D = 1024 and v = 8.
 CANCELLED = tl.constexpr(0.125)
 BROKEN, MAY_CANCEL = tl.constexpr(1), tl.constexpr(2)  # what is told of an item of contexts beside its rows
-MENDED = tl.constexpr(16)  # columns of attended vectors at a time: few, as their tile waits in registers
-POOLED_CONTEXTS = tl.constexpr(16)  # items of contexts, and queries, that are pooled at a time
-POOLED_QUERIES = tl.constexpr(32)
+MENDED = tl.constexpr(Attention.MENDED)
+POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
+POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
 def scores(*arguments: Any) -> Tensor:
@@ -66,8 +67,7 @@ def attend_to(run: Run, save: bool) -> None:
     """Similarities, Gram matrices and relevances of a run and, to be saved, what gradients are made of."""
     layout, kind, arguments = run.layout, run.layout.kind, (run.inputs,)
     launch(gram_matrices, layout.of_grams, arguments, kind, layout.key)
-    if not kind.FUSED:
-        run.multiply()
+    run.multiply()
     if kind.LONG:
         launch(query_statistics, layout.of_statistics, arguments, kind, layout.key)
     for mend in (False, True):

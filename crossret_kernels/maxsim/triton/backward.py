@@ -18,19 +18,14 @@ from torch import Tensor
 
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim import gradients as host
 from crossret_kernels.maxsim.calls import Strides
 from crossret_kernels.maxsim.gradients import Part
-from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets, slots_for
+from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets
 from crossret_kernels.maxsim.triton.forward import find
 
-RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
-PROGRAMS = 1024  # wanted of a launch
-LEAST_STEPS = 4  # of a run
-QUERIES = 64  # of a step of a program that sums contexts' gradients
-ITEMS = 4  # whose best contexts are gathered at a time
-WIDTH = 128  # columns of features of a program
-RUNS = tl.constexpr(16)  # that are added up at a time
+RUNS = tl.constexpr(SumMax.RUNS)
 
 
 class Sums(NamedTuple):
@@ -51,6 +46,7 @@ class Sizes(NamedTuple):
         first_item, n_items: of contexts; `first_item` has the first row of best contexts.
         first_block: of contexts.
         n_queries: rows.
+        later: 1 where an earlier part has left its gradients where this one's belong, else 0.
     """
 
     own: Strides
@@ -64,13 +60,13 @@ class Sizes(NamedTuple):
     n_items: int
     first_block: int
     n_queries: int
+    later: int
 
 
 class Kind(NamedTuple):
     """What kernels of gradients are compiled for.
 
     Attributes:
-        ADD: whether an earlier part has left its gradients where this one's belong.
         ROWS: of a block.
         STEP: items of contexts, or queries, at a time.
         WIDTH: columns of features of a program.
@@ -82,7 +78,6 @@ class Kind(NamedTuple):
     CONTEXT_COLUMN: int
     AVERAGE: bool
     NORMALIZE: bool
-    ADD: bool
     ROWS: int
     STEP: int
     WIDTH: int
@@ -108,31 +103,31 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     first, last, valid = 0, int(own.borders[-1]), plan.valid
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
     in_registers = of_contexts and found.PRECISION == "ieee"
-    step = ITEMS if not of_contexts else min(QUERIES, 16) if in_registers else QUERIES
+    step = SumMax.ITEMS if not of_contexts else min(SumMax.QUERIES, 16) if in_registers else SumMax.QUERIES
     n_steps = part.count // step if not of_contexts else others.count // step
     if part.pairs is not None:
         n_steps = part.pairs.size(0) // len(own.firsts) // (1 if of_contexts else step)
-        step = min(step, slots_for(others.longest)) if of_contexts else step
+        step = min(step, slots_for(others.width)) if of_contexts else step
     elif of_contexts:
         first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
     if first == last:
         return
     kind = Kind(
-        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize,
-        part.later and (part.pairs is not None or not of_contexts), own.block, step,
-        min(WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
+        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize, own.block, step,
+        min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
         found.UNIT, *((found.GAPS, found.QUERY_GAPS) if of_contexts else (found.QUERY_GAPS, found.GAPS)),
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
-    most_runs = RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
-    n_runs = max(1, min(PROGRAMS // ((last - first) * n_columns), n_steps // LEAST_STEPS, most_runs))
+    most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
+    wanted = SumMax.PROGRAMS_OF_GRADIENTS // ((last - first) * n_columns)
+    n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
     n_rows = own.n_rows if n_runs > 1 else 1
     alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
     sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
     strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides
     plain = Sizes(
         own.strides, others.strides, *strides, part.pitch, n_runs, n_rows, part.first, part.count, first,
-        plan.valid.rows.size(0),
+        plan.valid.rows.size(0), int(part.later and (part.pairs is not None or not of_contexts)),
     )  # fmt: skip
     sizes = all_hidden(plain)
     key = (plan.key, max(part.pitch, *strides) >= 2**30 - 2)
@@ -141,9 +136,8 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     arguments: tuple[Any, ...] = (side, other, own.blocks, listed, part.grads, part.found, valid, sums, sizes)
     kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
     launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
-    if n_runs > 1:
-        programs = (last - first) * kind.ROWS
-        launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
+    programs = (last - first) * kind.ROWS if n_runs > 1 else 0  # another batch may have several
+    launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
 
 
 @triton.jit
@@ -163,7 +157,7 @@ def run_of(begin, end, n_runs):
 
 @triton.jit
 def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constexpr, KIND: tl.constexpr):
-    """Some columns of a block of rows' gradients, in place or, where ADD, beside what is there."""
+    """Some columns of a block of rows' gradients, beside what earlier parts have left there."""
     slot = tl.arange(0, ROWS)
     column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
     rows = (row + tl.minimum(slot, left - 1)).to(tl.int64)
@@ -174,7 +168,7 @@ def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constex
         x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         total = (total - x * scales * along[:, None]) * scales
     cells = sums.out + rows[:, None] * KIND.D + column[None, :]
-    if KIND.ADD:
+    if shown(sizes.later) > 0:
         total += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
     tl.store(cells, total, mask=inside)
 

@@ -11,17 +11,9 @@ from torch import Tensor
 
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Strides, Tiling
-from crossret_kernels.maxsim.tables import fill_of, tiles_of
-
-LARGEST_TILE = 128  # queries; items of more pass through it in pieces
-LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full
-WELL_FILLED = 0.95
-CELLS = 128 * 256  # of a tile, at most: what they take of registers is half of all
-COLUMNS = 64  # of a tile of best contexts, beside the tile of similarities
-LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
-LEAST_SLOTS = 16  # of a tile: the least side of a product in Triton
-NORM_ROWS, NORM_COLUMNS = 16, 256
+from crossret_kernels.maxsim.tables import tiles_of
 
 
 class Kind(NamedTuple):
@@ -67,23 +59,27 @@ class TritonCall(Call):
     def tiling(
         self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
     ) -> Tiling:
-        """What a thread keeps is to fit it."""
+        """What a thread keeps is to fit it.
+
+        What kernels are compiled for follows from the sides' widths, never from lengths or how many items there are. A
+        single item of queries, as a search has, is the exception: it has no others to share a tile with.
+        """
         dtype, dim, listed = self.contexts.features.dtype, self.contexts.features.size(-1), self.pairs is not None
-        longest, n_rows = queries.host.longest, int(queries.layout.lengths.sum())
-        by_items = listed or longest > LARGEST_TILE
+        width, alone = queries.host.width, len(queries.counts) == 1
+        by_items = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
         # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
         in_registers, wide = precision == "ieee", dtype == torch.float32
-        resident = dim <= LARGEST_RESIDENT and not in_registers
+        resident = dim <= SumMax.LARGEST_RESIDENT and not in_registers
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
         small = resident or in_registers
-        m = min(slots_for(longest if by_items else n_rows), LARGEST_TILE)
+        m = min(slots_for(width), SumMax.LARGEST_TILE) if by_items or alone else SumMax.LARGEST_TILE
         plain = dim % k == 0 and not (small or index or self.normalize)
-        if plain and not by_items and n_rows > LARGEST_TILE:
-            fills = [fill_of(queries.layout.lengths, size) for size in (LARGEST_TILE, LARGER_TILE)]
-            m = LARGER_TILE if fills[0] < WELL_FILLED * fills[1] else m
-        n = 64 if small or listed else min(CELLS // m, 256)
-        columns = COLUMNS // 2 if in_registers or (index and by_items and not resident) else COLUMNS
+        if plain and not (by_items or alone):
+            fills = [size // max(width, 1) * width / size for size in (SumMax.LARGEST_TILE, SumMax.LARGER_TILE)]
+            m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
+        n = 64 if small or listed else min(SumMax.CELLS // m, 256)
+        columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
         kind = Kind(
             index, gradients and self.normalize, listed, self.context_column, self.pooling, self.normalize,
             m, n, min(n, columns), k, resident, dim, unit, contexts.strides[0] > 1, queries.strides[0] > 1, precision,
@@ -95,17 +91,12 @@ class TritonCall(Call):
 
     def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
         scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
-        kind = NormKind(plan.dim, plan.kind.UNIT, rows.strides.per_item > 1, NORM_ROWS, NORM_COLUMNS)
+        kind = NormKind(plan.dim, plan.kind.UNIT, rows.strides.per_item > 1, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS)
         launch(
-            inverse_norms, (-(-rows.n_rows // NORM_ROWS), 1, 1),
+            inverse_norms, (-(-rows.n_rows // SumMax.NORM_ROWS), 1, 1),
             (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, plan.key,
         )  # fmt: skip
         return scales
-
-
-def slots_for(longest: int) -> int:
-    """Slots of a tile that holds so many."""
-    return max(LEAST_SLOTS, 1 << (longest - 1).bit_length())
 
 
 class NormSizes(NamedTuple):

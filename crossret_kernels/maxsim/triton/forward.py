@@ -17,12 +17,12 @@ from torch import Tensor
 
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import product, shown
+from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import Call, Plan, Side, Strides
 from crossret_kernels.maxsim.searches import Found
 from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets
 
-PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
 BEYOND = tl.constexpr(2**30)  # no place of a context
 
 
@@ -95,7 +95,7 @@ def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_strid
 
 def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:
     """(How many runs, the groups of each) to share groups of contexts out into, for each of the tiles."""
-    run_groups = -(-n_groups // max(1, min(n_groups, -(-PROGRAMS // n_tiles))))
+    run_groups = -(-n_groups // max(1, min(n_groups, -(-SumMax.PROGRAMS // n_tiles))))
     return -(-n_groups // run_groups), run_groups
 
 

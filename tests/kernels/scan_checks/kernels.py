@@ -40,7 +40,7 @@ class Kernels:
     """
 
     backend: str
-    modules: tuple[ModuleType, ...]
+    modules: tuple[ModuleType | type, ...]
     least: dict[str, int]
     apart: dict[str, int]
     runs: dict[str, int]

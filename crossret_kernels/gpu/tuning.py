@@ -1,0 +1,85 @@
+"""Sizes that Triton's kernels and their host code are tuned by; where shared memory decides, by how much there is.
+
+Counted from what the compiler makes of kernels, not yet measured. None follows a batch's lengths or its number of
+items: a kernel is compiled for each of a tile's sizes.
+"""
+
+from __future__ import annotations
+
+LEAST = 16  # the least side of a product in Triton
+
+# Shared memory that a block may have: compute capability 8.6, 8.9 and 12.x have 99 KiB, 8.0 and 8.7 163, 9.0 and
+# 10.x 227.
+SOME, MUCH = 163 * 2**10, 227 * 2**10
+
+
+def slots_for(count: int) -> int:
+    """Slots of a tile that holds so many."""
+    return max(LEAST, 1 << max(count - 1, 0).bit_length())
+
+
+class Attention:
+    """Stacked cross attention."""
+
+    TILE = 128  # rows of queries that a program attends with, at most
+    BLOCK = 64  # contexts that it attends to at a time
+    MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it part empty
+    CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
+    PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
+
+    STEP = 64  # rows are packed to a multiple of it, so that products take no masks
+    PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
+    MENDED = 16  # columns of attended vectors at a time: few, as their tile waits in registers
+    POOLED_CONTEXTS, POOLED_QUERIES = 16, 32  # items of contexts, and queries, that are pooled at a time
+    FEATURES = 64  # columns of features that a program adds to; divides STEP
+
+    CELL_BYTES = 96 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
+    ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
+    GRAM_BYTES = 24 * 2**20
+    LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
+    SUM_BYTES = 64 * 2**20  # of half-precision features' gradients in float32, where pairs are listed
+
+    @classmethod
+    def tile(cls, shared: int, ieee: bool, wide: bool) -> int:
+        """Rows of queries in a tile, at most, with so many bytes of shared memory.
+
+        IEEE products, in several parts each, take twice the registers. Items of several blocks of contexts take 113
+        KiB of shared memory by the largest tile.
+        """
+        return max(LEAST, cls.TILE // 2) if ieee or (wide and shared < SOME) else cls.TILE
+
+    @staticmethod
+    def step(bytes_of: int, tf32: bool) -> int:
+        """Columns of features that Gram matrices are multiplied by at a time, of so many bytes each."""
+        return 64 if bytes_of == 2 else 32 if tf32 else 16
+
+    @staticmethod
+    def warps(tile: int) -> int:
+        return 8 if tile > 64 else 4
+
+    @staticmethod
+    def warps_of_grams(block: int) -> int:
+        """Of the kernel of their gradients."""
+        return 8 if block > 32 else 4
+
+
+class SumMax:
+    """Sum-Max."""
+
+    LARGEST_TILE = 128  # queries; items of more pass through it in pieces
+    LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full
+    WELL_FILLED = 0.95
+    CELLS = 128 * 256  # of a tile, at most: what they take of registers is half of all
+    COLUMNS = 64  # of a tile of best contexts, beside the tile of similarities
+    LARGEST_RESIDENT = 128  # D of queries that stay in a tile at full length
+    PROGRAMS = 4096  # wanted of a launch, so that every processor of a device has some, and the same share of them
+    NORM_ROWS, NORM_COLUMNS = 16, 256
+
+    BLOCK_OF_CONTEXTS, BLOCK_OF_QUERIES = 64, 16  # rows of gradients that a program sums up, at most
+    RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
+    PROGRAMS_OF_GRADIENTS = 1024  # wanted of a launch
+    LEAST_STEPS = 4  # of a run
+    QUERIES = 64  # of a step of a program that sums contexts' gradients
+    ITEMS = 4  # whose best contexts are gathered at a time
+    WIDTH = 128  # columns of features of a program
+    RUNS = 16  # that are added up at a time

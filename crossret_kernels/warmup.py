@@ -1,0 +1,107 @@
+"""``python -m crossret_kernels.warmup``: compiles the Triton kernels that a training will use, ahead of it.
+
+What is compiled depends on widths, dtype, D and options, not on lengths or how many items there are, and stays in
+Triton's cache on disk for later processes on like devices. Words padded to each batch's longest caption have several
+widths, of which those up to the next power of two share nearly everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+
+if backends.TRITON_MISSING is None:
+    from crossret_kernels.gpu.triton_launch import n_compiled
+
+DEVICE = torch.device("cuda")
+DTYPES = ("float32", "bfloat16", "float16")
+SCORES: dict[str, Callable[..., Any]] = {"scan": scan_scores, "maxsim": maxsim_scores}
+
+
+def option(text: str) -> tuple[str, Any]:
+    """A keyword argument: what is no number, list, True, False or None is a string."""
+    name, given, value = text.partition("=")
+    if not given or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"it must be NAME=VALUE, not {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m crossret_kernels.warmup",
+        description="Compile the Triton kernels that a training will use, forward and backward.",
+        epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --dtype bfloat16",
+    )
+    parser.add_argument("operation", choices=(*SCORES, "triplet_loss"))
+    parser.add_argument("options", nargs="*", type=option, metavar="NAME=VALUE", help="the function's arguments")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the features, or of the loss's scores")
+    parser.add_argument("--dim", type=int, default=1024, help="D of the features (default: %(default)s)")
+    parser.add_argument("--regions", type=int, nargs="+", default=[36], help="padded widths (default: 36)")
+    parser.add_argument("--words", type=int, nargs="+", default=[16, 32, 64], help="likewise (default: 16 32 64)")
+    parser.add_argument("--packed", action="store_true", help="features are packed, not padded; widths are the longest")
+    parser.add_argument("--batch", type=int, default=128, help="items of either side (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def score(operation: str, widths: tuple[int, int], given: argparse.Namespace) -> None:
+    """Scores of a batch, and their gradients."""
+    sides: list[Any] = []
+    features: list[Tensor] = []
+    for width in widths:
+        rows = (given.batch * width,) if given.packed else (given.batch, width)
+        values = torch.zeros(*rows, given.dim, dtype=getattr(torch, given.dtype), device=DEVICE, requires_grad=True)
+        features.append(values)
+        offsets = torch.arange(0, given.batch * width + 1, width, device=DEVICE)
+        sides.append((values, offsets) if given.packed else values)
+    scores = SCORES[operation](*sides, backend="triton", **dict(given.options))
+    torch.autograd.grad(scores.sum(), features)
+
+
+def lose(given: argparse.Namespace) -> None:
+    """The loss of a batch's scores, and their gradient."""
+    dtype = getattr(torch, given.dtype)
+    scores = torch.zeros(given.batch, given.batch, dtype=dtype, device=DEVICE, requires_grad=True)
+    torch.autograd.grad(triplet_loss(scores, backend="triton", **dict(given.options)).sum(), scores)
+
+
+def steps(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What is compiled for, and what makes it be compiled."""
+    if given.operation == "triplet_loss":
+        yield f"triplet_loss, {given.dtype}", lambda: lose(given)
+        return
+    for regions in given.regions:
+        for words in given.words:
+            what = f"{given.operation}_scores, {given.dtype}, D = {given.dim}, {regions} regions, {words} words"
+            yield what, lambda widths=(regions, words): score(given.operation, widths, given)  # type: ignore[misc]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 2 where there is no device to compile for."""
+    given = parsed(arguments)
+    reason = backends.unsupported_reason("triton", DEVICE, getattr(torch, given.dtype))
+    if reason is not None:
+        print(f"nothing can be compiled: {reason}", file=sys.stderr)
+        return 2
+    every = list(steps(given))
+    for number, (what, step) in enumerate(every, 1):
+        print(f"[{number}/{len(every)}] {what}: ", end="", flush=True)
+        before, start = n_compiled(), time.perf_counter()
+        step()
+        print(f"{n_compiled() - before} kernels in {time.perf_counter() - start:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

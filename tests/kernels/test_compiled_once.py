@@ -1,0 +1,73 @@
+"""No batch of a training compiles Triton kernels that the first of its shapes did not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels.backends import INTERPRETED
+
+pytest.importorskip("triton")
+
+from crossret_kernels.cross_attention.triton import backward, chunks
+from crossret_kernels.gpu import triton_launch
+from tests.kernels.offline import recorded
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
+
+BATCHES = [(24, 40), (2, 2), (4, 4), (11, 11), (3, 150), (150, 3), (64, 33), (128, 128)]  # images, captions
+
+
+def step(function: Any, sides: list[Tensor], lengths: list[Tensor], packed: bool, **options: Any) -> None:
+    """Scores and gradients of ragged items, the last of as many rows as there are."""
+    given: tuple[Any, ...] = (*sides, *lengths)
+    if packed:
+        sides = [side.flatten(0, 1)[: int(own.sum())] for side, own in zip(sides, lengths, strict=True)]
+        offsets = [torch.cat([torch.zeros(1, dtype=torch.int64), own.cumsum(0)]) for own in lengths]
+        given = tuple(zip(sides, offsets, strict=True))
+    scores = function(*given, backend="triton", **options)
+    torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+
+
+@pytest.mark.parametrize(
+    ("function", "dim", "widths", "listed", "packed", "options"),
+    [
+        (scan_scores, 64, (36, 20), False, False, {}),
+        (scan_scores, 1024, (36, 20), False, False, {"direction": "i2t"}),
+        (scan_scores, 64, (100, 36), True, False, {"direction": "i2t", "pooling": "lse"}),
+        (scan_scores, 64, (150, 140), False, True, {"raw_feature_norm": "softmax"}),
+        (maxsim_scores, 1024, (36, 20), False, False, {"direction": "i2t", "normalize": True}),
+        (maxsim_scores, 1024, (50, 22), False, False, {}),
+        (maxsim_scores, 128, (140, 32), False, True, {"pooling": "max"}),
+        (maxsim_scores, 128, (36, 20), True, False, {}),
+    ],
+)
+def test_ragged_batches_compile_nothing(
+    function: Any, dim: int, widths: tuple[int, int], listed: bool, packed: bool, options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whatever the lengths and the number of items: kept kernels, and what Triton itself would tell apart."""
+    for module in (chunks, backward):
+        monkeypatch.setattr(module, "multiply", lambda *_: None)
+    generator = torch.Generator().manual_seed(0)
+    compiled = set[Any]()
+    of_triton: dict[tuple[Any, ...], set[str]] = {}
+    with recorded() as launches:
+        for number, counts in enumerate(BATCHES):
+            sides, lengths = [], []
+            for count, width in zip(counts, widths, strict=True):
+                sides.append(torch.zeros(count, width, dim, dtype=torch.bfloat16, requires_grad=True))
+                lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
+                lengths[-1][-1] = width if packed else lengths[-1][-1]
+            pairs = torch.zeros(1 + 9 * number, 2, dtype=torch.int64) if listed else None
+            step(function, sides, lengths, packed, pairs=pairs, **options)
+            compiled = compiled or set(triton_launch._compiled)
+            assert set(triton_launch._compiled) == compiled, f"batch {number}"
+    for launch in launches:
+        of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
+    assert all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
+    assert len(of_triton) <= len(compiled)

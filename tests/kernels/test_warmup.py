@@ -1,0 +1,73 @@
+"""``python -m crossret_kernels.warmup``: what it compiles is what a training launches."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from crossret_kernels import scan_scores, warmup
+from crossret_kernels.backends import INTERPRETED
+
+pytest.importorskip("triton")
+
+from crossret_kernels.gpu import triton_launch
+from tests.kernels.offline import recorded
+
+on_no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+compiling = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
+
+
+@on_no_device
+@compiling
+def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert warmup.main(["scan"]) == 2
+    assert capsys.readouterr() == ("", "nothing can be compiled: this PyTorch finds no CUDA device\n")
+
+
+@compiling
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_training_launches_what_was_compiled(
+    packed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warmup, "DEVICE", torch.device("cpu"))
+    layout = ["--packed"] if packed else []
+    shapes = ["--dtype", "bfloat16", "--dim", "64", "--regions", "12", "--words", "9", "24", "--batch", "5"]
+    with recorded():
+        assert warmup.main(["scan", "direction=i2t", "lambda_softmax=4.0", *shapes, *layout]) == 0
+        compiled = set(triton_launch._compiled)
+        sides = [torch.zeros(7, n, 64, dtype=torch.bfloat16, requires_grad=True) for n in (12, 17)]
+        given = [list(side) for side in sides] if packed else sides
+        scan_scores(*given, direction="i2t", lambda_softmax=4.0, backend="triton").sum().backward()
+        assert compiled == set(triton_launch._compiled)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    counts = []
+    for number, (line, words) in enumerate(zip(lines, (9, 24), strict=True), 1):
+        what = rf"\[{number}/2\] scan_scores, bfloat16, D = 64, 12 regions, {words} words"
+        found = re.fullmatch(rf"{what}: (\d+) kernels in \d+\.\d s", line)
+        assert found is not None, line
+        counts.append(int(found[1]))
+    assert sum(counts) == len(compiled)
+
+
+@compiling
+@pytest.mark.parametrize(
+    ("arguments", "compiled"), [(["maxsim", "normalize=True", "--words", "20"], 7), (["triplet_loss", "p=2"], 3)]
+)
+def test_other_operations(
+    arguments: list[str], compiled: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warmup, "DEVICE", torch.device("cpu"))
+    with recorded():
+        assert warmup.main([*arguments, "--batch", "3"]) == 0
+    assert f": {compiled} kernels in " in capsys.readouterr().out
+
+
+def test_options_are_keyword_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    given = warmup.parsed(["scan", "normalize=True", "pooling=lse", "empty_score=None"])
+    assert dict(given.options) == {"normalize": True, "pooling": "lse", "empty_score": None}
+    with pytest.raises(SystemExit):
+        warmup.parsed(["scan", "lse"])
+    assert "it must be NAME=VALUE, not 'lse'" in capsys.readouterr().err
