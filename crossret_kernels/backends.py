@@ -178,15 +178,20 @@ def _refusal(
     return refusals[backend]() or reason  # what has no kernel does not miss the library
 
 
+def _frames_of_ours() -> int:
+    """How far from the function that calls this the caller of this package is, as `warnings.warn` counts."""
+    frame, count = sys._getframe(1), 1
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, count = frame.f_back, count + 1
+    return count
+
+
 @cache
 def _warn_of_slow_scores() -> None:
-    frame, depth = sys._getframe(1), 2  # a C function, the cache, has none
-    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
-        frame, depth = frame.f_back, depth + 1
     warnings.warn(
         f"scores run several times slower, in PyTorch operations: the native kernels are missing from {PACKAGE}: "
         f"{NATIVE_MISSING}. In a checkout `make setup` builds them; an installed package is found where Python is not "
         "started in the checkout's root. `python -m crossret_kernels.info` tells what runs",
         RuntimeWarning,
-        stacklevel=depth,  # the line outside of this package
+        stacklevel=_frames_of_ours(),
     )
