@@ -121,7 +121,7 @@ def chunked_scores(
     """
     if pairs is not None:
         return chunked_pairs(regions, words, pairs, lambda block: (scorer(block),), transform)[0]
-    regions, words = _widened(regions), _widened(words)
+    regions, words = widened(regions), widened(words)
     if not len(regions) or not len(words):
         return _no_scores(regions, words, transform)
     image_chunks = split(regions, _chunk_rows(regions, words))
@@ -146,7 +146,7 @@ def chunked_pairs(
 
     Padded features are taken at their width, others at that of the longest item.
     """
-    regions, words = _widened(regions), _widened(words)
+    regions, words = widened(regions), widened(words)
 
     def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> tuple[Tensor, ...]:
         v, e = _prepared(v, transform), _prepared(e, transform)
@@ -207,7 +207,7 @@ def _computed_in(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
 
 
-def _widened(side: Ragged) -> Ragged:
+def widened(side: Ragged) -> Ragged:
     """Half-precision features as float32, where they get gradients: so these are summed and rounded once."""
     if not needs_gradient((side.values,)) and recomputes():
         return side

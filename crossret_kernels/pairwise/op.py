@@ -12,7 +12,7 @@ from torch import Tensor
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
-from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes
+from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, widened
 
 Scorer: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -36,7 +36,8 @@ def pairwise_scores(
     """Scores of images and captions by a scorer of your own (SGRAF, IMRAM, RCAR …), in blocks of bounded size.
 
     A block is scored again in the backward pass, so that its scores alone outlive it, in training too. Gradients are
-    those of the whole: of regions, of words, and of all else that the scorer is made of, such as its parameters.
+    those of the whole: of regions and words, summed in float32 at least, and of all else that the scorer is made of,
+    such as its parameters.
 
     Args:
         regions, words, region_lengths, word_lengths, region_mask, word_mask: as `scan_scores` takes them; their D may
@@ -74,11 +75,13 @@ def pairwise_scores(
     check_together(images, captions, same_dim=False)
     check_traceable("pairwise_scores takes padded features", images, captions)
     selected = as_pairs(pairs, candidates, query, "caption", images, captions)
+    dtypes = images.values.dtype, captions.values.dtype
+    images, captions = widened(images), widened(captions)
     size = max(1, workspace_bytes // (pair_bytes(images, captions) if bytes_per_pair is None else bytes_per_pair))
     listed = None if selected is None else selected.listed()
 
-    def paired(*block: Tensor) -> Tensor:
-        return _checked(scorer(*block), len(block[0]))
+    def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
+        return _checked(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), len(v))
 
     def crossed(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         n, m = len(v), len(e)

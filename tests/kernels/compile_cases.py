@@ -155,7 +155,7 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
     (scan("bfloat16", gradients=True), "similarity_gradients", {}),
     (patches("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": True}),
     (patches("tf32", pairs=True, options={"normalize": True, "lambda_softmax": 100.0}), "attend", {"MEND": True}),
-    (maxsim("tf32", packed=True, options={"return_argmax": True}), "best_of_tiles", {"INDEX": True}),
+    (maxsim("tf32", packed=True, function=maxsim_argmax), "best_of_tiles", {"INDEX": True}),
     (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
     (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),
 ]

@@ -22,6 +22,7 @@ from crossret_kernels import (
     backends,
     gated_attention_scores,
     heterogeneous_scores,
+    maxsim_argmax,
     maxsim_scores,
     scan_attention,
     scan_scores,
@@ -29,6 +30,7 @@ from crossret_kernels import (
 )
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import describe
+from crossret_kernels.late_interaction import maxsim
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.subprocesses import run_python
@@ -365,10 +367,11 @@ def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_native")
-def test_slow_scores_are_warned_of_once_with_what_to_do() -> None:
+@pytest.mark.parametrize("functions", [FUNCTIONS, (maxsim, maxsim_argmax)])  # the first at another depth of calls
+def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callable[..., Any], ...]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for function in FUNCTIONS * 2:
+        for function in functions * 2:
             function(REGIONS, WORDS)
     (warning,) = caught
     assert warning.category is RuntimeWarning

@@ -241,6 +241,20 @@ def test_features_of_other_lengths_and_narrow_scores() -> None:
     torch.testing.assert_close(scores, (regions.sum((1, 2))[:, None] * words.sum((1, 2))).float())
 
 
+def test_gradients_of_half_precision_are_summed_in_float32() -> None:
+    """Of 300 pairs, each in a block of its own: from 256 on 1 is too little to be added in bfloat16."""
+    regions, words = (torch.ones(n, 1, 1, dtype=torch.bfloat16, requires_grad=True) for n in (1, 300))
+    seen: set[torch.dtype] = set()
+
+    def scorer(*block: Tensor) -> Tensor:
+        seen.update((block[0].dtype, block[2].dtype))
+        return block[0].sum((1, 2)) * block[2].sum((1, 2))
+
+    pairwise_scores(regions, words, scorer, workspace_bytes=1).sum().backward()
+    assert seen == {torch.bfloat16}
+    assert regions.grad is not None and regions.grad.item() == 300
+
+
 def test_torch_func() -> None:
     scorer, (regions, words) = SimilarityVectors(), (side.nan_to_num() for side in sides())
     ours = torch.func.grad(lambda v: pairwise_scores(v, words, scorer, workspace_bytes=1).sum())(regions)
