@@ -84,10 +84,11 @@ $(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/
 	@touch $@
 
 # Into folders of their own, ahead of the one that is installed: kernels are compiled here, not run.
-tritons: setup  ## compile Triton's kernels with every other version of Triton that is supported
+tritons: setup  ## compile Triton's kernels with every version of Triton that is supported, for more GPUs than make test
+	CROSSRET_EVERY_ARCHITECTURE=1 $(PYTEST) tests/kernels/test_triton_compiles.py
 	for version in 3.6.0 3.7.0 3.8.0; do \
 		[ -d build/triton/$$version ] || $(PIP) install --quiet --no-deps --target build/triton/$$version triton==$$version || exit; \
-		PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py tests/kernels/test_triton_driver.py || exit; \
+		CROSSRET_EVERY_ARCHITECTURE=1 PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py tests/kernels/test_triton_driver.py || exit; \
 	done
 
 aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user

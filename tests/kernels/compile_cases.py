@@ -19,6 +19,7 @@ from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
 ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # some two thousand, hours of work
+EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores, "ranking_loss": triplet_loss}
 # Operations are known by their folders: what has no Triton yet has no cases.
@@ -106,6 +107,11 @@ WITHOUT_PRODUCTS = {
 FEW_KINDS = 3
 
 
+def mostly(*often: int, of: tuple[int, ...] = ARCHITECTURES) -> tuple[int, ...]:
+    """The architectures of a case that every run of the suite compiles for, or all it is to be compiled for."""
+    return of if EVERY_ARCHITECTURE else often
+
+
 def few_suffice(launch: Launch) -> bool:
     """Whether a few kinds stand for all: options change the kernel little, or it is compiled with gradients too."""
     alike = {*WITHOUT_PRODUCTS, "gram_matrices", "add_gram_products"}
@@ -117,7 +123,7 @@ COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
     scan("bfloat16", packed=True, gradients=True, options={"direction": "i2t", "lambda_softmax": 4.0}),
     scan("float16", (80,), options={"raw_feature_norm": "softmax", "pooling": "sum", "normalize": True}),
-    scan("tf32", (80, 90), gradients=True),
+    scan("tf32", mostly(80, of=(80, 90)), gradients=True),
     scan("tf32", (100,), dim=100, options={"raw_feature_norm": "l1norm", "pooling": "max"}),
     scan("tf32", gradients=True, options={"direction": "i2t", "raw_feature_norm": "l2norm", "lambda_softmax": 100.0}),
     scan("float32", gradients=True, options={"pooling": "lse", "normalize": True}),
@@ -126,7 +132,7 @@ COVERING = [
     scan("tf32", pairs=True, options={"direction": "i2t", "raw_feature_norm": "clipped_l1norm"}),
     scan("bfloat16", regions=(40, 128), words=(20, 64), gradients=True),
     scan("float16", regions=(20, 60), words=(40, 128), gradients=True),
-    patches("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
+    patches("bfloat16", mostly(80, 90), gradients=True, options={"pooling": "lse"}),
     patches("tf32", gradients=True, dim=100, options={"direction": "i2t", "lambda_softmax": 100.0}),
     patches("float32", (80,), gradients=True, options={"raw_feature_norm": "softmax"}),
     patches("float16", pairs=True, gradients=True, options={"pooling": "max", "normalize": True}),
@@ -134,14 +140,14 @@ COVERING = [
     maxsim("float16", pairs=True, options={"direction": "i2t", "pooling": "avg", "normalize": True}),
     maxsim("float32", dim=100, gradients=True, packed=True, options={"pooling": "max"}),
     maxsim("tf32", packed=True, function=maxsim_argmax),
-    maxsim("bfloat16", regions=(1024, 1030), words=(8, 1030)),
+    maxsim("bfloat16", (90, 100), regions=(1024, 1030), words=(8, 1030)),
     maxsim("bfloat16", regions=(80, 80), gradients=True, pairs=True),
-    maxsim("bfloat16", ARCHITECTURES, regions=(36, 36), words=(6, 20), dim=1024, gradients=True),
+    maxsim("bfloat16", mostly(90), regions=(36, 36), words=(6, 20), dim=1024, gradients=True),
     maxsim("bfloat16", (80,), regions=(36, 36), words=(6, 20), dim=1024, options={"direction": "i2t"}),
     maxsim("tf32", (80,), regions=(36, 36), words=(6, 20), dim=1024, options={"normalize": True}),
-    maxsim("bfloat16", (90, 100), regions=(50, 50), dim=1024, options={"direction": "i2t"}),
-    long_features("bfloat16", ARCHITECTURES, options={"direction": "i2t", "pooling": "max", "normalize": True}),
-    long_features("bfloat16", (80, 100), words=(150, 197), options={"normalize": True}),
+    maxsim("bfloat16", mostly(90, of=(90, 100)), regions=(50, 50), dim=1024, options={"direction": "i2t"}),
+    long_features("bfloat16", mostly(80), options={"direction": "i2t", "pooling": "max", "normalize": True}),
+    long_features("bfloat16", mostly(80, of=(80, 100)), words=(150, 197), options={"normalize": True}),
     Loss("ranking_loss", "float32", ARCHITECTURES, options={"negatives": "softmax"}),
     Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
     Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
