@@ -23,6 +23,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from crossret_kernels import backends
+from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import kept_plans, sides, triton_launch
 
 ARCHITECTURES = (80, 90, 100)
@@ -97,7 +98,7 @@ class Forgetful(dict[Any, Any]):
 def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
     """Collects launches for a device with so many KiB of shared memory a block.
 
-    None is made, so that results hold whatever the memory held. "triton" serves CPU tensors.
+    None is made, nor PyTorch's products, so that results hold whatever the memory held. "triton" serves CPU tensors.
     """
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
@@ -117,6 +118,8 @@ def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
         patch.setattr(triton_launch, "_compiled", {})
         patch.setattr(triton_launch, "_known", {})
         patch.setattr(backends, "unsupported_reason", reason)
+        for module in (chunks, feature_gradients):
+            patch.setattr(module, "multiply", lambda *_: None)
         if shared * 2**10 != sides.SIMULATED_SHARED_MEMORY:
             patch.setattr(sides, "SIMULATED_SHARED_MEMORY", shared * 2**10)
             patch.setattr(kept_plans, "_kept", kept_plans._Kept())  # none for other devices
