@@ -16,7 +16,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadlines: shared machines stall, and no test of ours measures time.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+# Half the examples, which are the same in every run: new ones are what a developer's runs are for.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("dev", deadline=None)
 settings.register_profile("brief", settings.get_profile("ci"), max_examples=10)  # a tenth, for sanitizers
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
