@@ -99,12 +99,16 @@ def as_ragged(
         empty: whether items may be empty.
 
     A list stays one unless a gradient, a transformation or torch.compile goes through it: then its items are joined.
+    Lengths, a mask or offsets on a device are brought to the CPU as `as_sides` brings them.
 
     Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
     shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
     operation then makes the same checks when it runs.
     """
-    return _as_ragged(features, lengths, mask, names, empty, checkable())
+    looking = checkable()
+    there = _on_device(features, lengths, mask) if looking else None
+    brought = None if there is None else together_on_host([there])[0]
+    return _as_ragged(features, lengths, mask, names, empty, looking, brought)
 
 
 def _as_ragged(
