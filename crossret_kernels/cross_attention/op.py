@@ -86,7 +86,7 @@ def scan_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other, as `scan_topk` finds
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
-            that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
+            that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
             for i2t).
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
