@@ -36,7 +36,6 @@ from crossret_kernels.inputs.sides import (
     as_sides,
     check_floating,
     check_has_values,
-    check_together,
 )
 
 # What errors call the arguments of the scores, and of the loss; there are no masks.
@@ -160,7 +159,6 @@ def _score(
     options = checked(CrossAttentionOptions, direction, norm, _SLOPE, opt.lambda_softmax, pooling, sharpness, False)
     given = _features(images, names[0].features), _features(captions, names[1].features)
     sides = as_sides(*given, None, lengths, None, None, None, names)
-    check_together(*sides, names)
     return shape_scores(score_sides(*sides, None, options, None, None), None)
 
 

@@ -11,7 +11,7 @@ from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
 
@@ -120,7 +120,6 @@ def scan_scores(
         CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_traceable
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, widened
 
 Scorer: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -73,8 +73,9 @@ def pairwise_scores(
             torch.compile.
     """
     _check_own(scorer, workspace_bytes, bytes_per_pair)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions, same_dim=False)
+    images, captions = as_sides(
+        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score, same_dim=False
+    )
     check_traceable("pairwise_scores takes padded features", images, captions)
     selected = as_pairs(pairs, candidates, query, "caption", images, captions)
     dtypes = images.values.dtype, captions.values.dtype
