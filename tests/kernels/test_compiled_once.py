@@ -13,7 +13,7 @@ from crossret_kernels.backends import INTERPRETED
 
 pytest.importorskip("triton")
 
-from crossret_kernels.cross_attention.triton import chunks
+from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
 from tests.kernels.offline import recorded
 
