@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from crossret.distributed import Share
 from crossret_kernels import triplet_loss
 from crossret_kernels.inputs.options import choose
-from crossret_kernels.inputs.sides import as_integers
+from crossret_kernels.inputs.tensors import as_integers
 from crossret_kernels.padded.arithmetic import safe_sqrt
 from crossret_kernels.ranking_loss.op import check_shape
 from crossret_kernels.ranking_loss.rows import triplet_row_loss

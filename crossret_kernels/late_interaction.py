@@ -15,7 +15,8 @@ from torch import Tensor
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, SideNames, as_sides, check_dense
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_sides
+from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions

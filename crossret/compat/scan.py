@@ -30,13 +30,8 @@ from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionO
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import checked, choose
 from crossret_kernels.inputs.pairs import shape_scores
-from crossret_kernels.inputs.sides import (
-    Array,
-    SideNames,
-    as_sides,
-    check_floating,
-    check_has_values,
-)
+from crossret_kernels.inputs.sides import SideNames, as_sides
+from crossret_kernels.inputs.tensors import Array, check_floating, check_has_values
 
 # What errors call the arguments of the scores, and of the loss; there are no masks.
 _NAMES = SideNames("images", "", "", "image"), SideNames("captions", "cap_lens", "", "caption")

@@ -15,16 +15,8 @@ from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import only_in_torch, select_backend
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import (
-    Array,
-    Features,
-    Lengths,
-    SideNames,
-    as_ragged,
-    check_has_values,
-    check_traceable,
-    is_offsets,
-)
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, check_traceable, is_offsets
+from crossret_kernels.inputs.tensors import Array, check_has_values
 from crossret_kernels.operations import needs_gradient
 
 

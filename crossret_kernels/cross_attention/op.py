@@ -11,7 +11,8 @@ from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
 

@@ -7,7 +7,8 @@ from functools import partial
 from torch import Tensor
 
 from crossret_kernels.cross_attention.op import scan_scores
-from crossret_kernels.inputs.sides import Array, Features, Lengths
+from crossret_kernels.inputs.sides import Features, Lengths
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
 

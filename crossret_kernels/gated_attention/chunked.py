@@ -14,7 +14,7 @@ from crossret_kernels.gated_attention.pairing import Listing, Rectangle
 from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, caption_side, image_side, score
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.inputs.tensors import checkable
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 

@@ -12,7 +12,7 @@ from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer,
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, of_pairs
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.inputs.tensors import checkable
 
 SHARED_BYTES = 24 * 2**20  # of one side's items in a group, as the first layer takes them
 

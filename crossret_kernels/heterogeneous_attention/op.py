@@ -22,7 +22,8 @@ from crossret_kernels.heterogeneous_attention.reference import (
 )
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.tensors import Array
 
 
 def heterogeneous_scores(

@@ -12,7 +12,7 @@ from crossret_kernels.heterogeneous_attention.layers import attend, project
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures, match_globally, match_locally
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.inputs.tensors import checkable
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import recomputed
 

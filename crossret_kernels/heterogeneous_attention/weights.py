@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from crossret_kernels.cross_attention.scan_attention import ScanAttention
 from crossret_kernels.heterogeneous_attention.op import attend
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.inputs.sides import Array, Features, Lengths
+from crossret_kernels.inputs.sides import Features, Lengths
+from crossret_kernels.inputs.tensors import Array
 
 
 def heterogeneous_attention_weights(

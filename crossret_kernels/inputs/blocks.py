@@ -13,17 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.inputs.arrays import as_tensor, check_array
-from crossret_kernels.inputs.sides import (
-    Array,
-    Features,
-    Lengths,
-    SideNames,
-    as_int64,
-    as_integers,
-    as_ragged,
-    check_floating,
-    is_offsets,
-)
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_offsets
+from crossret_kernels.inputs.tensors import Array, as_int64, as_integers, check_floating
 
 # Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.sides import check_floating
+from crossret_kernels.inputs.tensors import check_floating
 
 
 def check_operand(

@@ -10,24 +10,32 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, cuda
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.ragged import Ragged, together_on_host
+from crossret_kernels.inputs.tensors import (
+    DENSE,
+    FEW,
+    INT64,
+    INTEGER_DTYPES,
+    Array,
+    as_int64,
+    as_integers,
+    autocasts,
+    bounds,
+    check_dense,
+    check_floating,
+    check_has_values,
+    checkable,
+)
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 
-Array: TypeAlias = "Tensor | NDArray[Any]"
 Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array]"
 Lengths: TypeAlias = "Array | Sequence[int] | None"
-
-FEATURE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-INT64, DENSE = torch.int64, torch.strided  # looking them up in torch shows in the time of a call
-INTEGER_DTYPES = (INT64, torch.int32, torch.int16, torch.int8, torch.uint8)
-FEW = 128  # integers, which Python looks at faster than tensor operations do
 
 
 class SideNames(NamedTuple):
@@ -208,18 +216,6 @@ def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
     return autocasts(regions.device.type) and torch.float64 not in (regions.dtype, words.dtype)
 
 
-def autocasts(device_type: str) -> bool:
-    """Whether autocast is at work there."""
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
-
-
-def checkable() -> bool:
-    """Whether tensor values may be looked at: not while torch.compile traces or a CUDA graph is captured."""
-    if is_compiling():
-        return False
-    return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
-
-
 def check_traceable(takes_padded: str, *sides: Ragged) -> None:
     """Raises ValueError where packed or listed items meet torch.compile, which cannot know their longest.
 
@@ -227,57 +223,6 @@ def check_traceable(takes_padded: str, *sides: Ragged) -> None:
     """
     if not checkable() and any(side.offsets is not None for side in sides):
         raise ValueError(f"{takes_padded} inside torch.compile: call it outside with packed or list ones")
-
-
-def as_int64(integers: Tensor, name: str) -> Tensor:
-    """Lengths, offsets or indices as int64, where they are; TypeError or ValueError where they are no such thing."""
-    check_integers(integers, name)
-    return integers if integers.dtype is INT64 else integers.to(torch.int64)
-
-
-def check_dense(tensor: Tensor, name: str) -> None:
-    """Raises TypeError where a tensor is sparse, nested or in a layout of its own."""
-    if tensor.layout is not DENSE or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else tensor.layout
-        raise TypeError(f"{name} must be a dense tensor, not a {kind} one")
-
-
-def check_integers(integers: Tensor, name: str) -> None:
-    """The check alone, which copies nothing."""
-    check_dense(integers, name)
-    if integers.dtype not in INTEGER_DTYPES:
-        raise TypeError(f"{name} must be integers, not {integers.dtype}")
-    if integers.is_meta:
-        check_has_values(integers, name)
-
-
-def check_floating(tensor: Tensor, name: str) -> None:
-    """Raises TypeError where a tensor is not dense or of a dtype that is not scored; it may lack values."""
-    check_dense(tensor, name)
-    if tensor.dtype not in FEATURE_DTYPES:
-        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, not {tensor.dtype}")
-
-
-def check_has_values(tensor: Tensor, name: str) -> None:
-    """Raises ValueError on the meta device; what traces a call, or fakes its tensors, gives them their own device."""
-    if tensor.is_meta and checkable():
-        raise ValueError(f"{name} is on the meta device, which holds no values")
-
-
-def as_integers(integers: Array | Sequence[int], name: str) -> Tensor:
-    """The same from a tensor, an array or a list."""
-    if isinstance(integers, np.ndarray):
-        integers = as_tensor(integers, name)
-    if isinstance(integers, Tensor):
-        return as_int64(integers, name)
-    if not isinstance(integers, Sequence):
-        raise TypeError(f"{name} must be an integer tensor or a list of integers, not {type(integers).__name__}")
-    for index, integer in enumerate(integers):
-        if isinstance(integer, bool) or not isinstance(integer, (int, np.integer)):
-            raise TypeError(f"{name}[{index}] must be an integer, not {type(integer).__name__}")
-        if not -(2**63) <= integer < 2**63:
-            raise ValueError(f"{name}[{index}] is {integer}: it does not fit 64 bits")
-    return torch.tensor([int(integer) for integer in integers], dtype=torch.int64)
 
 
 def as_mask(
@@ -393,15 +338,6 @@ def _check_features(features: Tensor, name: str, dims: int, shape: str) -> torch
     if not sizes[-1]:
         raise ValueError(f"{name} has D = 0 (shape {tuple(sizes)})")
     return sizes
-
-
-def bounds(integers: Tensor) -> tuple[int, int]:
-    """Smallest and largest of at least one integer."""
-    if integers.numel() <= FEW:
-        values = integers.tolist() if integers.dim() == 1 else integers.flatten().tolist()
-        return min(values), max(values)
-    lowest, highest = integers.aminmax()
-    return int(lowest), int(highest)
 
 
 def _check_lengths(sizes: Tensor, longest: int, name: str, item: str, empty: bool) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, most_rows
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.two_sides import serve

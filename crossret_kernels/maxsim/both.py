@@ -13,7 +13,7 @@ from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.inputs.pairs import Pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import autocasts
+from crossret_kernels.inputs.tensors import autocasts
 from crossret_kernels.maxsim.op import MAXSIM_OPTIONS, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.operations import define, needs_gradient

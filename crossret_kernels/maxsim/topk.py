@@ -6,7 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from crossret_kernels.inputs.sides import Array, Features, Lengths
+from crossret_kernels.inputs.sides import Features, Lengths
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import maxsim_scores
 from crossret_kernels.topk.streamed import Progress, feature_topk
 

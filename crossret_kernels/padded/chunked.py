@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import checkable
+from crossret_kernels.inputs.tensors import checkable
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
 from crossret_kernels.torch_internals import recomputes

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Array, Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, widened
 
 Scorer: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

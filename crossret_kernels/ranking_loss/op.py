@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import Refusal, select_backend
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import as_integers, check_floating, check_has_values
+from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
 from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.ranking_loss.options import REDUCTIONS, LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference

@@ -13,7 +13,8 @@ from torch import Tensor
 from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, device_of
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Array, Features, Lengths, SideNames
+from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths, SideNames
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.topk.cuda import merge_in_cuda, merges_in_cuda
 
 # Scores that exist at a time: 8 MiB in float32. Merging in PyTorch operations takes some five times that.

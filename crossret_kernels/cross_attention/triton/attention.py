@@ -19,6 +19,12 @@ OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane i
 
 
 @triton.jit
+def clean(x):
+    """x, and 0 for what is no number: 0/1 products would share it out."""
+    return tl.where(x == x, x, 0.0)
+
+
+@triton.jit
 def wide(index):
     """As int64; the interpreter's loop variables are Python's integers."""
     return tl.full((), 0, tl.int64) + index

@@ -19,6 +19,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_RELEVANCES,
     OF_SQUARES,
     SHIFT,
+    clean,
     clip,
     context_scales,
     context_weights,
@@ -31,14 +32,19 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Plan, Source, replaced, row_offsets
+from crossret_kernels.cross_attention.triton.call import Call, Plan, replaced
 from crossret_kernels.cross_attention.triton.chunks import (
-    FEATURES,
     Layout,
     Run,
     listed_runs,
-    multiply,
     parts_of,
+)
+from crossret_kernels.cross_attention.triton.feature_gradients import (
+    Sums,
+    add_gram_products,
+    store,
+    store_gradients,
+    store_listed,
 )
 from crossret_kernels.cross_attention.triton.forward import (
     BROKEN,
@@ -51,8 +57,8 @@ from crossret_kernels.cross_attention.triton.forward import (
     pooled_relevances,
     score_places,
 )
-from crossret_kernels.gpu.triton_launch import hidden, launch
-from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
+from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_tiles import bounded, share_left, shown
 from crossret_kernels.gpu.tuning import Attention
 
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
@@ -89,28 +95,6 @@ def _apart(plan: Plan) -> bool:
     return plan.wide or _packed_dtype(plan) != torch.float32
 
 
-class Sums:
-    """Gradients of a packed part of one side, summed up in float32.
-
-    Attributes:
-        part, packed: its rows.
-        own: what each row of queries gets of itself, negative; unused zeros of contexts.
-        total: the sums (rows, D), of listed pairs (pairs, slots, D); None while there are none.
-    """
-
-    def __init__(self, part: Part, packed: Packed) -> None:
-        self.part, self.packed = part, packed
-        self.own = torch.zeros(part.n_rows, device=packed.norms.device)
-        self.total: Tensor | None = None
-
-    def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """Adds a product."""
-        product = torch.empty(*left.shape[:-1], right.size(-1), device=left.device)
-        multiply(left, right, product)
-        self.total = product if self.total is None else self.total.add_(product)
-        return self.total
-
-
 def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
     """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
     parts = call.plan.kept(parts_of, _apart(call.plan))
@@ -138,9 +122,9 @@ def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | Non
             _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
             del run, contexts, queries  # whose memory the next ones take
         if own is not None:
-            _store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
+            store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
     if others is not None:
-        _store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+        store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -154,7 +138,7 @@ def _add_of_listed_pairs(
         _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
         for of_side, out in zip(sums, outs, strict=True):
             if out is not None:
-                _store_listed(call, of_side, out)
+                store_listed(call, of_side, out)
         del run, sums, of_side
     for out, summed in zip((of_contexts, of_queries), outs, strict=True):
         if out is not None and summed is not None and summed is not out:
@@ -189,31 +173,6 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
     if contexts is not None:
         total = contexts.add(of_similarities, run.rows_of(run.queries))
         launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
-
-
-def _store_listed(call: Call, sums: Sums, out: Tensor) -> None:
-    """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
-    assert call.pairs is not None
-    part = sums.part
-    pairs = call.pairs[part.first : part.first + part.count, call.form.columns[part.own]]
-    items, order = pairs.sort(stable=True)
-    ends = torch.searchsorted(items, items, right=True)
-    _store(call, add_listed_gradients, (items, order, ends), sums, out)
-
-
-def _store(call: Call, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor | None) -> None:
-    """A part's sums as gradients, where its rows lie."""
-    if out is None:
-        return
-    own, plan, strides = sums.part.own, call.plan, out.stride()
-    longest, kind = (plan.contexts, plan.queries)[own].longest, replaced(call.form.kinds[own], UNIT=1)
-    first = 0 if order else sums.part.first
-    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, longest, 0)))
-    launch(
-        kernel, sums.part.grid,
-        (plan.starts[own], plan.places[own], *order, sums.packed, sums.total, sums.own, out, source), kind,
-        (call.form.key, sums.part.dtype, out.dtype, strides[0] >= 2**30 - 2),
-    )  # fmt: skip
 
 
 @triton.jit
@@ -269,12 +228,6 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
         rows = own + first + start + j
         tl.store(rows, tl.load(rows, mask=there, other=0.0) + along, mask=there)
-
-
-@triton.jit
-def clean(x):
-    """x, and 0 for what is no number: 0/1 products would share it out."""
-    return tl.where(x == x, x, 0.0)
 
 
 @triton.jit
@@ -430,86 +383,3 @@ def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
         along = along * tl.rsqrt(lengths * lengths)
     gradients = share_left(members, factors, FINE) * of_logits
     return gradients - share_left(members, bounded(along, MOST_FACTOR), FINE) * directions
-
-
-@triton.jit(do_not_specialize=["run"])
-def add_gram_products(run, of_grams, sums, KIND: tl.constexpr):
-    """Adds (∂L/∂G + its transpose) C to a block of an item's rows, in FEATURES of their columns."""
-    C: tl.constexpr = KIND.C
-    item = tl.program_id(0)
-    first, count = item_of(run.contexts, item)
-    r = tl.program_id(1) * C + tl.arange(0, C)
-    d = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
-    cells = sums + (first + r).to(tl.int64)[:, None] * KIND.D + d[None, :]
-    there = (r < count)[:, None]
-    total = tl.load(cells, mask=there, other=0.0)
-    for start in range(0, count, C):
-        c = start + tl.arange(0, C)
-        block = tl.load(gram_cells(of_grams, item, run, tl.program_id(1) * C, start, KIND))
-        rows = run.contexts.rows + (first + c).to(tl.int64)[:, None] * KIND.D + d[None, :]
-        x = tl.load(rows, mask=(c < count)[:, None], other=0.0).to(tl.float32)
-        total = tl.dot(block, x, total, input_precision=KIND.FINE)
-    tl.store(cells, total, mask=there)
-
-
-@triton.jit
-def add_rows(total, own, packed, rows, place, item, start, there, out, source, KIND: tl.constexpr):
-    """Adds to rows' gradients, where the rows lie, what their packed ones have summed up: of themselves too."""
-    d = tl.arange(0, KIND.WIDTH)
-    cells = packed.rows + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
-    x = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0).to(tl.float32)
-    norms = clean(tl.load(packed.norms + rows, mask=there, other=0.0))
-    if KIND.NORMALIZE:
-        x = x * inverse(norms)[:, None]
-        total = total - tl.sum(total * x, 1)[:, None] * x
-        total = total * tl.load(packed.powers + rows, mask=there, other=0.0)[:, None]
-    else:
-        shares = 1.0 / tl.maximum(norms, TINY)  # twice: the square itself may be out of range
-        total += (own * shares)[:, None] * (x * shares[:, None])
-    found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]
-    inside = there[:, None] & (d < KIND.DIM)[None, :]
-    total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found, total.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["source"])
-def store_gradients(starts, places, packed, sums, own, out, source, KIND: tl.constexpr):
-    """A part's sums as the gradients of ROWS rows of an item, where they lie."""
-    number = tl.program_id(0)
-    item = wide(shown(source.first) + number)
-    start = tl.load(starts + item)
-    place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
-    there = place < tl.load(starts + item + 1) - start
-    d = tl.arange(0, KIND.WIDTH)
-    rows = tl.load(packed.items + 3 * number) + place
-    cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
-    total = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
-    along = tl.load(own + rows, mask=there, other=0.0)
-    if KIND.MASKED:
-        place = tl.load(places + start + place, mask=there, other=0)
-    add_rows(total, along, packed, rows, place, item, start, there, out, source, KIND)
-
-
-@triton.jit(do_not_specialize=["source"])
-def add_listed_gradients(starts, places, items, order, ends, packed, sums, own, out, source, KIND: tl.constexpr):
-    """Adds the sums of all pairs of an item to ROWS rows' gradients; `order` has the pairs by item, up to its end."""
-    ROWS: tl.constexpr = KIND.ROWS
-    WIDTH: tl.constexpr = KIND.WIDTH
-    number = tl.program_id(0)
-    item = tl.load(items + number)
-    if (number == 0) | (tl.load(items + tl.maximum(number - 1, 0)) != item):
-        start = tl.load(starts + item)
-        place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        there = place < tl.load(starts + item + 1) - start
-        d = tl.arange(0, WIDTH)
-        total = tl.zeros((ROWS, WIDTH), tl.float32)
-        along = tl.zeros((ROWS,), tl.float32)
-        for other in range(number, tl.load(ends + number).to(tl.int32)):
-            rows = tl.load(order + other).to(tl.int32) * shown(source.slots) + place
-            cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
-            total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
-            along += tl.load(own + rows, mask=there, other=0.0)
-        rows = tl.load(order + number).to(tl.int32) * shown(source.slots) + place
-        if KIND.MASKED:
-            place = tl.load(places + start + place, mask=there, other=0)
-        add_rows(total, along, packed, rows, place, item, start, there, out, source, KIND)
