@@ -189,7 +189,7 @@ def _directly(operation: Any, features: Callable[..., Any], python: _Python | No
     """The operation past autograd; host code in Python is called as it is where the dispatcher has nothing to add: the
     way there and back takes as long as all else that a small score costs the host.
     """
-    plain = called_directly(operation.plain)
+    plain = called_directly(operation.plain, features)
     if python is None:
         return plain
     return lambda *arguments: (python.run if nothing_dispatches(features(arguments)) else plain)(*arguments)

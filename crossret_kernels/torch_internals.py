@@ -30,14 +30,14 @@ _excluded = _private("_C._ExcludeDispatchKeyGuard")
 _keys, _key = _private("_C.DispatchKeySet"), _private("_C.DispatchKey")
 
 
-def called_directly(operation: Any) -> Callable[..., Any]:
+def called_directly(operation: Any, features: Callable[[tuple[Any, ...]], Any] = tuple) -> Callable[..., Any]:
     """An overload of an operation without the look for overrides of every argument, which costs as much as a small
-    score; the dispatcher goes through subclasses and modes that have none of these all the same.
+    score: of those alone that `features` picks. Subclasses and modes that have none are the dispatcher's all the same.
     """
     if _call_boxed is None or not hasattr(operation, "_handle"):
         return operation
     boxed = partial(_call_boxed, operation._handle)
-    return lambda *arguments: operation(*arguments) if _has_torch_function(arguments) else boxed(*arguments)
+    return lambda *arguments: (operation if _has_torch_function(features(arguments)) else boxed)(*arguments)
 
 
 def nothing_dispatches(tensors: Sequence[Tensor]) -> bool:

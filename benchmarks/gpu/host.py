@@ -26,7 +26,7 @@ from torch import Tensor
 
 from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.cross_attention.cuda import backward as cuda_backward
-from crossret_kernels.cross_attention.triton import backward, chunks
+from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
 from tests.simt.launches import Device
 from tests.simt.library import build
@@ -72,7 +72,7 @@ def nothing_launched() -> Iterator[None]:
         patch.object(triton_launch, "_known", {}),
         patch.object(backends, "unsupported_reason", reason),
         patch.object(chunks, "multiply", nothing),
-        patch.object(backward, "multiply", nothing),
+        patch.object(feature_gradients, "multiply", nothing),
         patch.object(cuda_backward, "_product", product),
     ):
         yield

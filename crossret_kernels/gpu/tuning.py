@@ -1,4 +1,4 @@
-"""Sizes that Triton's kernels and their host code are tuned by; where shared memory decides, by how much there is.
+"""Sizes that kernels for GPUs and their host code are tuned by; where shared memory decides, by how much there is.
 
 Counted from what the compiler makes of kernels, not yet measured. None follows a batch's lengths or its number of
 items: a kernel is compiled for each of a tile's sizes.
@@ -66,6 +66,9 @@ class Attention:
 class SumMax:
     """Sum-Max."""
 
+    WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
+    PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
+
     LARGEST_TILE = 128  # queries; items of more pass through it in pieces
     LARGER_TILE = 256  # where scores take little but products, and the largest are less than WELL_FILLED as full
     WELL_FILLED = 0.95
@@ -83,3 +86,31 @@ class SumMax:
     ITEMS = 4  # whose best contexts are gathered at a time
     WIDTH = 128  # columns of features of a program
     RUNS = 16  # that are added up at a time
+
+
+class CudaAttention:
+    """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
+
+    MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
+    # Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow
+    # with it, and what each of its rows takes, of gradients too.
+    ROOM, ROW_ROOM, GRADIENT_ROOM, GRADIENT_ROW_ROOM = 48 * 2**10, 104, 56 * 2**10, 264
+    ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
+    GRAM_BYTES = 256 * 2**20
+    CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
+    MOST_ROWS = 8 * 65535  # of an item: blocks of 8 rows in the second dimension of a grid
+
+
+class CudaSumMax:
+    """Sum-Max in CUDA C++."""
+
+    WIDE_CELLS = 2**24  # of the product of a call, for which there are enough wide tiles
+    WELL_FILLED = 0.95
+    BLOCKS = 16  # wanted of each of the device's processors
+    LEAST_STAGES = 16  # of a block
+    SHARED_BY = 4  # listed pairs of an item of contexts on average, from which on they share tiles
+    LISTED_BYTES, SLOT_BYTES = 64 * 2**20, 16  # of listed pairs at a time, of which each query takes so much at most
+    GRADIENT_BLOCKS = 8  # wanted of each processor
+    GRADIENT_UNIT = 32  # queries of contexts' gradients, or items of queries' ones, that are looked at together
+    LEAST_UNITS = 8  # of a run
+    RUNS_BYTES = 32 * 2**20  # of what runs of sums leave

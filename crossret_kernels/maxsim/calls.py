@@ -24,8 +24,6 @@ from crossret_kernels.padded.arithmetic import POOLINGS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
-PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
 
 Of = TypeVar("Of")
 
@@ -313,8 +311,8 @@ class Call(ABC):
         window = n_items
         if gradients:
             width = queries.host.longest if self.pairs is not None else count
-            total = min(PAIRS_AT_ONCE, self.pairs.size(0)) if self.pairs is not None else n_items
-            window = max(1, min(total, WORKSPACE_BYTES // ((8 if self.keeps_maxima else 4) * width)))
+            total = min(SumMax.PAIRS_AT_ONCE, self.pairs.size(0)) if self.pairs is not None else n_items
+            window = max(1, min(total, SumMax.WORKSPACE_BYTES // ((8 if self.keeps_maxima else 4) * width)))
         listed = self.pairs is not None
         bits, groups = groups_of(
             contexts.layout, tiling.columns, tiling.depth, 1 if listed else window, 1 if listed else tiling.n_tiles

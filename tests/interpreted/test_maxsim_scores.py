@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim import calls
 from tests.kernels.maxsim_checks import (
     check_argmax_of,
     check_features_too_short_to_be_inverted,
@@ -49,8 +48,8 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
                 (SumMax, "LARGEST_RESIDENT", 16),
                 (SumMax, "PROGRAMS", 3),
                 (SumMax, "BLOCK_OF_CONTEXTS", 16),
-                (calls, "WORKSPACE_BYTES", 700),
-                (calls, "PAIRS_AT_ONCE", 3),
+                (SumMax, "WORKSPACE_BYTES", 700),
+                (SumMax, "PAIRS_AT_ONCE", 3),
                 (SumMax, "LEAST_STEPS", 1),
                 (SumMax, "RUNS_BYTES", 6000),
                 (SumMax, "QUERIES", 16),

@@ -13,7 +13,7 @@ from crossret_kernels.backends import INTERPRETED
 
 pytest.importorskip("triton")
 
-from crossret_kernels.cross_attention.triton import backward, chunks
+from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
 from tests.kernels.offline import recorded
 
@@ -51,7 +51,7 @@ def test_ragged_batches_compile_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Whatever the lengths and the number of items: kept kernels, and what Triton itself would tell apart."""
-    for module in (chunks, backward):
+    for module in (chunks, feature_gradients):
         monkeypatch.setattr(module, "multiply", lambda *_: None)
     generator = torch.Generator().manual_seed(0)
     compiled = set[Any]()

@@ -14,9 +14,8 @@ from torch import Tensor
 from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.cuda_library import constant, constants
-from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim import calls, tables
-from crossret_kernels.maxsim.cuda import backward, call, forward
+from crossret_kernels.gpu.tuning import CudaSumMax, SumMax
+from crossret_kernels.maxsim import tables
 from tests.kernels.maxsim_checks import (
     check_argmax_of,
     check_features_too_short_to_be_inverted,
@@ -52,18 +51,18 @@ def cut(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "in many parts":
             for module, name, value in (
                 (kept_plans, "_kept", kept_plans._Kept()),  # none of other parts
-                (call, "WIDE_CELLS", 0),
-                (call, "WELL_FILLED", 0.0),
-                (forward, "BLOCKS", 3),
-                (forward, "LEAST_STAGES", 1),
-                (forward, "SHARED_BY", 0),
-                (forward, "WORKSPACE_BYTES", 1500),
-                (calls, "WORKSPACE_BYTES", 700),
-                (calls, "PAIRS_AT_ONCE", 3),
+                (CudaSumMax, "WIDE_CELLS", 0),
+                (CudaSumMax, "WELL_FILLED", 0.0),
+                (CudaSumMax, "BLOCKS", 3),
+                (CudaSumMax, "LEAST_STAGES", 1),
+                (CudaSumMax, "SHARED_BY", 0),
+                (CudaSumMax, "LISTED_BYTES", 1500),
+                (SumMax, "WORKSPACE_BYTES", 700),
+                (SumMax, "PAIRS_AT_ONCE", 3),
                 (SumMax, "BLOCK_OF_CONTEXTS", 16),
                 (tables, "PROCESSORS", 1),
-                (backward, "LEAST_UNITS", 1),
-                (backward, "BLOCKS", 40),
+                (CudaSumMax, "LEAST_UNITS", 1),
+                (CudaSumMax, "GRADIENT_BLOCKS", 40),
             ):
                 patch.setattr(module, name, value)
         yield request.param
@@ -131,8 +130,8 @@ def test_gradients_of_rows_beside_others() -> None:
 
 def test_many_tiles_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """More tiles than blocks that run together share."""
-    monkeypatch.setattr(forward, "BLOCKS", 51)
-    monkeypatch.setattr(forward, "LEAST_STAGES", 1)
+    monkeypatch.setattr(CudaSumMax, "BLOCKS", 51)
+    monkeypatch.setattr(CudaSumMax, "LEAST_STAGES", 1)
     contexts, queries = randn(45, 6, 4, seed=1), randn(17, 65, 4, seed=2)
     scores = maxsim_scores(contexts, queries, pooling="sum", normalize=False, backend="cuda")
     expected = maxsim_scores(contexts, queries, pooling="sum", normalize=False, backend="reference")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.cuda import plan
+from crossret_kernels.gpu.tuning import CudaAttention
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
 from tests.kernels.scan_checks.gradients import Gradients
@@ -35,7 +36,7 @@ from tests.kernels.strategies import (
 from tests.kernels.tolerance import evaluate, score_weights, well_posed
 from tests.simt.launches import MOST_SHARED, SCHEDULES, Device
 
-USUAL = {"CELLS": plan.CELLS, "ROW_BYTES": plan.ROW_BYTES, "GRAM_BYTES": plan.GRAM_BYTES}
+USUAL = {name: getattr(CudaAttention, name) for name in ("CELLS", "ROW_BYTES", "GRAM_BYTES")}
 PRECISIONS = {
     "ieee": (torch.float32, False),
     "tf32": (torch.float32, True),
@@ -93,7 +94,7 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
 
     cuda = Kernels(
         "cuda",
-        modules=(plan,),
+        modules=(CudaAttention,),
         least={"CELLS": 1, "ROW_BYTES": 1},
         apart={"CELLS": 1, "GRAM_BYTES": 1},
         runs={"ROW_BYTES": 1000},

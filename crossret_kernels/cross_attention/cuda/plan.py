@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +15,11 @@ from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda.steps import attention_job_rows
 from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.planning import cut
 from crossret_kernels.gpu.sides import Geometry, HostSide, shared_memory
+from crossret_kernels.gpu.tuning import CudaAttention
 
-MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
-# Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow with
-# it, and what each of its rows takes, of gradients too.
-ROOM, ROW_ROOM, GRADIENT_ROOM, GRADIENT_ROW_ROOM = 48 * 2**10, 104, 56 * 2**10, 264
-ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
-GRAM_BYTES = 256 * 2**20
-CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
-
-
-MOST_ROWS = 8 * 65535  # of an item: blocks of 8 rows in the second dimension of a grid
+TUNED = CudaAttention
 _PACKED = (torch.float32, torch.bfloat16, torch.float16)  # in the order of csrc's Dtype
 
 
@@ -109,24 +102,28 @@ class Plan:
         _check_fits(longest, sides[1].longest, features.device, kind.gradients)
         most_items = constant("attention_items")
         # Items of contexts beyond it fill a job each.
-        self.most_queries = MOST_QUERIES_OF_LONG if longest > constant("attention_long") else most_items
+        self.most_queries = TUNED.MOST_QUERIES_OF_LONG if longest > constant("attention_long") else most_items
         rows, self.most_columns = kind.job_rows(longest, self.most_queries, most_shared)
 
-        most_rows = [max(1, ROW_BYTES // max(features.size(-1) * features.element_size(), 1))] * 2
-        if kind.gradients and sides[0].n_rows * sides[1].n_rows > CELLS:
-            most_rows[1] = min(most_rows[1], max(int(CELLS**0.5), CELLS // max(sides[0].n_rows, 1)))
-            most_rows[0] = min(most_rows[0], CELLS // max(most_rows[1], sides[1].longest))
+        most_rows = [max(1, TUNED.ROW_BYTES // max(features.size(-1) * features.element_size(), 1))] * 2
+        if kind.gradients and sides[0].n_rows * sides[1].n_rows > TUNED.CELLS:
+            most_rows[1] = min(most_rows[1], max(int(TUNED.CELLS**0.5), TUNED.CELLS // max(sides[0].n_rows, 1)))
+            most_rows[0] = min(most_rows[0], TUNED.CELLS // max(most_rows[1], sides[1].longest))
         lengths = sides[0].lengths.astype(np.int64)
         fragments = _starts(-(-lengths // kind.fragment_rows) * -(-lengths // 8))
         numbers = _starts(lengths**2)
-        of_grams = (fragments, GRAM_BYTES // constant("attention_fragment_bytes")), (numbers, GRAM_BYTES // 4)
-        bounds = _bounds((sides[0].starts, most_rows[0]), *of_grams), _bounds((sides[1].starts, most_rows[1]))
+        of_grams = (
+            (fragments, TUNED.GRAM_BYTES // constant("attention_fragment_bytes")),
+            (numbers, TUNED.GRAM_BYTES // 4),
+        )
+        cuts = cut((sides[0].starts, most_rows[0]), *of_grams), cut((sides[1].starts, most_rows[1]))
+        bounds = [list(pairwise(of_side)) for of_side in cuts]
         sizes = (self.most_columns, most_items), (rows, self.most_queries)
 
         tables: list[Any] = [side.starts for side in sides]
         tables += [side.places for side in sides if side.places is not None]
         for side, of_side, size in zip(sides, bounds, sizes, strict=True):
-            tables += [jobs_of(side, *part, *size) for part in of_side]
+            tables += [_jobs_of(side, *part, *size) for part in of_side]
         tables += [of[first:last] - of[first] for of in (fragments, numbers) for first, last in bounds[0]]
         self.tables = on_device(features.device, *(np.asarray(table, np.int32) for table in tables))
         there = iter(self.tables)
@@ -148,17 +145,17 @@ class Plan:
 
 def most_attended_rows(device: torch.device, gradients: bool) -> int:
     """Of an item of contexts whose similarities with 16 queries fit a block's shared memory."""
-    room, of_row = (GRADIENT_ROOM, GRADIENT_ROW_ROOM) if gradients else (ROOM, ROW_ROOM)
+    room, of_row = (TUNED.GRADIENT_ROOM, TUNED.GRADIENT_ROW_ROOM) if gradients else (TUNED.ROOM, TUNED.ROW_ROOM)
     return (shared_memory(device) - room) // of_row
 
 
 def _check_fits(longest: int, longest_query: int, device: torch.device, gradients: bool) -> None:
     """Refuses longer items."""
     most = most_attended_rows(device, gradients)
-    if longest_query > MOST_ROWS:
+    if longest_query > TUNED.MOST_ROWS:
         raise UnsupportedByBackend(
-            f"backend 'cuda' cannot serve this call: it takes attending items of up to {MOST_ROWS} rows, the longest "
-            f"has {longest_query}"
+            f"backend 'cuda' cannot serve this call: it takes attending items of up to {TUNED.MOST_ROWS} rows, the "
+            f"longest has {longest_query}"
         )
     if longest > most:
         raise UnsupportedByBackend(
@@ -176,32 +173,12 @@ def _numbers(side: Geometry, first: int, last: int) -> list[int]:
     return [first, last - first, int(side.starts[last] - side.starts[first]), longest]
 
 
-def _bounds(*limits: tuple[NDArray[np.int64], int]) -> list[tuple[int, int]]:
-    """Successive items in parts, one item at least: (where they begin in something, the most of it a part has)."""
-    starts = [(of.tolist(), most) for of, most in limits]
-    bounds, first, count = [], 0, len(starts[0][0]) - 1
-    while first < count:
-        last = min(bisect_right(of, of[first] + most) - 1 for of, most in starts)
-        last = min(max(last, first + 1), count)
-        bounds.append((first, last))
-        first = last
-    return bounds
-
-
-def jobs_of(side: Geometry, first: int, last: int, size: int, most: int) -> list[int]:
+def _jobs_of(side: Geometry, first: int, last: int, size: int, most: int) -> list[int]:
     """At which of the items first to last jobs begin, counted from the first, and where the last one ends.
 
     Jobs are of at most `size` rows and `most` items, of one item where that is longer.
     """
-    starts = side.starts[first : last + 1]
-    items = np.arange(last - first)
-    ends = np.searchsorted(starts, starts[:-1] + size, "right") - 1
-    nexts = np.minimum(np.maximum(ends, items + 1), items + most).tolist()
-    jobs, item = [0], 0
-    while item < last - first:
-        item = nexts[item]
-        jobs.append(item)
-    return jobs
+    return cut((side.starts[first : last + 1], size), most_items=most)
 
 
 class Call:

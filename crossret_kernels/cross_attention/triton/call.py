@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.gpu.kept_plans import kept_plan, on_device
+from crossret_kernels.gpu.planning import cut
 from crossret_kernels.gpu.sides import Geometry, HostSide, Rows, power_from, precisions, shared_memory
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
@@ -241,12 +241,8 @@ def tiles_of(side: Geometry, size: int, most: int, long: bool) -> tuple[list[int
         within = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         rows = side.starts[owners] + within * size
         return [*rows.tolist(), side.n_rows], [*owners.tolist(), len(pieces)]
-    every = side.starts.tolist()
-    items, item, last = [0], 0, len(every) - 1
-    while item < last:
-        item = min(bisect_right(every, every[item] + size) - 1, item + most, last)
-        items.append(item)
-    return [every[item] for item in items], items
+    items = cut((side.starts, size), most_items=most)
+    return side.starts[items].tolist(), items
 
 
 def kind_of(plan: Plan, packed: torch.dtype) -> Kind:

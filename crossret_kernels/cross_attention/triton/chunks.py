@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
+from crossret_kernels.gpu.planning import cut
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import Attention
 
@@ -208,23 +209,13 @@ def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
         bounds = [0, len(contexts.lengths)]
     else:
         ends = contexts.starts + PLANES * np.arange(len(contexts.lengths) + 1)
-        bounds = parted(ends.tolist(), most_contexts, most_items)
+        bounds = cut((ends, most_contexts), most_items=most_items)
     if queries.n_rows <= most_queries:
         return bounds, [0, len(plan.tile_rows) - 1]
     if not plan.long:
-        return bounds, parted(plan.tile_rows, most_queries, len(plan.tile_rows))
-    items = parted(queries.starts.tolist(), most_queries, len(queries.lengths))  # whose pieces stay together
+        return bounds, cut((plan.tile_rows, most_queries))
+    items = cut((queries.starts, most_queries))  # whose pieces stay together
     return bounds, [bisect_left(plan.tile_items, item) for item in items]
-
-
-def parted(ends: list[int], most: int, most_items: int) -> list[int]:
-    """Bounds of parts of successive items that end there: of so much, and so many items, at most, one at least."""
-    bounds = [0]
-    while bounds[-1] < len(ends) - 1:
-        first = bounds[-1]
-        last = bisect_right(ends, ends[first] + most) - 1
-        bounds.append(min(max(last, first + 1), first + most_items, len(ends) - 1))
-    return bounds
 
 
 def runs_of(call: Call) -> Iterator[Run]:

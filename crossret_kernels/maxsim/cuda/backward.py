@@ -7,16 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from crossret_kernels.gpu.cuda_library import constant, numbers
+from crossret_kernels.gpu.tuning import CudaSumMax
 from crossret_kernels.maxsim import gradients as host
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
 from crossret_kernels.maxsim.cuda.forward import find
 from crossret_kernels.maxsim.gradients import Part
-
-UNIT = 32  # queries of contexts' gradients, or items of queries' ones, that are looked at together
-LEAST_UNITS = 8  # of a run
-BLOCKS = 8  # wanted of each of the device's processors
-RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -32,17 +28,21 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
     side, other = part.sides if of_contexts else part.sides[::-1]
     first, last = 0, int(own.borders[-1])
-    n_units = -(-(others.count if of_contexts else part.count) // UNIT)
+    n_units = -(-(others.count if of_contexts else part.count) // CudaSumMax.GRADIENT_UNIT)
     if part.pairs is not None:
-        n_units = part.pairs.size(0) // len(own.firsts) * (-(-others.longest // UNIT) if of_contexts else 1)
+        n_units = (
+            part.pairs.size(0)
+            // len(own.firsts)
+            * (-(-others.longest // CudaSumMax.GRADIENT_UNIT) if of_contexts else 1)
+        )
     elif of_contexts:
         first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
     if first == last:
         return
     n_columns = -(-plan.dim // constant("maxsim_gradient_columns"))
-    most_runs = RUNS_BYTES // (4 * (plan.dim + 1) * own.n_rows)
-    wanted = BLOCKS * processors(call.device) // ((last - first) * n_columns)
-    n_runs = max(1, min(wanted, n_units // LEAST_UNITS, most_runs))
+    most_runs = CudaSumMax.RUNS_BYTES // (4 * (plan.dim + 1) * own.n_rows)
+    wanted = CudaSumMax.GRADIENT_BLOCKS * processors(call.device) // ((last - first) * n_columns)
+    n_runs = max(1, min(wanted, n_units // CudaSumMax.LEAST_UNITS, most_runs))
     listed = part.listed(call.context_column if of_contexts else 1 - call.context_column)
     later = part.later and (part.pairs is not None or not of_contexts)
     strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from crossret_kernels.gpu.cuda_library import constant, constants, numbers
 from crossret_kernels.gpu.sides import shared_memory
+from crossret_kernels.gpu.tuning import CudaSumMax
 from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Tiling
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.tables import Layout, fill_of, tiles_of
-
-WIDE_CELLS = 2**24  # of the product of a call, for which there are enough wide tiles
-WELL_FILLED = 0.95
 
 
 class Kind(NamedTuple):
@@ -81,12 +79,12 @@ def side_numbers(name: str, rows: Rows) -> dict[str, int]:
 
 
 def _suits_wide_tiles(queries: Shape, contexts: Shape, values: Tensor) -> bool:
-    if int(queries.layout.lengths.sum()) * int(contexts.layout.lengths.sum()) < WIDE_CELLS:
+    if int(queries.layout.lengths.sum()) * int(contexts.layout.lengths.sum()) < CudaSumMax.WIDE_CELLS:
         return False
     if shared_memory(values.device) < constant("maxsim_wide_shared_bytes"):
         return False
     usual, wide = (fill_of(np.minimum(queries.layout.lengths, size), size) for size in constants("maxsim_tile_rows"))
-    return usual < WELL_FILLED or wide >= WELL_FILLED * usual
+    return usual < CudaSumMax.WELL_FILLED or wide >= CudaSumMax.WELL_FILLED * usual
 
 
 @cache

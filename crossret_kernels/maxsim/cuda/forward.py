@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.cuda_library import constant, constants, numbers
+from crossret_kernels.gpu.tuning import CudaSumMax
 from crossret_kernels.maxsim import searches
-from crossret_kernels.maxsim.calls import WORKSPACE_BYTES, Call, Plan, Side
+from crossret_kernels.maxsim.calls import Call, Plan, Side
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
 from crossret_kernels.maxsim.searches import Found
 from crossret_kernels.padded.arithmetic import POOLINGS
-
-BLOCKS = 16  # wanted of each of the device's processors
-LEAST_STAGES = 16  # of a block
-SHARED_BY = 4  # listed pairs of an item of contexts on average, from which on they share tiles
-SLOT_BYTES = 16  # that listed pairs take for each query, at most
 
 
 def scores(*arguments: Any) -> Tensor:
@@ -50,7 +46,7 @@ def find(
         )
         return
     pairs = call.pairs if pairs is None else pairs
-    most = max(1, WORKSPACE_BYTES // (SLOT_BYTES * plan.queries.longest))
+    most = max(1, CudaSumMax.LISTED_BYTES // (CudaSumMax.SLOT_BYTES * plan.queries.longest))
     for start in range(0, pairs.size(0), most):
         part, own = pairs, found
         if pairs.size(0) > most:
@@ -82,7 +78,7 @@ def _stored(call: Call, plan: Plan, found: Found) -> tuple[Tensor | None, ...]:
 def _ordered(call: Call, plan: Plan, pairs: Tensor) -> list[Tensor]:
     """The pairs; where enough of them share items of contexts with their order by these, see `PairsCall` in csrc."""
     n_contexts = call.contexts.n_items
-    if pairs.size(0) < SHARED_BY * n_contexts:
+    if pairs.size(0) < CudaSumMax.SHARED_BY * n_contexts:
         return [pairs]
     items, order = pairs[:, call.context_column].sort(stable=True)
     ends = plan.queries.lengths[pairs[:, 1 - call.context_column][order]].cumsum(0)
@@ -131,6 +127,6 @@ def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_strid
 
 def runs(n_groups: int, n_tiles: int, group_stages: int, n_processors: int) -> tuple[int, int]:
     """(How many runs, the groups of each) to share groups of contexts out into, for each of the tiles."""
-    wanted = max(1, min(n_groups, -(-BLOCKS * n_processors // n_tiles)))
-    run_groups = max(-(-n_groups // wanted), min(n_groups, -(-LEAST_STAGES // group_stages)))
+    wanted = max(1, min(n_groups, -(-CudaSumMax.BLOCKS * n_processors // n_tiles)))
+    run_groups = max(-(-n_groups // wanted), min(n_groups, -(-CudaSumMax.LEAST_STAGES // group_stages)))
     return -(-n_groups // run_groups), run_groups
