@@ -130,7 +130,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
         plan.valid.rows.size(0), int(part.later and (part.pairs is not None or not of_contexts)),
     )  # fmt: skip
     sizes = all_hidden(plain)
-    key = (plan.key, max(part.pitch, *strides) >= 2**30 - 2)
+    key = (own.key, others.key, max(part.pitch, *strides) >= 2**30 - 2)
     side, other = part.sides if of_contexts else part.sides[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
     # In a tuple, kernels would be compiled for where their memory begins.
