@@ -30,7 +30,7 @@ WORDS = ["<pad>", "cat", "dog", "the", "absent"]
 EXPECTED = np.array([[-0.1, 0.5, 7], [1, 2, 3]], np.float32)
 
 
-@pytest.mark.parametrize("header", [b"", b"5 3\n"])
+@pytest.mark.parametrize("header", [b"", b"5 3\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf5 3\n"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_text(tmp_path: Path, header: bytes, packed: bool) -> None:
     contents = header + GLOVE.replace(b"3\n", b"3 \r\n")

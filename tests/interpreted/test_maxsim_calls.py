@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores
-from crossret_kernels.maxsim.triton import backward
+from crossret_kernels.gpu.tuning import SumMax
 from tests.interpreted.programs import programs_share_nothing
 from tests.kernels.maxsim_checks import (
     check_candidates,
@@ -86,7 +86,7 @@ def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> No
 def test_programs_share_nothing(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several columns of features, and sums of several runs."""
     for name, value in (("LEAST_STEPS", 1), ("WIDTH", 32), ("ITEMS", 2), ("QUERIES", 16)):
-        monkeypatch.setattr(backward, name, value)
+        monkeypatch.setattr(SumMax, name, value)
     sides = [randn(7, 5, 40, seed=seed).requires_grad_() for seed in (1, 2)]
     pairs = torch.arange(14).view(7, 2) % 7 if listed else None
     with programs_share_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -38,6 +39,8 @@ def read_text(path: Path, file: BinaryIO, numbers: Mapping[bytes, int]) -> Found
         if len(line) == _LONGEST_LINE:
             raise ValueError(f"{path}, line {number}: longer than any line of word vectors")
         line = line.rstrip()
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         if not line:
             empty = empty or number
             continue
