@@ -15,7 +15,7 @@ from torch import Tensor
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_sides, check_together
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_sides
 from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
@@ -223,9 +223,7 @@ def _sides(
     """Both, checked."""
     queries, query_mask = _several(queries, masks[0], QUERIES)
     documents, document_mask = _several(documents, masks[1], DOCUMENTS)
-    sides = as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
-    check_together(*sides, NAMES)
-    return sides
+    return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
 
 
 def _every_pair(

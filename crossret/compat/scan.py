@@ -30,7 +30,7 @@ from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionO
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.options import checked, choose
 from crossret_kernels.inputs.pairs import shape_scores
-from crossret_kernels.inputs.sides import SideNames, as_sides, check_together
+from crossret_kernels.inputs.sides import SideNames, as_sides
 from crossret_kernels.inputs.tensors import Array, check_floating, check_has_values
 
 # What errors call the arguments of the scores, and of the loss; there are no masks.
@@ -154,7 +154,6 @@ def _score(
     options = checked(CrossAttentionOptions, direction, norm, _SLOPE, opt.lambda_softmax, pooling, sharpness, False)
     given = _features(images, names[0].features), _features(captions, names[1].features)
     sides = as_sides(*given, None, lengths, None, None, None, names)
-    check_together(*sides, names)
     return shape_scores(score_sides(*sides, None, options, None, None), None)
 
 

@@ -39,11 +39,12 @@ def _padded_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype
     masks: Sequence[Tensor | None]
     pieces = list(zip(x.split(size), a.split(size), strict=True))
     if values.mask is not None:
-        masks = values.mask.split(size)
+        masks = values.mask.to(x.device, non_blocking=True).split(size)
     elif lengths is None:
         masks = [None] * len(pieces)
     else:
-        masks = (torch.arange(x.size(1), device=x.device) < lengths.to(x.device)[:, None]).split(size)
+        lengths = lengths.to(x.device, non_blocking=True)
+        masks = (torch.arange(x.size(1), device=x.device) < lengths[:, None]).split(size)
     for (x_piece, a_piece), mask in zip(pieces, masks, strict=True):
         if mask is None and x.dtype == dtype:  # no copy to make twice
             yield _pooled(x_piece, a_piece, None, dtype)

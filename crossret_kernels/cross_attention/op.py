@@ -11,7 +11,7 @@ from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
@@ -87,7 +87,7 @@ def scan_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other, as `scan_topk` finds
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
-            that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
+            that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
             for i2t).
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
@@ -121,7 +121,6 @@ def scan_scores(
         CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 

@@ -12,7 +12,7 @@ from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
 
 
@@ -70,7 +70,6 @@ def scan_attention(
         CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     if selected is None:
         raise ValueError("scan_attention takes pairs or candidates: the weights of all pairs are not kept")

@@ -17,7 +17,7 @@ from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import needs_gradient
 
@@ -112,8 +112,7 @@ def attend(
     alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
-    images, captions = as_sides(*given)
-    check_together(images, captions, same_dim=False)
+    images, captions = as_sides(*given, same_dim=False)
     check_parameters(parameters, images.values, captions.values)
     checked = _check_contexts(*contexts, images, captions)
     check_traceable("gated attention takes padded features", images, captions)

@@ -22,7 +22,7 @@ from crossret_kernels.heterogeneous_attention.reference import (
 )
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
 
 
@@ -130,7 +130,6 @@ def attend(
     """
     images, captions = as_sides(*given)
     empty_score = given[-1]
-    check_together(images, captions)
     parameters = check_layers(layers, images.values, options.heads)
     selected = as_pairs(*asked, ATTENDING[options.direction], images, captions)
     device, dtype = images.values.device, images.values.dtype

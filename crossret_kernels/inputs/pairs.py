@@ -125,7 +125,7 @@ def in_slices(
     listed: Callable[..., Tensor] | None = None,
     queries: Ragged | None = None,
 ) -> Tensor:
-    """What an operation of `registration` returns of selected pairs, None for all: (P,), or (P, Q) of `queries`.
+    """What an operation as `define` makes it returns of selected pairs, None for all: (P,), or (P, Q) of `queries`.
 
     Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
     that there is never more of it than a slice. torch.compile and torch.func get the list. Lists of features go to the

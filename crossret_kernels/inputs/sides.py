@@ -61,8 +61,10 @@ def as_sides(
     word_mask: Array | None,
     empty_score: float | None,
     names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
+    *,
+    same_dim: bool = True,
 ) -> tuple[Ragged, Ragged]:
-    """Images and captions, each checked as `as_ragged` does; whether they go together, `check_together` tells.
+    """Images and captions, each checked as `as_ragged` does, and whether they can be compared.
 
     Lengths, masks and offsets that lie on a device are brought to the CPU, those of both sides at once, and stay there:
     this is all that a call waits for.
@@ -75,10 +77,10 @@ def as_sides(
     of_words = _on_device(words, word_lengths, word_mask) if looking else None
     if of_regions is not None or of_words is not None:
         of_regions, of_words = together_on_host((of_regions, of_words))
-    return (
-        _as_ragged(regions, region_lengths, region_mask, names[0], empty, looking, of_regions),
-        _as_ragged(words, word_lengths, word_mask, names[1], empty, looking, of_words),
-    )
+    images = _as_ragged(regions, region_lengths, region_mask, names[0], empty, looking, of_regions)
+    captions = _as_ragged(words, word_lengths, word_mask, names[1], empty, looking, of_words)
+    _check_together(images, captions, names, same_dim)
+    return images, captions
 
 
 def _on_device(features: Any, lengths: Any, mask: Any) -> Tensor | None:
@@ -107,12 +109,16 @@ def as_ragged(
         empty: whether items may be empty.
 
     A list stays one unless a gradient, a transformation or torch.compile goes through it: then its items are joined.
+    Lengths, a mask or offsets on a device are brought to the CPU as `as_sides` brings them.
 
     Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
     shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
     operation then makes the same checks when it runs.
     """
-    return _as_ragged(features, lengths, mask, names, empty, checkable())
+    looking = checkable()
+    there = _on_device(features, lengths, mask) if looking else None
+    brought = None if there is None else together_on_host([there])[0]
+    return _as_ragged(features, lengths, mask, names, empty, looking, brought)
 
 
 def _as_ragged(
@@ -191,9 +197,7 @@ def check_empty_score(value: Any) -> None:
     check_number("empty_score", value)
 
 
-def check_together(
-    regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS, *, same_dim: bool = True
-) -> None:
+def _check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames], same_dim: bool) -> None:
     """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
     v, e = regions.values, words.values
     first, second = names[0].features, names[1].features

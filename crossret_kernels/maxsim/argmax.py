@@ -9,7 +9,7 @@ from torch import Tensor
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together, most_rows
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
@@ -54,7 +54,6 @@ def maxsim_argmax(
     """
     options = checked(MaxSimOptions, direction, pooling, normalize)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
     width = most_rows(words if direction == "t2i" else regions)

@@ -8,7 +8,7 @@ from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimOptions
@@ -131,7 +131,6 @@ def maxsim_scores(
     """
     options = checked(MaxSimOptions, direction, pooling, normalize)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from math import isqrt
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_together, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, widened
 
@@ -69,11 +70,13 @@ def pairwise_scores(
 
     Raises:
         ValueError, TypeError: as `scan_scores`; a scorer that cannot be called or returns anything but P floating-point
-            scores; sizes that are no integers of at least 1. Packed or listed features inside torch.compile.
+            scores on the features' device; sizes that are no integers of at least 1. Packed or listed features inside
+            torch.compile.
     """
     _check_own(scorer, workspace_bytes, bytes_per_pair)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    check_together(images, captions, same_dim=False)
+    images, captions = as_sides(
+        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score, same_dim=False
+    )
     check_traceable("pairwise_scores takes padded features", images, captions)
     selected = as_pairs(pairs, candidates, query, "caption", images, captions)
     dtypes = images.values.dtype, captions.values.dtype
@@ -82,7 +85,7 @@ def pairwise_scores(
     listed = None if selected is None else selected.listed()
 
     def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
-        return _checked(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), len(v))
+        return _checked(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), v)
 
     def crossed(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         n, m = len(v), len(e)
@@ -115,16 +118,20 @@ def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
     for name, size in (("workspace_bytes", workspace_bytes), ("bytes_per_pair", bytes_per_pair)):
         if size is None and name == "bytes_per_pair":
             continue
-        if not isinstance(size, int) or isinstance(size, bool):
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
             raise TypeError(f"{name} must be an integer, not {type(size).__name__}")
         if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")
 
 
-def _checked(scores: Any, pairs: int) -> Tensor:
+def _checked(scores: Any, regions: Tensor) -> Tensor:
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scorer must return a floating-point tensor, not {kind}")
-    if scores.shape != (pairs,):
-        raise ValueError(f"scorer must return a score for each of {pairs} pairs, got shape {tuple(scores.shape)}")
+    if scores.shape != regions.shape[:1]:
+        raise ValueError(
+            f"scorer must return a score for each of {len(regions)} pairs, got shape {tuple(scores.shape)}"
+        )
+    if scores.device != regions.device:
+        raise ValueError(f"scorer returned scores on {scores.device} but regions are on {regions.device}")
     return scores

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -145,7 +146,7 @@ def test_blocks_stay_within_the_workspace(selection: str, stated: bool) -> None:
     assert len(scorer.blocks) == 2 * forwards  # each made twice, and nothing kept
     assert max(scorer.blocks) == 3 and sum(scorer.blocks) == 2 * len(pairs)
     scorer.blocks.clear()
-    pairwise_scores(*given, scorer, **lengths, **options, workspace_bytes=1)
+    pairwise_scores(*given, scorer, **lengths, **options, workspace_bytes=np.int64(1))
     assert scorer.blocks == [1] * len(pairs)
 
 
@@ -284,6 +285,12 @@ MISTAKES: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (lambda *block: block[0], {}, ValueError, "scorer must return a score for each of 4 pairs, got shape (4, 3, 4)"),
     (lambda *block: block[1][:, 0], {}, TypeError, "scorer must return a floating-point tensor, not torch.bool"),
     (lambda *block: 1.0, {}, TypeError, "scorer must return a floating-point tensor, not float"),
+    (
+        lambda *block: torch.empty(len(block[0]), device="meta"),
+        {},
+        ValueError,
+        "scorer returned scores on meta but regions are on cpu",
+    ),
     (max, {"workspace_bytes": 0}, ValueError, "workspace_bytes must be at least 1, not 0"),
     (max, {"workspace_bytes": None}, TypeError, "workspace_bytes must be an integer, not NoneType"),
     (max, {"bytes_per_pair": 2.0}, TypeError, "bytes_per_pair must be an integer, not float"),
