@@ -88,7 +88,7 @@ def test_what_calls_share_suits_them_all(function: Any, monkeypatch: pytest.Monk
     sides = [torch.zeros(2 * 17 + 8, dtype=torch.float16)[begin : begin + 34].view(2, 1, 17) for begin in (0, 1)]
     listed = [torch.zeros(9, dtype=torch.int64)[begin : begin + 8].view(4, 2) for begin in (0, 1)]
     own = dict[int, set[str]]()
-    with recorded() as launches:
+    with recorded() as launches, monkeypatch.context() as patch:
         recorder_of = triton_launch.compiled
 
         def compiled(*given: Any) -> Any:
@@ -100,7 +100,7 @@ def test_what_calls_share_suits_them_all(function: Any, monkeypatch: pytest.Monk
 
             return start
 
-        monkeypatch.setattr(triton_launch, "compiled", compiled)
+        patch.setattr(triton_launch, "compiled", compiled)
         for given, pairs in product(permutations([*sides, far], 2), [None, *listed]):
             leaves = [side.requires_grad_() for side in given]
             scores = function(*leaves, normalize=True, pairs=pairs, backend="triton")
