@@ -10,7 +10,7 @@ LEAST = 16  # the least side of a product in Triton
 
 # Shared memory that a block may have: compute capability 8.6, 8.9 and 12.x have 99 KiB, 8.0 and 8.7 163, 9.0 and
 # 10.x 227.
-SOME, MUCH = 163 * 2**10, 227 * 2**10
+SOME = 163 * 2**10
 
 
 def slots_for(count: int) -> int:

@@ -82,6 +82,7 @@ class Rows:
         blocks, borders: of gradients, as `tables.blocks_of` makes them, the borders on the host.
         block: rows of one, at most.
         covered: whether all rows are an item's.
+        key: what kernels that read the features depend on besides their kinds.
     """
 
     firsts: Tensor
@@ -97,6 +98,7 @@ class Rows:
     borders: Ints
     block: int
     covered: bool
+    key: Hashable
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,6 @@ class Plan:
         bits: log₂ of the items of a group.
         window: items of contexts, or listed pairs, that gradients are made of at a time.
         valid: of queries, for gradients.
-        key: what compiled kernels depend on besides their kinds.
         launches: sizes of those that were made, by what differs between them.
     """
 
@@ -127,7 +128,6 @@ class Plan:
     bits: int
     window: int
     valid: Valid
-    key: Hashable
     launches: dict[Hashable, Any]
 
 
@@ -335,11 +335,9 @@ class Call(ABC):
         of_contexts = self._rows(contexts, brought, unit, borders[0], sizes[0])
         of_queries = self._rows(queries, brought, unit, borders[1], sizes[1])
         valid = Valid(*brought) if gradients else Valid(*[of_queries.lengths] * 3)
-        far = tuple(max(side.strides) // unit >= 2**30 - 2 for side in (contexts, queries))
-        key = (self.device, self.contexts.features.dtype, contexts.aligned, queries.aligned, far)
         plan = Plan(
             of_contexts, of_queries, self.contexts.features.size(-1), tiling.kind, tiles, tiling.n_tiles, groups_there,
-            bits, window, valid, key, {},
+            bits, window, valid, {},
         )  # fmt: skip
         return _Kept(plan, there)
 
@@ -348,10 +346,11 @@ class Call(ABC):
         kept = None if side.kept is None else next(brought)
         empty = None if side.counts.all() else next(brought)
         per_item, item, row = side.strides
+        strides = Strides(per_item, item // unit, row // unit)
+        key = (self.device, self.contexts.features.dtype, side.aligned, max(strides) >= 2**30 - 2)
         return Rows(
-            firsts, lengths, Strides(per_item, item // unit, row // unit), side.host.longest,
-            int(side.layout.lengths.sum()), side.host.width, side.n_rows, kept, empty, blocks, borders, block,
-            int(side.counts.sum()) == side.n_rows,
+            firsts, lengths, strides, side.host.longest, int(side.layout.lengths.sum()), side.host.width, side.n_rows,
+            kept, empty, blocks, borders, block, int(side.counts.sum()) == side.n_rows, key,
         )  # fmt: skip
 
 

@@ -20,9 +20,8 @@ Add = Callable[["Part", bool, Tensor], None]
 
 
 class Listed(NamedTuple):
-    """Pairs (P, 2), their order by one column, and where each item's begin in it; anything where none are listed."""
+    """The order of pairs by one column, and where each item's begin in it; anything where none are listed."""
 
-    pairs: Tensor
     order: Tensor
     begins: Tensor
 
@@ -53,11 +52,11 @@ class Part:
 
     def listed(self, column: int) -> Listed:
         if self.pairs is None:
-            return Listed(*[self.found.indices] * 3)
+            return Listed(*[self.found.indices] * 2)
         n_items = (self.call.contexts if column == self.call.context_column else self.call.queries).n_items
         items, order = self.pairs[:, column].sort(stable=True)
         borders = torch.arange(n_items + 1, device=items.device)
-        return Listed(self.pairs, order, torch.searchsorted(items, borders))
+        return Listed(order, torch.searchsorted(items, borders))
 
     @property
     def strides(self) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
+from crossret_kernels.gpu.tuning import SumMax
 from tests.kernels.offline import recorded
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
@@ -63,7 +65,9 @@ def test_ragged_batches_compile_nothing(
                 sides.append(torch.zeros(count, width, dim, dtype=torch.bfloat16, requires_grad=True))
                 lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
                 lengths[-1][-1] = width if packed else lengths[-1][-1]
-            pairs = torch.zeros(1 + 9 * number, 2, dtype=torch.int64) if listed else None
+            pairs = None
+            if listed:  # which begin at a multiple of 16 bytes, or do not
+                pairs = torch.zeros(3 + 18 * number, dtype=torch.int64)[number % 2 :][: 2 + 18 * number].view(-1, 2)
             step(function, sides, lengths, packed, pairs=pairs, **options)
             compiled = compiled or set(triton_launch._compiled)
             assert set(triton_launch._compiled) == compiled, f"batch {number}"
@@ -71,3 +75,35 @@ def test_ragged_batches_compile_nothing(
         of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
     assert all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
     assert len(of_triton) <= len(compiled)
+
+
+@pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
+def test_what_calls_share_suits_them_all(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever features, pairs and scores' gradients begin, and however far apart items lie."""
+    for module in (chunks, feature_gradients):
+        monkeypatch.setattr(module, "multiply", lambda *_: None)
+    for name in ("QUERIES", "ITEMS", "LEAST_STEPS"):  # sums of two runs
+        monkeypatch.setattr(SumMax, name, 1)
+    far = torch.empty(2**30 + 18, dtype=torch.float16).as_strided((2, 1, 17), (2**30 + 1, 17, 1))
+    sides = [torch.zeros(2 * 17 + 8, dtype=torch.float16)[begin : begin + 34].view(2, 1, 17) for begin in (0, 1)]
+    listed = [torch.zeros(9, dtype=torch.int64)[begin : begin + 8].view(4, 2) for begin in (0, 1)]
+    own = dict[int, set[str]]()
+    with recorded() as launches, monkeypatch.context() as patch:
+        recorder_of = triton_launch.compiled
+
+        def compiled(*given: Any) -> Any:
+            recorder, keys = recorder_of(*given), own.setdefault(len(own), set())
+
+            def start(*arguments: Any) -> None:
+                recorder(*arguments)
+                keys.add(launches[-1].key)
+
+            return start
+
+        patch.setattr(triton_launch, "compiled", compiled)
+        for given, pairs in product(permutations([*sides, far], 2), [None, *listed]):
+            leaves = [side.requires_grad_() for side in given]
+            scores = function(*leaves, normalize=True, pairs=pairs, backend="triton")
+            grads = torch.zeros(9)[1 : 1 + scores.numel()].view(scores.shape)
+            torch.autograd.grad(scores, leaves, grads)
+    assert own and not (apart := [keys for keys in own.values() if len(keys) > 1]), apart

@@ -14,8 +14,8 @@ from triton.runtime.jit import JITFunction
 import crossret_kernels
 from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from crossret_kernels.backends import INTERPRETED
-from tests.kernels.compile_cases import BUILT, FUNCTIONS, WITHOUT_PRODUCTS, compilations, with_little_memory
-from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, recorded, shared_memory_of
+from tests.kernels.compile_cases import BUILT, FUNCTIONS, WITHOUT_PRODUCTS, compilations, patches, with_little_memory
+from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, launches_of, recorded, shared_memory_of
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 COMPILATIONS = {} if INTERPRETED else compilations()
@@ -64,6 +64,14 @@ def test_fits_little_shared_memory(name: str, tmp_path: Path) -> None:
     """On sm_86 too, for which the compiler shares memory out as for sm_89."""
     launch, architecture = LITTLE[name]
     assert shared_memory_of(launch, architecture, tmp_path) <= SHARED_LIMITS[architecture], launch.kind
+
+
+def test_long_queries_are_normalised_beside_a_block_of_contexts(tmp_path: Path) -> None:
+    """Of another number than the queries that a step takes: both sides have scales."""
+    case = patches("bfloat16", options={"direction": "i2t", "normalize": True})
+    (launch,) = (launch for launch in launches_of(case.call) if launch.name == "query_statistics")
+    assert launch.kind.C > 32
+    assert shared_memory_of(launch, 90, tmp_path) <= SHARED_LIMITS[90]
 
 
 def kernels() -> set[str]:

@@ -145,7 +145,7 @@ def query_statistics(run, KIND: tl.constexpr):
             inside = (start + j < count)[:, None] & there[None, :]
             s = tl.load(cells + start, mask=inside, other=0.0)
             if KIND.NORMALIZE:
-                _lengths, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
+                _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
             x = clip(s, run, KIND)
             if KIND.NORM != "softmax":

@@ -68,6 +68,6 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     )
     launches.gradients(
         side.features, other.features, *scales, side.lengths, other.firsts, other.lengths, own.blocks, part.grads,
-        part.found.indices, part.found.maxima, list(plan.valid), [] if part.pairs is None else list(listed), out,
-        sizes,
+        part.found.indices, part.found.maxima, list(plan.valid),
+        [] if part.pairs is None else [part.pairs, *listed], out, sizes,
     )  # fmt: skip

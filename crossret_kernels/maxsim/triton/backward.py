@@ -130,10 +130,12 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
         plan.valid.rows.size(0), int(part.later and (part.pairs is not None or not of_contexts)),
     )  # fmt: skip
     sizes = all_hidden(plain)
-    key = (plan.key, max(part.pitch, *strides) >= 2**30 - 2)
+    key = (own.key, others.key, max(part.pitch, *strides) >= 2**30 - 2)
     side, other = part.sides if of_contexts else part.sides[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
-    arguments: tuple[Any, ...] = (side, other, own.blocks, listed, part.grads, part.found, valid, sums, sizes)
+    # In a tuple, kernels would be compiled for where their memory begins.
+    pairs = part.found.indices if part.pairs is None else part.pairs
+    arguments: tuple[Any, ...] = (side, other, own.blocks, pairs, listed, part.grads, part.found, valid, sums, sizes)
     kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
     launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
     programs = (last - first) * kind.ROWS if n_runs > 1 else 0  # another batch may have several
@@ -212,8 +214,8 @@ def sum_of_runs(side, blocks, sums, sizes, KIND: tl.constexpr):
         store_gradients(sums, total, along, side, row, left, sizes, 1, KIND)
 
 
-@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["listed", "grads"])
-def query_gradients(queries, contexts, blocks, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
+def query_gradients(queries, contexts, blocks, pairs, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
     """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
 
     The best contexts in STEP of them are gathered at a time. Pair k in order stands in row order[k] of all that has a
@@ -238,7 +240,7 @@ def query_gradients(queries, contexts, blocks, listed, grads, found, valid, sums
         inside = (number + ahead < end) & (slot < left)
         if KIND.LISTED:
             local = tl.load(listed.order + number + ahead, mask=inside, other=0)
-            item = tl.load(listed.pairs + 2 * local + KIND.CONTEXT_COLUMN)
+            item = tl.load(pairs + 2 * local + KIND.CONTEXT_COLUMN)
             weight = tl.load(grads + local * shown(sizes.grad_context))
         else:
             local = (number + ahead).to(tl.int64)
@@ -290,8 +292,8 @@ def taken_queries(total, along, best, weights, cells, start, rows, queries, foun
     return total, along
 
 
-@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["listed", "grads"])
-def context_gradients(contexts, queries, blocks, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+@triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
+def context_gradients(contexts, queries, blocks, pairs, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
     """Of a block of contexts: over all of the `n_queries` queries or, where LISTED, over those of the item's pairs."""
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
@@ -303,7 +305,7 @@ def context_gradients(contexts, queries, blocks, listed, grads, found, valid, su
         begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs))
         for number in range(begin, end):
             local = tl.load(listed.order + number)
-            item = tl.load(listed.pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
+            item = tl.load(pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
             count = tl.load(queries.lengths + item)
             weight = tl.load(grads + local * shown(sizes.grad_context))
             if KIND.AVERAGE:

@@ -94,7 +94,7 @@ class TritonCall(Call):
         kind = NormKind(plan.dim, plan.kind.UNIT, rows.strides.per_item > 1, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS)
         launch(
             inverse_norms, (-(-rows.n_rows // SumMax.NORM_ROWS), 1, 1),
-            (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, plan.key,
+            (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, rows.key,
         )  # fmt: skip
         return scales
 

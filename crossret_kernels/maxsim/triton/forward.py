@@ -78,7 +78,7 @@ def find(
         if call.pairs is not None:
             rows = call.pairs if pairs is None else pairs
             n_programs = rows.size(0)
-    key = (plan.key, found.indices.dtype, index_stride >= 2**30 - 2)
+    key = (plan.contexts.key, plan.queries.key, found.indices.dtype, index_stride >= 2**30 - 2)
     arguments = (sides[1], sides[0], plan.groups, rows, found, hidden_sizes)
     kernel = best_of_items if plan.tiles is None else best_of_tiles
     launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
