@@ -113,6 +113,7 @@ def similarity_terms(
     images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
     units = [safe_normalize(x) if options.get("normalize") else x for x in (batch.regions, batch.words)]
     masks = [torch.arange(x.size(1)) < n[:, None] for x, n in zip(units, batch.lengths, strict=True)]
+    units = [x.masked_fill(~mask[..., None], 0) for x, mask in zip(units, masks, strict=True)]
     v, e = units[0][images], units[1][captions]
     s = (v @ e.mT).requires_grad_()
     block = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p")
