@@ -54,7 +54,7 @@ class Pairs:
 
     def _block(self, indices: Tensor, first: int) -> Tensor:
         """The pairs of some rows of the indices, of which `first` is the number of the first."""
-        indices = indices.to(self.device, torch.int64)
+        indices = indices.to(self.device, torch.int64, non_blocking=True)
         if self.query is None:
             return indices
         own = torch.arange(first, first + indices.size(0), device=self.device).unsqueeze(1).expand_as(indices)
@@ -93,7 +93,7 @@ def as_pairs(
             of_images, of_captions = _bounds_of_columns(pairs)
             _check_range(pairs, 0, of_images, n_images, items[0])
             _check_range(pairs, 1, of_captions, n_captions, items[1])
-        return Pairs(pairs, None, device, pairs.to(device) if pairs.dtype == torch.int64 else None)
+        return Pairs(pairs, None, device, pairs.to(device, non_blocking=True) if pairs.dtype == torch.int64 else None)
     candidates = _as_indices(candidates, "candidates")
     query = attending if query is None else query
     by_caption = query == "caption"

@@ -101,6 +101,18 @@ def test_one_wait_tells_the_lengths_of_both_sides(
         torch.testing.assert_close(near(scores), function(*sides, **given, backend=backend), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_pairs_on_the_host_are_not_waited_for(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "unsupported_reason", lambda *_: None)
+    monkeypatch.setattr(torch, "lazy", None, raising=False)
+    pairs = torch.tensor([[0, 1], [1, 0]], dtype=dtype)
+    sides, given = arguments("lengths", Far)
+    waits = Waits()
+    with torch.no_grad(), waits:
+        scan_scores(*sides, **given, pairs=pairs, backend="torch")
+    assert waits.seen == ["_to_copy"]  # of the lengths
+
+
 @pytest.mark.parametrize("layout", ["lengths", "mask", "cu_seqlens"])
 def test_one_wait_tells_the_lengths_of_items_that_are_pooled(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "lazy", None, raising=False)
