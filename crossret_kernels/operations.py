@@ -34,7 +34,7 @@ class Kernels(NamedTuple):
 
 def define(
     name: str, operands: Sequence[Operand], options: str, fake: Callable[..., Any] | None = None, *,
-    made: str = "Tensor", kernels: Callable[[], Kernels] | None = None, autocast: bool = False,
+    made: str = "Tensor", kernels: Callable[[], Kernels] | None = None, autocast: bool = False, saves: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Registers ``crossret::<name>``, which takes the operands, then `options`, in schema notation, and returns `made`.
 
@@ -48,10 +48,14 @@ def define(
         kernels: returns host code in Python, called once and when it is first needed. Without it the kernels live in
             csrc, and are registered when the native library loads.
         autocast: whether features are cast to the dtype in force there.
+        saves: whether the last argument, ``bool save``, which callers do not pass, asks for the further results: they
+            are empty without it, where nothing is recorded or `torch.compile` has to know their shapes, and gradients
+            then do without them.
 
     Returns the first result as a function of the same arguments, differentiable under `torch.func`, too.
     """
-    schema = ", ".join([*(f"{operand.kind} {operand.name}" for operand in operands), *([options] if options else [])])
+    parts = [*(f"{operand.kind} {operand.name}" for operand in operands), options, "bool save" if saves else ""]
+    schema = ", ".join(filter(None, parts))
     differentiable = [index for index, operand in enumerate(operands) if operand.differentiable]
     forward = _Python(lambda: kernels().forward) if kernels else None
     if not differentiable:
@@ -77,7 +81,7 @@ def define(
     features, grads = _picked(differentiable), _picked([0, *(1 + n_kept + index for index in differentiable)])
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     directly = _directly(operation, features, forward)
-    own = _eagerly(gradients, grads, _directly(gradients, grads, backward), once.apply, once.apply)
+    own = _eagerly(gradients, grads, _directly(gradients, grads, backward), once.apply, once.apply, False)
     function = _differentiable(operation.plain, own, len(operands), differentiable, n_kept)
     recorded = _recorded(function, directly)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
@@ -97,7 +101,7 @@ def define(
             arguments = _cast(arguments, device_type)
         return function.apply(*arguments)
 
-    called = _eagerly(operation, features, directly, record, transform)
+    called = _eagerly(operation, features, directly, record, transform, saves)
     return called if not n_kept else lambda *arguments: called(*arguments)[0]
 
 
@@ -160,7 +164,7 @@ def _picked(indices: Sequence[int]) -> Callable[..., Any]:
 
 def _eagerly(
     operation: Any, features: Callable[..., Any], directly: Callable[..., Any], record: Callable[..., Any],
-    transform: Callable[..., Any],
+    transform: Callable[..., Any], saves: bool,
 ) -> Callable[..., Any]:  # fmt: skip
     """The operation as Python calls it; `features` picks the arguments that may require gradients.
 
@@ -171,16 +175,18 @@ def _eagerly(
     derivative where the function refuses.
     """
 
+    no, yes = ((False,), (True,)) if saves else ((), ())
+
     def call(*arguments: Any) -> Any:
         if is_compiling():
-            return operation.default(*arguments)
+            return operation.default(*arguments, *no)
         if transformed():
-            return transform(*arguments)
+            return transform(*arguments, *no)
         given = features(arguments)
         if needs_gradient(given):
             autocast = torch.is_autocast_enabled("cuda" if given[0].is_cuda else given[0].device.type)
-            return operation.default(*arguments) if autocast else record(*arguments)
-        return directly(*arguments)
+            return (operation.default if autocast else record)(*arguments, *yes)
+        return directly(*arguments, *no)
 
     return call
 

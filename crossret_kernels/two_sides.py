@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.inputs.options import Coded
 from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
-from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import Operand
 from crossret_kernels.torch_internals import reduced_float32
 
@@ -57,8 +57,6 @@ def serve(
             return made
         return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
     on_cpu = backend == "cpu"
-    if not on_cpu:
-        images, captions = on_host(images, captions)
     arguments = (empty_score, reduced_float32(not on_cpu), *(options.codes if codes is None else codes), *width)
     return in_slices(
         implementation, images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries

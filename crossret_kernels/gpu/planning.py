@@ -1,11 +1,16 @@
-"""How successive items of a side are cut up: into tiles, jobs, runs and parts of a bounded workspace."""
+"""How successive items of a side are cut up, into tiles, jobs, runs and parts of a bounded workspace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+ALIGNED = 32  # int32: tables that begin at other addresses would have kernels compiled for them
 
 
 def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int | None = None) -> list[int]:
@@ -29,3 +34,15 @@ def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int 
     while bounds[-1] < count:
         bounds.append(nexts[bounds[-1]])
     return bounds
+
+
+def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
+    """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths."""
+    sizes = [size for table in tables for size in (table.size, -table.size % ALIGNED)]
+    joined = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type != "cpu")
+    numbers, start = joined.numpy(), 0
+    for table in tables:
+        numbers[start : start + table.size] = table.ravel()
+        start += table.size + -table.size % ALIGNED
+    parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
+    return tuple([x if table.ndim == 1 else x.view(table.shape) for x, table in zip(parts, tables, strict=True)])

@@ -4,7 +4,7 @@ features are multiplied in.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.inputs.ragged import together_on_host
 
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
 
@@ -75,6 +76,121 @@ class Rows(NamedTuple):
         step, far = 16 // element_size, max(item, row) >= 2**30 - 2
         apart = offset or far or item % step or row % step
         return cls(item, row, 1 if apart else step, offset == 0, far)
+
+
+class Side(NamedTuple):
+    """One side of a call, as host code knows it and as kernels of both GPU backends read it.
+
+    Attributes:
+        features: as the caller has them, rows contiguous: padded (n, L, D) or packed (rows, D).
+        extents: on the device, int64: of packed items offsets (n + 1,), of padded ones lengths (n,); None where all
+            have L rows.
+        places: (n, L) int64, where in its item a row lies of those that a mask keeps, in order; None without a mask.
+        counts: (n,) int64, the items' lengths on the host, checked; None while a CUDA graph is captured, where nothing
+            can be looked at: kernels hold lengths within the item's places.
+        slots: rows that an item has at most, as far as known: L, or the longest packed one's.
+        width: what kernels are compiled for in its place: L, or the power of two from the longest packed one on, the
+            same for most batches of a training.
+    """
+
+    features: Tensor
+    extents: Tensor | None
+    places: Tensor | None
+    counts: NDArray[np.int64] | None
+    slots: int
+    width: int
+
+    @property
+    def packed(self) -> bool:
+        return self.features.dim() == 2
+
+    @property
+    def n_items(self) -> int:
+        if self.packed:
+            assert self.extents is not None
+            return self.extents.size(0) - 1
+        return self.features.size(0)
+
+    @property
+    def rows(self) -> Rows:
+        """How rows lie."""
+        return Rows.of(self.features.stride(), self.features.data_ptr() % 16, self.features.element_size())
+
+    def known_counts(self) -> NDArray[np.int64]:
+        """The items' lengths, where a call has to know them.
+
+        Raises RuntimeError while a CUDA graph is captured.
+        """
+        if self.counts is not None:
+            return self.counts
+        if self.extents is not None:
+            raise RuntimeError(CANNOT_LOOK)
+        return np.full(self.n_items, self.slots, np.int64)
+
+
+CANNOT_LOOK = (
+    "a call that comes in several parts is cut up by its items' lengths, which cannot be looked at while a CUDA graph "
+    "is captured: capture smaller calls, or features without lengths"
+)
+
+
+def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side]:
+    """Images and captions from what operations take: features, offsets, lengths and mask of either.
+
+    What tells lengths on a device is waited for, once for both sides, and checked: inside torch.compile nothing else
+    looks at it.
+
+    Raises:
+        ValueError: an item is empty that must not be, or has rows that are not there.
+        RuntimeError: a CUDA graph is captured, and lengths are on the host.
+        UnsupportedByBackend: more rows than kernels count.
+    """
+    given = [next((x for x in arguments[k + 1 : k + 4] if x is not None), None) for k in (0, 4)]
+    capturing = arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    looked_at = given if capturing or all(x is None or x.is_cpu for x in given) else together_on_host(given)
+    return tuple(
+        _side(arguments[k], own, None if capturing else at, capturing, may_be_empty)
+        for k, own, at in zip((0, 4), given, looked_at, strict=True)
+    )  # type: ignore[return-value]
+
+
+def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, capturing: bool, may_be_empty: bool) -> Side:
+    """One of them: `own` are its offsets, lengths or mask, `seen` the same on the CPU, unless a graph is captured."""
+    features = features if features.stride(-1) == 1 else features.contiguous()
+    packed, masked = features.dim() == 2, own is not None and own.dtype is torch.bool
+    most, places, counts = features.size(-2), None, None
+    n_rows = most if packed else features.size(0) * most
+    if n_rows >= MOST_ROWS:
+        raise UnsupportedByBackend(
+            f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, padding included, these "
+            f"are {n_rows}"
+        )
+    if seen is not None:
+        values = seen.numpy()
+        counts = np.diff(values) if packed else values.sum(1) if masked else values
+        if packed and (values[0] != 0 or values[-1] != most):
+            raise ValueError(f"offsets reach from {values[0]} to {values[-1]}, but there are {most} rows")
+        _check(counts, most, may_be_empty)
+    elif own is None:
+        _check(np.full(min(features.size(0), 1), most), most, may_be_empty)
+    elif packed or own.is_cpu:
+        raise RuntimeError(
+            "while a CUDA graph is captured lengths and masks lie on the device, and features are padded: offsets, and "
+            "what is on the host, cannot be looked at when the graph runs"
+        )
+    extents = own if own is None or own.device == features.device else own.to(features.device, non_blocking=True)
+    if masked:
+        assert extents is not None
+        extents, places = extents.sum(1), extents.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    longest = int(counts.max(initial=0)) if packed and counts is not None else most
+    return Side(features, extents, places, counts, longest, power_from(longest) if packed else most)
+
+
+def _check(counts: NDArray[Any], most: int, may_be_empty: bool) -> None:
+    least = 0 if may_be_empty else 1
+    if len(counts) and (np.minimum.reduce(counts) < least or np.maximum.reduce(counts) > most):
+        wrong = int(np.flatnonzero((counts < least) | (counts > most))[0])
+        raise ValueError(f"item {wrong} has length {counts[wrong]}, it must lie in {least}..{most}")
 
 
 class HostSide(NamedTuple):
