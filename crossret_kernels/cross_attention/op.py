@@ -14,7 +14,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
-from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_and_saved, scores_like, serve
 
 _OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
 
@@ -31,9 +31,10 @@ def _cuda() -> Kernels:
     return Kernels(forward.scores, backward.gradients)
 
 
+_SAVING, _MADE = (SIDES, _OPTIONS, scores_and_saved), "(Tensor, Tensor)"
 SCORES = {
     "cpu": define("scan_scores", SIDES, _OPTIONS, scores_like, autocast=True),
-    "triton": define("scan_scores_triton", SIDES, _OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "triton": define("scan_scores_triton", *_SAVING, kernels=_triton, autocast=True, made=_MADE, saves=True),
     "cuda": define("scan_scores_cuda", SIDES, _OPTIONS, scores_like, kernels=_cuda, autocast=True),
     "torch": scan_scores_chunked,
     "reference": scan_scores_reference,

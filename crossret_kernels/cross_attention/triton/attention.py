@@ -59,18 +59,20 @@ def row_lengths(side, rows, inside, KIND: tl.constexpr):
 def query_tile(number, run, KIND: tl.constexpr):
     """A tile of queries: whole items, LONG a piece of one, of listed pairs one pair's.
 
-    (First of its items, how many; first row, how many; where they begin in a row of S; (N, G) whether a row is one of
-    an item's, 0 or 1; the rows' lengths and scales.)
+    (First of its items, how many; first row, how many with those that no item has; where they begin in a row of S; (N,)
+    whether a row is an item's, and (N, G) whose, 0 or 1; the rows' lengths and scales.)
     """
     N: tl.constexpr = KIND.N
     G: tl.constexpr = KIND.G
-    if KIND.LISTED:
-        first_item = number // shown(run.sizes.pieces)
-        n_items = 1
-        column = number % shown(run.sizes.pieces) * N
-        row = first_item * shown(run.sizes.query_slots) + column
-        _first, count = item_of(run.queries, first_item)
-        n_rows = tl.maximum(tl.minimum(count - column, N), 0)
+    slots = shown(run.sizes.query_slots)
+    tile_items = shown(run.sizes.tile_items)
+    if tile_items > 0:
+        piece = number % shown(run.sizes.pieces) * N
+        first_item = number // shown(run.sizes.pieces) * tile_items
+        n_items = tl.minimum(tile_items, shown(run.sizes.n_queries) - first_item)
+        row = first_item * slots + piece
+        n_rows = tl.minimum(n_items * slots - piece, N)
+        column = piece if KIND.LISTED else row
     else:
         first = run.tiles + 2 * shown(run.sizes.first_tile)
         tile = first + 2 * number
@@ -78,15 +80,16 @@ def query_tile(number, run, KIND: tl.constexpr):
         column = row
         n_rows = tl.load(tile + 2) - tl.load(tile)
         first_item = tl.load(tile + 1) - tl.load(first + 1)
-        n_items = 1 if KIND.LONG else tl.load(tile + 3) - tl.load(tile + 1)
+        n_items = tl.maximum(tl.load(tile + 3) - tl.load(tile + 1), 1)
     rows = row + tl.arange(0, N)
     g = tl.arange(0, G)
     items = run.queries.items + 3 * (first_item + g)
     begins = tl.load(items, mask=g < n_items, other=0)
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
-    members = ((rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])).to(tl.float32)
-    lengths, scales = row_lengths(run.queries, rows, tl.arange(0, N) < n_rows, KIND)
-    return first_item, n_items, row, n_rows, column, members, lengths, scales
+    inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
+    here = tl.max(inside.to(tl.int32), 1) > 0
+    lengths, scales = row_lengths(run.queries, rows, here, KIND)
+    return first_item, n_items, row, n_rows, column, here, inside.to(tl.float32), lengths, scales
 
 
 @triton.jit
@@ -97,7 +100,7 @@ def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexp
     """
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
-    _first_item, _n_items, _row, n_rows, column, _members, _query_lengths, query_scales = tile
+    _first_item, _n_items, _row, n_rows, column, _here, _members, _query_lengths, query_scales = tile
     # Hardly a mask: they took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
     c = start + tl.arange(0, C)
     columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
@@ -149,7 +152,7 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
     FINE: tl.constexpr = KIND.FINE
-    first_item, n_items, row, _n_rows, _column, members, _query_lengths, _query_scales = tile
+    first_item, n_items, row, _n_rows, _column, _here, members, _query_lengths, _query_scales = tile
     norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
     n = x
     context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])

@@ -5,7 +5,6 @@ Every sum is taken in the same order every time, and none by two programs.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,12 +31,15 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import Call, Plan, replaced
+from crossret_kernels.cross_attention.triton.call import Call, Part, replaced
 from crossret_kernels.cross_attention.triton.chunks import (
     Layout,
+    Packing,
+    Plan,
     Run,
     listed_runs,
     parts_of,
+    saved_run,
 )
 from crossret_kernels.cross_attention.triton.feature_gradients import (
     Sums,
@@ -54,6 +56,7 @@ from crossret_kernels.cross_attention.triton.forward import (
     TINY,
     attend_to,
     broken_item,
+    multiply,
     pooled_relevances,
     score_places,
 )
@@ -67,64 +70,88 @@ LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted."""
-    call, needed = Call(*arguments[1:-2]), arguments[-2:]
-    grad_scores = arguments[0].float()
+    """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted.
+
+    What the forward pass has saved is not made again.
+    """
+    grad_scores, saved, *others = arguments
+    call, needed = Call(*others[:-3]), others[-2:]
+    grad_scores = grad_scores.float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
     order = call.form.order
+    wanted = needed[::order]
+    made = 0 not in call.shape and call.filled and any(needed)
+    plan, parts = parts_of(call, _apart(call)) if made and call.pairs is None else (None, None)
+    # Where items have slots, kernels store gradients of all rows there are.
+    new = torch.empty_like if parts is not None and plan is None else torch.zeros_like
     outs = [
-        features.new_zeros(features.shape if wanted else 0)
-        for features, wanted in zip(call.sides, needed[::order], strict=True)
+        new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
+        for side, want in zip(call.sides, wanted, strict=True)
     ]
-    if 0 not in call.shape and call.plan.filled and any(needed):
-        of_contexts, of_queries = (out if wanted else None for out, wanted in zip(outs, needed[::order], strict=True))
-        add = _add_of_all_pairs if call.pairs is None else _add_of_listed_pairs
-        add(call, grad_scores, of_contexts, of_queries)
+    if made:
+        of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
+        if call.pairs is not None:
+            _add_of_listed_pairs(call, grad_scores, of_contexts, of_queries)
+        elif saved.numel():
+            _store_of_run(saved_run(call, saved), grad_scores, of_contexts, of_queries)
+        else:
+            assert parts is not None
+            _add_of_all_pairs(call, plan, parts, grad_scores, of_contexts, of_queries)
     of_images, of_captions = outs[::order]
     return of_images, of_captions
 
 
-def _packed_dtype(plan: Plan) -> torch.dtype:
-    """Of rows and similarities' gradients; float16 has too little room for those."""
-    return torch.bfloat16 if plan.form.dtype == torch.bfloat16 else torch.float32
+def _dtype(call: Call) -> torch.dtype:
+    """Of similarities' gradients; float16 has too little room for those."""
+    return torch.bfloat16 if call.form.dtype == torch.bfloat16 else torch.float32
 
 
-def _apart(plan: Plan) -> bool:
+def _apart(call: Call) -> bool:
     """Whether gradients of similarities cannot take their place: narrower ones, or where blocks need one another."""
-    return plan.wide or _packed_dtype(plan) != torch.float32
+    return call.form.wide or _dtype(call) != torch.float32
 
 
-def _add_of_all_pairs(call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
+def _store_of_run(run: Run, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
+    """All gradients, of a call in one run that has been attended to."""
+    multiply(run)
+    sums = [Sums(part, packed) for part, packed in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
+    _add_attended(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
+    for of_side, out in zip(sums, (of_contexts, of_queries), strict=True):
+        store(run.call, store_gradients, (), of_side, out)
+
+
+def _add_of_all_pairs(
+    call: Call, plan: Plan | None, parts: tuple[list[Part], list[Part]], grad_scores: Tensor,
+    of_contexts: Tensor | None, of_queries: Tensor | None,
+) -> None:  # fmt: skip
     """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
-    parts = call.plan.kept(parts_of, _apart(call.plan))
-    together = min(map(len, parts)) == 2
+    together = min(map(len, parts)) == 1
     if not together and of_contexts is not None and of_queries is not None:
-        _add_of_all_pairs(call, grad_scores, of_contexts, None)
-        _add_of_all_pairs(call, grad_scores, None, of_queries)
+        _add_of_all_pairs(call, plan, parts, grad_scores, of_contexts, None)
+        _add_of_all_pairs(call, plan, parts, grad_scores, None, of_queries)
         return
-    by_contexts = len(parts[0]) > 2 if together else of_contexts is not None
-    outer, inner = (list(pairwise(bounds)) for bounds in (parts if by_contexts else parts[::-1]))
+    by_contexts = len(parts[0]) > 1 if together else of_contexts is not None
+    outer, inner = parts if by_contexts else parts[::-1]
     order = 1 if by_contexts else -1
-    others = None
-    for bounds in outer:
-        own = None
-        for other_bounds in inner:
-            of_sides = (bounds, other_bounds)[::order]
-            layout = call.plan.kept(Layout, *of_sides, _packed_dtype(call.plan))
-            own_part, other_part = layout.parts[::order]
-            own = own or Sums(own_part, call.pack(own_part))
+    pack, others = Packing(call, plan), None
+    for own_part in outer:
+        own = Sums(own_part, pack(own_part))
+        for other_part in inner:
             if others is None or len(inner) > 1:
                 others = None
-                others = Sums(other_part, call.pack(other_part))
+                others = Sums(other_part, pack(other_part))
             contexts, queries = (own, others)[::order]
-            run = Run(call, layout, contexts.packed, queries.packed)
-            _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
+            layout = Layout(call.form, contexts.part, queries.part)
+            run = Run(call, layout, (contexts.packed, queries.packed), pack.tiles)
+            attend_to(run, save=True)
+            _add_attended(
+                run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None
+            )
             del run, contexts, queries  # whose memory the next ones take
-        if own is not None:
-            store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
-    if others is not None:
-        store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+        store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
+    assert others is not None
+    store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -133,9 +160,10 @@ def _add_of_listed_pairs(
     """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
     outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
             for out in (of_contexts, of_queries)]  # fmt: skip
-    for run in listed_runs(call, _packed_dtype(call.plan), Attention.LISTED_BYTES // 2):
+    for run in listed_runs(call, Attention.LISTED_BYTES // 2):
         sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
-        _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
+        attend_to(run, save=True)
+        _add_attended(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
         for of_side, out in zip(sums, outs, strict=True):
             if out is not None:
                 store_listed(call, of_side, out)
@@ -145,26 +173,26 @@ def _add_of_listed_pairs(
             out.copy_(summed)
 
 
-def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
-    """A run's part of the gradients."""
-    plan, inputs, layout = run.call.plan, run.inputs, run.layout
-    kind, key = layout.kind, layout.key
-    attend_to(run, save=True)
-    strides = run.score_strides(grad_scores)
+def _add_attended(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
+    """A run's part of the gradients, once it has been attended to."""
+    call, inputs, layout = run.call, run.inputs, run.layout
+    form, kind, key = call.form, call.form.kind, call.form.key
+    own, later = queries.own_rows()
     launch(
-        relevance_gradients, (layout.n_queries, 1, 1), (inputs, grad_scores, queries.own, strides), kind, key, warps=1
-    )
+        relevance_gradients, (layout.parts[1].n_items, 1, 1),
+        (inputs, grad_scores, own, run.score_strides(grad_scores, later)), kind, key, warps=1,
+    )  # fmt: skip
     of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
     if contexts is not None:
         warps = Attention.warps_of_grams(kind.C)
         launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
     out = inputs.S
-    if _apart(plan):
+    if _apart(call):
         # The row that stands for a part without any is written by nothing, but multiplied.
-        made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
-        out = made(out.shape, dtype=_packed_dtype(plan), device=out.device)
-    pulls = torch.empty(layout.pulls, device=out.device) if plan.long else of_grams  # which nothing reads there
-    for last in (False, True) if plan.long else (True,):
+        made = torch.empty if all(part.n_rows for part in layout.parts) else torch.zeros
+        out = made(out.shape, dtype=_dtype(call), device=out.device)
+    pulls = torch.empty(layout.pulls, device=out.device) if form.long else of_grams  # which nothing reads there
+    for last in (False, True) if form.long else (True,):
         arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
@@ -227,22 +255,23 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
         rows = own + first + start + j
-        tl.store(rows, tl.load(rows, mask=there, other=0.0) + along, mask=there)
+        before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)
+        tl.store(rows, before + along, mask=there)
 
 
 @triton.jit
-def kept_rows(run, item, row, n_rows, plane, KIND: tl.constexpr):
-    """What is kept in a plane of an item of contexts and a tile's queries, (N,)."""
+def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
+    """What is kept in a plane of an item of contexts and the rows of queries that are here, (N,)."""
     j = tl.arange(0, KIND.N)
     places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j
-    return tl.load(places, mask=j < n_rows, other=0.0)
+    return tl.load(places, mask=here, other=0.0)
 
 
 @triton.jit
-def kept_shift(run, item, row, n_rows, KIND: tl.constexpr):
+def kept_shift(run, item, row, here, KIND: tl.constexpr):
     """The greatest logits, (N,); zeros where they are not taken out."""
     N: tl.constexpr = KIND.N
-    return kept_rows(run, item, row, n_rows, SHIFT, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
+    return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles"])
@@ -257,12 +286,12 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     sums = tl.zeros((C, C), tl.float32)
     for number in range(begin, begin + (shown(run.sizes.pieces) if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
-        _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, _query_scales = tile
-        g = clean(kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND))
-        of_squares = bounded(-g * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
+        _first_item, _n_items, row, _n_rows, _column, here, _members, _query_lengths, _query_scales = tile
+        g = clean(kept_rows(run, item, row, here, OF_RELEVANCES, KIND))
+        of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
-            shift = kept_shift(run, item, row, n_rows, KIND)
+            shift = kept_shift(run, item, row, here, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
@@ -286,26 +315,25 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     C: tl.constexpr = KIND.C
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
-    first_item, _n_items, row, n_rows, column, members, _query_lengths, query_scales = tile
+    first_item, _n_items, row, n_rows, column, here, members, _query_lengths, query_scales = tile
     piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
-    j = tl.arange(0, N)
-    here = j < n_rows
     begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
     for item in tl.range(begin, end, num_stages=2):
         context = item_of(run.contexts, item)
-        g = kept_rows(run, item, row, n_rows, OF_RELEVANCES, KIND)
+        g = kept_rows(run, item, row, here, OF_RELEVANCES, KIND)
         filled = tl.max((g != 0).to(tl.int32)) > 0  # of a hardest-negative loss most have none
         if KIND.LONG:  # norms tie a piece to its item's others
             query_row, query_count = item_of(run.queries, first_item)
             for other in range(0, query_count, N):
-                of_others = kept_rows(run, item, query_row + other, query_count - other, OF_RELEVANCES, KIND)
+                others = other + tl.arange(0, N) < query_count
+                of_others = kept_rows(run, item, query_row + other, others, OF_RELEVANCES, KIND)
                 filled |= tl.max((of_others != 0).to(tl.int32)) > 0
-        spoilt = g * kept_rows(run, item, row, n_rows, OF_PRODUCTS, KIND)  # NaN of what is no number
+        spoilt = g * kept_rows(run, item, row, here, OF_PRODUCTS, KIND)  # NaN of what is no number
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
-        of_squares = bounded(-clean(g) * kept_rows(run, item, row, n_rows, OF_SQUARES, KIND), MOST_FACTOR)
-        shift = kept_shift(run, item, row, n_rows, KIND)
+        of_squares = bounded(-clean(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
+        shift = kept_shift(run, item, row, here, KIND)
         mean = tl.zeros((N,), tl.float32)
         if KIND.WIDE and filled:
             totals = tl.zeros((N,), tl.float32)
@@ -316,8 +344,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
                 totals += tl.sum(p, 1)
             mean /= tl.maximum(totals, TINY)
-        slots = shown(run.sizes.context_slots) if KIND.LISTED else context[1]
-        stored = shown(run.sizes.query_slots) - column if KIND.LISTED else n_rows
+        slots = tl.maximum(context[1], shown(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
@@ -350,10 +377,9 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 gradients += spoilt[:, None] * p
                 if KIND.NORMALIZE:
                     gradients = gradients * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
-                if KIND.LISTED:
-                    gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
+                gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
             if KIND.LAST:
-                store_block(gradients, out, run, context[0] + start, slots - start, column, stored)
+                store_block(gradients, out, run, context[0] + start, slots - start, column, n_rows)
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
 

@@ -1,20 +1,35 @@
-"""Runs of items, or of listed pairs, whose similarities and packed rows fit a bounded workspace; their products."""
+"""Parts of a call whose similarities and packed rows fit a bounded workspace, run by run; their products.
+
+A call that fits one part, padding included, is cut up by its shapes alone: each item takes as many rows as any may
+have, and kernels read its lengths on the device. Others are cut up by their lengths, and rows follow one another.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import triton.language as tl
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.triton.call import Call, Numbers, Packed, Part, Plan, aligned, kind_of
-from crossret_kernels.gpu.planning import cut
+from crossret_kernels.cross_attention.triton.call import (
+    Call,
+    Form,
+    Numbers,
+    Packed,
+    Part,
+    aligned,
+    packed_in,
+    room_of,
+)
+from crossret_kernels.gpu.planning import cut, on_device
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import Attention
 
@@ -23,12 +38,14 @@ PITCH = 16  # rows of S begin at multiples of it
 MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
 FEATURES = tl.constexpr(Attention.FEATURES)
 
+Ints = NDArray[np.int64]
+
 
 class Sizes(NamedTuple):
     """Of a run; `hidden` as its kernels have them.
 
     Attributes:
-        n_contexts: items.
+        n_contexts, n_queries: items.
         statistics_pitch: items of queries that a row of contexts meets, of a listed pair one.
         context_rows: rows of contexts.
         pitch: of S, in sixteens.
@@ -36,12 +53,14 @@ class Sizes(NamedTuple):
         kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
         gram_blocks: of a row of Gram matrices.
         first_tile: of the plan.
+        tile_items: of queries in a tile where items have slots; else 0.
         abreast: items of contexts that a program attends to.
-        pieces: tiles of a listed pair.
-        query_slots, context_slots: rows of a listed pair's items.
+        pieces: tiles of an item of queries that has slots.
+        query_slots, context_slots: rows that an item takes; 0 where rows follow one another.
     """
 
     n_contexts: int
+    n_queries: int
     statistics_pitch: int
     context_rows: int
     pitch: int
@@ -50,6 +69,7 @@ class Sizes(NamedTuple):
     kept_plane: int
     gram_blocks: int
     first_tile: int
+    tile_items: int
     abreast: int
     pieces: int
     query_slots: int
@@ -57,13 +77,18 @@ class Sizes(NamedTuple):
 
 
 class ScoreStrides(NamedTuple):
-    """Where a run's scores stand among all: of listed pairs from `first` on."""
+    """Where a run's scores stand among all: of listed pairs from `first` on.
+
+    Attributes:
+        later: whether an earlier run has left what the rows of queries get of themselves.
+    """
 
     first: int
     first_context: int
     first_query: int
     context: int
     query: int
+    later: int
 
 
 class Inputs(NamedTuple):
@@ -81,60 +106,146 @@ class Inputs(NamedTuple):
     numbers: Numbers
 
 
+class Plan:
+    """What the lengths of both sides come to, of a call in several parts.
+
+    Attributes:
+        rows: of contexts and of queries (items + 1,), where their rows begin among all of their side.
+        longest: rows of either side's longest item.
+        tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
+        tiles: (tiles + 1, 2) int32 on the device, tile_rows and tile_items.
+        starts: `rows` on the device, int32.
+    """
+
+    def __init__(self, call: Call) -> None:
+        form, counts = call.form, [side.known_counts() for side in call.sides]
+        self.rows = [np.concatenate([[0], of_side.cumsum()]) for of_side in counts]
+        self.longest = [int(of_side.max()) for of_side in counts]
+        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.tile, form.most_items, form.long)
+        tiles = np.stack([self.tile_rows, self.tile_items], 1)
+        self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
+
+    def parts(self, form: Form, apart: bool) -> tuple[list[Part], list[Part]]:
+        """Parts that fit, of contexts and of queries.
+
+        `apart` says that gradients of similarities do not take their place.
+        """
+        contexts, queries = self.rows
+        (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
+        most_cells = Attention.CELL_BYTES // (8 if apart else 4)
+        if form.long:  # statistics of every item of queries, and sums of every tile
+            most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
+        most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
+        weights = contexts[-1] + PLANES * n_contexts
+        most_queries = max(1, min(queries[-1], most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
+        most_contexts = max(1, min(most_rows, most_cells // max(most_queries, longest[1])))  # no item is parted
+        most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], form) ** 2))
+        bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
+        of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
+        if form.long:  # whose pieces stay together
+            tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
+        else:
+            tiles = cut((self.tile_rows, most_queries))
+        of_queries = [
+            self._part(1, int(self.tile_items[first]), int(self.tile_items[last]), (first, last - first))
+            for first, last in pairwise(tiles)
+        ]
+        return of_contexts, of_queries
+
+    def _part(self, own: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> Part:
+        n_rows = int(self.rows[own][last] - self.rows[own][first])
+        return Part(own, first, last - first, n_rows, self.longest[own], 0, tiles)
+
+
+def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tuple[Ints, Ints]:
+    """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
+
+    Of `long` items, which may have more rows than that, tiles hold a piece of one item each.
+    """
+    if long:
+        pieces = np.maximum(-(-counts // size), 1)
+        owners = np.repeat(np.arange(len(pieces)), pieces)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        return np.append(rows[owners] + within * size, rows[-1]), np.append(owners, len(pieces))
+    items = np.asarray(cut((rows, size), most_items=most))
+    return rows[items], items
+
+
+def slotted(own: int, first: int, count: int, slots: int) -> Part:
+    """A part whose items take so many rows each."""
+    return Part(own, first, count, count * slots, slots, slots)
+
+
+def parts_of_shapes(form: Form, shapes: tuple[tuple[int, int], ...]) -> tuple[Part, Part] | None:
+    """Contexts and queries where they fit one part, padding included; given (items, rows of each) of either side."""
+    (n_contexts, longest), (n_queries, longest_query) = shapes
+    parts = slotted(0, 0, n_contexts, longest), slotted(1, 0, n_queries, longest_query)
+    cells = (parts[0].n_rows + PLANES * n_contexts) * parts[1].n_rows
+    bytes_of_rows = [4 * part.n_rows * form.dim for part in parts]
+    bytes_of_grams = 4 * n_contexts * gram_pitch_of(longest, form) ** 2
+    fits = 8 * cells <= Attention.CELL_BYTES and max(bytes_of_rows) <= Attention.ROW_BYTES
+    return parts if fits and bytes_of_grams <= Attention.GRAM_BYTES else None
+
+
 class Layout:
     """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
 
     Attributes:
         parts: of contexts and queries.
-        n_contexts, n_queries, n_tiles: how many there are.
+        n_tiles: of queries.
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
-        room: numbers of each part of the workspace, as `Run` has them.
+        room: numbers of each part of the workspace, as `Run` has them; `lasting` those of the first two.
         shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
-        kind, key: what its kernels are compiled for.
         of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
             of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
         warps: of the last.
     """
 
-    def __init__(self, plan: Plan, own: tuple[int, int], tiles: tuple[int, int], dtype: torch.dtype) -> None:
-        listed, slots = plan.form.listed, (plan.contexts.longest, plan.queries.longest)
-        # Pieces of one item of queries are never parted.
-        items = own if listed else (plan.tile_items[tiles[0]], plan.tile_items[tiles[1]])
-        self.parts = contexts, queries = plan.kept(Part, 0, own, dtype), plan.kept(Part, 1, items, dtype)
-        self.n_contexts, self.n_queries = n_contexts, n_queries = contexts.count, queries.count
-        self.n_tiles = n_contexts * plan.pieces if listed else tiles[1] - tiles[0]
-        rows, columns = contexts.n_rows, queries.n_rows
+    def __init__(self, form: Form, contexts: Part, queries: Part) -> None:
+        listed, slots = form.listed, (contexts.slots, queries.slots)
+        self.form, self.parts = form, (contexts, queries)
+        tile_items, pieces = 0, 1
+        first_tile, self.n_tiles = queries.tiles
+        if slots[1]:
+            pieces = -(-slots[1] // form.tile)
+            tile_items = 1 if listed or pieces > 1 else min(form.tile // slots[1], form.most_items)
+            self.n_tiles = -(-queries.n_items // tile_items) * pieces
+        rows, columns = max(contexts.n_rows, 1), max(queries.n_rows, 1)
         pitch = -(-(slots[1] if listed else columns) // PITCH)
-        gram_pitch = gram_pitch_of(plan)
-        abreast = max(1, min(Attention.CONTEXTS_ABREAST, n_contexts * self.n_tiles // Attention.PROGRAMS))
-        met_queries, met_contexts = (1, 1) if listed else (n_queries, n_contexts)
-        plane, kept_plane = aligned(rows * met_queries) if plan.long else 0, aligned(columns * met_contexts)
+        gram_pitch = gram_pitch_of(contexts.longest, form)
+        abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
+        met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
+        plane, kept_plane = aligned(rows * met_queries) if form.long else 0, aligned(columns * met_contexts)
         sizes = (
-            n_contexts, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane, gram_pitch // plan.block,
-            0 if listed else tiles[0], abreast, plan.pieces, slots[1], slots[0],
+            contexts.n_items, queries.n_items, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane,
+            gram_pitch // form.block, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
         row = pitch * PITCH
-        self.room = (
-            rows * row, n_contexts * gram_pitch**2, 2 * plane or 16, PLANES * kept_plane,
+        self.room = [
+            contexts.n_items * gram_pitch**2, PLANES * kept_plane, rows * row, 2 * plane or 16,
             aligned(self.n_tiles * met_contexts),
-        )  # fmt: skip
-        self.shape = (n_contexts, *slots) if listed else (rows, columns)
+        ]  # fmt: skip
+        self.lasting = sum(self.room[:2])
+        self.shape = (contexts.n_items, *slots) if listed else (rows, columns)
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
-        self.pieces = plan.pieces if listed else self.n_tiles
+        self.pieces = pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
-        if max(self.room[0], *self.room[2:], self.pulls) >= MOST_NUMBERS:
+        if max(*self.room[1:], self.pulls) >= MOST_NUMBERS:
             raise UnsupportedByBackend(
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
-                f"to {slots[0]} and {slots[1]} rows, take more than its workspace can number"
+                f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
             )
-        self.kind, self.key = kind_of(plan, dtype), (plan.form.key, dtype)
-        blocks = gram_pitch // plan.block
-        self.of_grams, self.of_rows = (n_contexts, blocks**2, 1), (n_contexts, blocks, plan.form.dim // FEATURES.value)
-        self.of_statistics = n_queries, -(-(slots[0] if listed else rows) // plan.block), 1
-        self.grid = self.n_tiles, 1 if listed else -(-n_contexts // abreast), 1
-        self.warps = Attention.warps(plan.tile)
+        blocks = gram_pitch // form.block
+        of_grams, of_rows = (contexts.n_items, blocks**2, 1), (contexts.n_items, blocks, form.dim // FEATURES.value)
+        self.of_grams, self.of_rows = of_grams, of_rows
+        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // form.block), 1
+        self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // abreast), 1
+        self.warps = Attention.warps(form.tile)
+
+
+layout_of = lru_cache(256)(Layout)
 
 
 class Run:
@@ -143,24 +254,34 @@ class Run:
     Attributes:
         call, layout: it belongs to, and is made by.
         contexts, queries: its packed rows.
-        inputs: of its kernels. S has room for the products of all rows, (rows of contexts, pitch); grams for the
-            contexts', (items, pitch, pitch); statistics for those of long queries, (2, rows of contexts, items); kept
-            for planes of values of every item of contexts and row of queries; cancelled for whether
-            attended vectors do, of every item of contexts and tile of queries.
+        inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
+            of values of every item of contexts and row of queries; S for the products of all rows, (rows of contexts,
+            pitch); statistics for those of long queries, (2, rows of contexts, items); cancelled for whether attended
+            vectors do, of every item of contexts and tile of queries.
     """
 
-    def __init__(self, call: Call, layout: Layout, contexts: Packed, queries: Packed) -> None:
-        self.call, self.layout, self.contexts, self.queries = call, layout, contexts, queries
-        workspace = torch.empty(sum(layout.room), device=call.form.device)
-        S, grams, statistics, kept, cancelled = torch.split_with_sizes(workspace, layout.room)
-        tiles, numbers = call.plan.tiles, call.form.numbers
-        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, layout.sizes, numbers)
+    def __init__(
+        self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None, lasting: Tensor | None = None
+    ) -> None:
+        """Grams and kept lie in `lasting`, where it is given."""
+        self.call, self.layout = call, layout
+        self.contexts, self.queries = contexts, queries = sides
+        device, room = call.form.device, layout.room
+        if lasting is None:
+            grams, kept, *others = torch.empty(sum(room), device=device).split_with_sizes(room)
+        else:
+            grams, kept = lasting.split_with_sizes(room[:2])
+            others = list(torch.empty(sum(room[2:]), device=device).split_with_sizes(room[2:]))
+        S, statistics, cancelled = others
+        tiles = queries.items if tiles is None else tiles
+        numbers, sizes = call.form.numbers, layout.sizes
+        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, sizes, numbers)
 
-    def score_strides(self, scores: Tensor) -> ScoreStrides:
+    def score_strides(self, scores: Tensor, later: bool = False) -> ScoreStrides:
         first, strides = [part.first for part in self.layout.parts], scores.stride()
         if self.call.pairs is not None:
-            return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0)))
-        return ScoreStrides(*map(hidden, (0, *first, *strides[:: self.call.form.order])))
+            return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0, later)))
+        return ScoreStrides(*map(hidden, (0, *first, *strides[:: self.call.form.order], later)))
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
@@ -168,7 +289,11 @@ class Run:
 
     def rows_of(self, side: Packed) -> Tensor:
         """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
-        return side.rows if self.call.pairs is None else side.rows.view(self.layout.n_contexts, -1, side.rows.size(1))
+        return (
+            side.rows
+            if self.call.pairs is None
+            else side.rows.view(self.layout.parts[0].n_items, -1, side.rows.size(1))
+        )
 
     def multiply(self) -> None:
         """S = C Qᵀ."""
@@ -186,64 +311,93 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
         product(left, right, torch.float32, out=out)
 
 
-def gram_pitch_of(plan: Plan) -> int:
+def gram_pitch_of(longest: int, form: Form) -> int:
     """Rows of a Gram matrix: whole blocks, which take no masks."""
-    return -(-max(plan.contexts.longest, 1) // plan.block) * plan.block
+    return -(-max(longest, 1) // form.block) * form.block
 
 
-def parts_of(plan: Plan, apart: bool) -> tuple[list[int], list[int]]:
-    """Bounds of parts that fit, of contexts in items, of queries in tiles.
+def parts_of(call: Call, apart: bool) -> tuple[Plan | None, tuple[list[Part], list[Part]]]:
+    """The plan of a call, where it needs one, and its parts of contexts and of queries; see `Plan.parts`."""
+    contexts, queries = call.sides
+    whole = parts_of_shapes(call.form, ((contexts.n_items, contexts.slots), (queries.n_items, queries.slots)))
+    if whole is not None:
+        return None, ([whole[0]], [whole[1]])
+    plan = Plan(call)
+    return plan, plan.parts(call.form, apart)
 
-    `apart` says that gradients of similarities do not take their place.
+
+class Packing:
+    """Packs a call's parts, with or without a plan.
+
+    Attributes:
+        tiles: of the plan.
     """
-    contexts, queries = plan.contexts, plan.queries
-    most_cells = Attention.CELL_BYTES // (8 if apart else 4)
-    if plan.long:  # statistics of every item of queries, and sums of every tile
-        most_cells = most_cells * queries.n_rows // (queries.n_rows + 2 * len(queries.lengths) + len(plan.tile_rows))
-    most_rows = max(1, Attention.ROW_BYTES // (4 * plan.form.dim))
-    weights = contexts.n_rows + PLANES * len(contexts.lengths)
-    most_queries = max(1, min(queries.n_rows, most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
-    most_contexts = max(1, min(most_rows, most_cells // max(most_queries, queries.longest)))  # no item is parted
-    most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(plan) ** 2))
-    if weights <= most_contexts and len(contexts.lengths) <= most_items:
-        bounds = [0, len(contexts.lengths)]
-    else:
-        ends = contexts.starts + PLANES * np.arange(len(contexts.lengths) + 1)
-        bounds = cut((ends, most_contexts), most_items=most_items)
-    if queries.n_rows <= most_queries:
-        return bounds, [0, len(plan.tile_rows) - 1]
-    if not plan.long:
-        return bounds, cut((plan.tile_rows, most_queries))
-    items = cut((queries.starts, most_queries))  # whose pieces stay together
-    return bounds, [bisect_left(plan.tile_items, item) for item in items]
+
+    def __init__(self, call: Call, plan: Plan | None) -> None:
+        self.call = call
+        self.tiles = None if plan is None else plan.tiles
+        self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
+
+    def __call__(self, part: Part, memory: Tensor | None = None) -> Packed:
+        form = self.call.form
+        if part.n_rows == 0:  # of nothing but empty items one row is read
+            part = part._replace(n_rows=1)
+            memory = torch.zeros(sum(room_of(part, form)), device=form.device)
+        if memory is None:
+            memory = torch.empty(sum(room_of(part, form)), device=form.device)
+        return self.call.pack(part, self._starts[part.own], memory)
 
 
-def runs_of(call: Call) -> Iterator[Run]:
-    """All runs of a call's forward pass, contexts packed once and queries once for each part of those."""
-    plan, dtype = call.plan, call.form.dtype
+def saved_sizes(layout: Layout) -> list[int]:
+    """Numbers of four bytes that are kept for gradients of a call of one part: of its sides and its run."""
+    return [*(sum(room_of(part, layout.form)) for part in layout.parts), layout.lasting]
+
+
+def runs_of(call: Call, save: bool) -> Iterator[tuple[Run, Tensor | None]]:
+    """All runs of a call's forward pass, contexts packed once and queries once for each part of those.
+
+    Beside each what gradients can be made of, where that is wanted and there is one run.
+    """
     if call.pairs is not None:
-        yield from listed_runs(call, dtype, Attention.LISTED_BYTES)
+        yield from ((run, None) for run in listed_runs(call, Attention.LISTED_BYTES))
         return
-    of_contexts, of_queries = plan.kept(parts_of, False)
+    plan, (of_contexts, of_queries) = parts_of(call, False)
+    pack = Packing(call, plan)
+    if plan is None:
+        layout = layout_of(call.form, of_contexts[0], of_queries[0])
+        sizes = saved_sizes(layout)
+        saved = torch.empty(sum(sizes), device=call.form.device)
+        *sides, lasting = saved.split_with_sizes(sizes)
+        packed = [pack(part, memory) for part, memory in zip(layout.parts, sides, strict=True)]
+        yield Run(call, layout, packed, None, lasting), saved if save else None
+        return
     queries = None
-    for own in pairwise(of_contexts):
-        contexts = None
-        for tiles in pairwise(of_queries):
-            layout = plan.kept(Layout, own, tiles, dtype)
-            contexts = contexts or call.pack(layout.parts[0])
-            if queries is None or len(of_queries) > 2:
-                queries = call.pack(layout.parts[1])
-            yield Run(call, layout, contexts, queries)
+    for own in of_contexts:
+        contexts = pack(own)
+        for part in of_queries:
+            if queries is None or len(of_queries) > 1:
+                queries = pack(part)
+            yield Run(call, Layout(call.form, own, part), (contexts, queries), pack.tiles), None
 
 
-def listed_runs(call: Call, dtype: torch.dtype, most_bytes: int) -> Iterator[Run]:
+def saved_run(call: Call, saved: Tensor) -> Run:
+    """The run that a forward pass has saved: Gram matrices and relevances are there, similarities are not."""
+    _plan, ((contexts,), (queries,)) = parts_of(call, False)
+    layout = layout_of(call.form, contexts, queries)
+    *sides, lasting = saved.split_with_sizes(saved_sizes(layout))
+    packed = [packed_in(memory, part, call.form) for part, memory in zip(layout.parts, sides, strict=True)]
+    return Run(call, layout, packed, None, lasting)
+
+
+def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
-    plan, n_pairs = call.plan, call.pairs.size(0)
-    rows = plan.contexts.longest, plan.queries.longest
-    cells = 2 * rows[0] * -(-rows[1] // PITCH) * PITCH + gram_pitch_of(plan) ** 2 + PLANES * rows[1]
-    of_pair = sum(rows) * plan.form.dim * dtype.itemsize + 4 * cells
+    form, n_pairs = call.form, call.pairs.size(0)
+    rows, pack = [side.slots for side in call.sides], Packing(call, None)
+    cells = 2 * rows[0] * -(-rows[1] // PITCH) * PITCH + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
+    of_pair = sum(rows) * form.dim * form.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
-        layout = plan.kept(Layout, (first, min(first + most, n_pairs)), (0, 0), dtype)
-        yield Run(call, layout, *map(call.pack, layout.parts))  # held by nothing here: its memory is for the next
+        count = min(most, n_pairs - first)
+        layout = layout_of(form, *(slotted(own, first, count, slots) for own, slots in enumerate(rows)))
+        yield Run(call, layout, [*map(pack, layout.parts)], None)  # held by nothing here: its memory is for the next

@@ -47,31 +47,40 @@ POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
 POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
-def scores(*arguments: Any) -> Tensor:
-    """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
-    call = Call(*arguments)
+def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32; what gradients can be
+    made of, empty where it is not asked for, and where scores come in several parts.
+    """
+    call, save = Call(*arguments[:-1]), arguments[-1]
     out = torch.empty(call.shape, dtype=torch.float32, device=call.form.device)
-    if not call.plan.filled:
-        return out.fill_(call.form.numbers.empty_score)
-    if 0 not in call.shape:
-        for run in runs_of(call):
-            attend_to(run, save=False)
-            layout = run.layout
-            grid = layout.n_queries, 1 if call.pairs is not None else -(-layout.n_contexts // POOLED_CONTEXTS.value), 1
-            launch(pool, grid, (run.inputs, out, run.score_strides(out)), layout.kind, layout.key, warps=1)
+    saved = None
+    if not call.filled:
+        out.fill_(call.form.numbers.empty_score)
+    elif 0 not in call.shape:
+        for run, saved in runs_of(call, save):
+            attend_to(run, save=saved is not None)
+            contexts, queries = run.layout.parts
+            grid = queries.n_items, 1 if call.pairs is not None else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
+            launch(pool, grid, (run.inputs, out, run.score_strides(out)), call.form.kind, call.form.key, warps=1)
             del run  # whose memory the next one takes
-    return out
+    return out, out.new_empty(0) if saved is None else saved
 
 
 def attend_to(run: Run, save: bool) -> None:
     """Similarities, Gram matrices and relevances of a run and, to be saved, what gradients are made of."""
-    layout, kind, arguments = run.layout, run.layout.kind, (run.inputs,)
-    launch(gram_matrices, layout.of_grams, arguments, kind, layout.key)
-    run.multiply()
-    if kind.LONG:
-        launch(query_statistics, layout.of_statistics, arguments, kind, layout.key)
+    form, layout, arguments = run.call.form, run.layout, (run.inputs,)
+    launch(gram_matrices, layout.of_grams, arguments, form.kind, form.key)
+    multiply(run)
     for mend in (False, True):
-        launch(attend, layout.grid, arguments, replaced(kind, SAVE=save, MEND=mend), layout.key, layout.warps)
+        launch(attend, layout.grid, arguments, replaced(form.kind, SAVE=save, MEND=mend), form.key, layout.warps)
+
+
+def multiply(run: Run) -> None:
+    """Similarities of a run, and what those of long queries are normalised by."""
+    run.multiply()
+    form = run.call.form
+    if form.long:
+        launch(query_statistics, run.layout.of_statistics, (run.inputs,), form.kind, form.key)
 
 
 @triton.jit
@@ -167,7 +176,7 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, some columns of features at a time."""
     N: tl.constexpr = KIND.N
     K: tl.constexpr = MENDED
-    _first_item, _n_items, row, n_rows, _column, _members, _query_lengths, query_scales = tile
+    _first_item, _n_items, row, n_rows, _column, _here, _members, _query_lengths, query_scales = tile
     k = tl.arange(0, K)
     rows = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64)
     products = tl.zeros((N,), tl.float32)
@@ -205,8 +214,7 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
 def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
     """Relevances of a tile of queries to an item of contexts; `flag` is told whether an attended vector cancels."""
     N: tl.constexpr = KIND.N
-    _first_item, _n_items, row, n_rows, _column, _members, query_lengths, _query_scales = tile
-    here = tl.arange(0, N) < n_rows
+    _first_item, _n_items, row, _n_rows, _column, here, _members, query_lengths, _query_scales = tile
     context = item_of(run.contexts, item)
     shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
     products = tl.zeros((N,), tl.float32)
