@@ -38,8 +38,9 @@ from crossret_kernels.cross_attention.triton.chunks import (
     Plan,
     Run,
     listed_runs,
-    parts_of,
-    saved_run,
+    run_in,
+    saved_of,
+    whole_of,
 )
 from crossret_kernels.cross_attention.triton.feature_gradients import (
     Sums,
@@ -82,22 +83,26 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     order = call.form.order
     wanted = needed[::order]
     made = 0 not in call.shape and call.filled and any(needed)
-    plan, parts = parts_of(call, _apart(call)) if made and call.pairs is None else (None, None)
+    layout = whole_of(call) if made and call.pairs is None else None
     # Where items have slots, kernels store gradients of all rows there are.
-    new = torch.empty_like if parts is not None and plan is None else torch.zeros_like
+    new = torch.zeros_like if layout is None else torch.empty_like
     outs = [
         new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
         for side, want in zip(call.sides, wanted, strict=True)
     ]
-    if made:
-        of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
-        if call.pairs is not None:
-            _add_of_listed_pairs(call, grad_scores, of_contexts, of_queries)
-        elif saved.numel():
-            _store_of_run(saved_run(call, saved), grad_scores, of_contexts, of_queries)
+    of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
+    if layout is not None:
+        run = run_in(saved if saved.numel() else saved_of(layout), call, layout, pack=not saved.numel())
+        if saved.numel():
+            multiply(run)
         else:
-            assert parts is not None
-            _add_of_all_pairs(call, plan, parts, grad_scores, of_contexts, of_queries)
+            attend_to(run, save=True)
+        _store_of_run(run, grad_scores, of_contexts, of_queries)
+    elif made and call.pairs is not None:
+        _add_of_listed_pairs(call, grad_scores, of_contexts, of_queries)
+    elif made:
+        plan = Plan(call)
+        _add_of_all_pairs(Packing(call, plan), plan.parts(_apart(call)), grad_scores, of_contexts, of_queries)
     of_images, of_captions = outs[::order]
     return of_images, of_captions
 
@@ -114,27 +119,26 @@ def _apart(call: Call) -> bool:
 
 def _store_of_run(run: Run, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
     """All gradients, of a call in one run that has been attended to."""
-    multiply(run)
     sums = [Sums(part, packed) for part, packed in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
-    _add_attended(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
+    _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
     for of_side, out in zip(sums, (of_contexts, of_queries), strict=True):
         store(run.call, store_gradients, (), of_side, out)
 
 
 def _add_of_all_pairs(
-    call: Call, plan: Plan | None, parts: tuple[list[Part], list[Part]], grad_scores: Tensor,
-    of_contexts: Tensor | None, of_queries: Tensor | None,
+    pack: Packing, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, of_contexts: Tensor | None,
+    of_queries: Tensor | None,
 ) -> None:  # fmt: skip
     """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
     together = min(map(len, parts)) == 1
     if not together and of_contexts is not None and of_queries is not None:
-        _add_of_all_pairs(call, plan, parts, grad_scores, of_contexts, None)
-        _add_of_all_pairs(call, plan, parts, grad_scores, None, of_queries)
+        _add_of_all_pairs(pack, parts, grad_scores, of_contexts, None)
+        _add_of_all_pairs(pack, parts, grad_scores, None, of_queries)
         return
     by_contexts = len(parts[0]) > 1 if together else of_contexts is not None
     outer, inner = parts if by_contexts else parts[::-1]
     order = 1 if by_contexts else -1
-    pack, others = Packing(call, plan), None
+    others = None
     for own_part in outer:
         own = Sums(own_part, pack(own_part))
         for other_part in inner:
@@ -142,16 +146,14 @@ def _add_of_all_pairs(
                 others = None
                 others = Sums(other_part, pack(other_part))
             contexts, queries = (own, others)[::order]
-            layout = Layout(call.form, contexts.part, queries.part)
-            run = Run(call, layout, (contexts.packed, queries.packed), pack.tiles)
+            layout = Layout(contexts.part, queries.part)
+            run = Run(pack.call, layout, (contexts.packed, queries.packed), pack.tiles)
             attend_to(run, save=True)
-            _add_attended(
-                run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None
-            )
+            _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
             del run, contexts, queries  # whose memory the next ones take
-        store(call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
+        store(pack.call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
     assert others is not None
-    store(call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+    store(pack.call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
 
 
 def _add_of_listed_pairs(
@@ -163,7 +165,7 @@ def _add_of_listed_pairs(
     for run in listed_runs(call, Attention.LISTED_BYTES // 2):
         sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
         attend_to(run, save=True)
-        _add_attended(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
+        _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
         for of_side, out in zip(sums, outs, strict=True):
             if out is not None:
                 store_listed(call, of_side, out)
@@ -173,7 +175,7 @@ def _add_of_listed_pairs(
             out.copy_(summed)
 
 
-def _add_attended(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
+def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
     """A run's part of the gradients, once it has been attended to."""
     call, inputs, layout = run.call, run.inputs, run.layout
     form, kind, key = call.form, call.form.kind, call.form.key
@@ -189,7 +191,7 @@ def _add_attended(run: Run, grad_scores: Tensor, contexts: Sums | None, queries:
     out = inputs.S
     if _apart(call):
         # The row that stands for a part without any is written by nothing, but multiplied.
-        made = torch.empty if all(part.n_rows for part in layout.parts) else torch.zeros
+        made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
         out = made(out.shape, dtype=_dtype(call), device=out.device)
     pulls = torch.empty(layout.pulls, device=out.device) if form.long else of_grams  # which nothing reads there
     for last in (False, True) if form.long else (True,):

@@ -126,27 +126,6 @@ class Source(NamedTuple):
     column: int
 
 
-class Part(NamedTuple):
-    """A part of a side as it is packed: items, or of listed pairs their items.
-
-    Attributes:
-        own: whether of contexts (0) or queries (1).
-        first, n_items: items.
-        n_rows: packed.
-        longest: rows of an item, at most.
-        slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
-        tiles: of queries the first tile of the plan, and how many.
-    """
-
-    own: int
-    first: int
-    n_items: int
-    n_rows: int
-    longest: int
-    slots: int
-    tiles: tuple[int, int] = (0, 0)
-
-
 class Form:
     """What calls are alike in whatever their lengths: options, and how features lie.
 
@@ -246,14 +225,10 @@ class Call:
         self.filled = images.slots > 0 and captions.slots > 0
 
     def pack(self, part: Part, starts: Tensor | None, memory: Tensor) -> Packed:
-        """A part's rows, in `memory` of so many numbers as `room_of` tells; `starts` as of `Plan`, of its side."""
-        form, side, own = self.form, self.sides[part.own], part.own
-        kind, packed = form.kinds[own], packed_in(memory, part, form)
-        source = Source(*map(hidden, (*form.strides[own], part.first, side.slots, part.slots, form.columns[own])))
-        grid = part.n_items, -(-part.longest // kind.ROWS), 1
-        launch(
-            pack_rows, grid, (side.features, *self.tables(part, packed, starts), packed, source), kind, form.keys[own]
-        )
+        """A part's rows, in `memory` of so many numbers as the part takes; `starts` as of `Plan`, of its side."""
+        packed = part.packed_in(memory)
+        arguments = self.sides[part.own].features, *self.tables(part, packed, starts), packed, part.source
+        launch(pack_rows, part.grid, arguments, part.kind, part.key)
         return packed
 
     def tables(self, part: Part, packed: Packed, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -264,22 +239,45 @@ class Call:
         return extents, unused if side.places is None else side.places, unused if starts is None else starts, pairs
 
 
-def room_of(part: Part, form: Form) -> list[int]:
-    """Numbers of four bytes that a packed part takes: of its rows, norms, powers, items."""
-    rows = part.n_rows * form.dim * form.dtype.itemsize // 4
-    return [
-        rows,
-        aligned(part.n_rows),
-        aligned(part.n_rows) if form.options.normalize else 0,
-        aligned(3 * part.n_items),
-    ]
+class Part:
+    """A part of a side as it is packed: items, or of listed pairs their items; all but its memory.
 
+    Attributes:
+        own: whether of contexts (0) or queries (1).
+        first, n_items: items.
+        n_rows: packed, at least 1: of nothing but empty items one is read; `filled` whether there are rows at all.
+        longest: rows of an item, at most.
+        slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
+        tiles: of queries the first tile of the plan, and how many.
+        room: numbers of four bytes that its rows, norms, powers and items take; `total` of all.
+        grid, kind, key, source: of the kernel that packs it.
+    """
 
-def packed_in(memory: Tensor, part: Part, form: Form) -> Packed:
-    """A packed part that lies in memory, float32."""
-    rows, norms, powers, items = memory.split_with_sizes(room_of(part, form))
-    powers = powers if form.options.normalize else norms
-    return Packed(rows.view(form.dtype).view(part.n_rows, form.dim), norms, powers, items.view(torch.int32))
+    def __init__(
+        self, form: Form, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
+        tiles: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """`most` is the side's `slots`."""
+        self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
+        self.n_rows, self.filled, self.longest, self.slots, self.most = max(n_rows, 1), n_rows > 0, longest, slots, most
+        norms = aligned(self.n_rows)
+        powers = norms if form.options.normalize else 0
+        self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
+        self.total = sum(self.room)
+        self.kind, self.key = form.kinds[own], form.keys[own]
+        self.grid = n_items, -(-longest // self.kind.ROWS), 1
+        self.source = Source(*map(hidden, (*form.strides[own], first, most, slots, form.columns[own])))
+
+    @classmethod
+    def slotted(cls, form: Form, own: int, first: int, n_items: int, slots: int) -> Part:
+        """Whose items take so many rows each."""
+        return cls(form, own, first, n_items, n_items * slots, slots, slots, slots)
+
+    def packed_in(self, memory: Tensor) -> Packed:
+        """What lies in memory, float32."""
+        rows, norms, powers, items = memory.split_with_sizes(self.room)
+        powers = powers if self.form.options.normalize else norms
+        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, items.view(torch.int32))
 
 
 def aligned(count: int) -> int:

@@ -19,16 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.triton.call import (
-    Call,
-    Form,
-    Numbers,
-    Packed,
-    Part,
-    aligned,
-    packed_in,
-    room_of,
-)
+from crossret_kernels.cross_attention.triton.call import Call, Form, Numbers, Packed, Part, aligned
 from crossret_kernels.gpu.planning import cut, on_device
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import Attention
@@ -124,13 +115,14 @@ class Plan:
         self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.tile, form.most_items, form.long)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
         self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
+        self.form, self.most = form, [side.slots for side in call.sides]
 
-    def parts(self, form: Form, apart: bool) -> tuple[list[Part], list[Part]]:
+    def parts(self, apart: bool) -> tuple[list[Part], list[Part]]:
         """Parts that fit, of contexts and of queries.
 
         `apart` says that gradients of similarities do not take their place.
         """
-        contexts, queries = self.rows
+        form, (contexts, queries) = self.form, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
         most_cells = Attention.CELL_BYTES // (8 if apart else 4)
         if form.long:  # statistics of every item of queries, and sums of every tile
@@ -154,7 +146,7 @@ class Plan:
 
     def _part(self, own: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> Part:
         n_rows = int(self.rows[own][last] - self.rows[own][first])
-        return Part(own, first, last - first, n_rows, self.longest[own], 0, tiles)
+        return Part(self.form, own, first, last - first, n_rows, self.longest[own], 0, self.most[own], tiles)
 
 
 def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tuple[Ints, Ints]:
@@ -171,22 +163,6 @@ def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tupl
     return rows[items], items
 
 
-def slotted(own: int, first: int, count: int, slots: int) -> Part:
-    """A part whose items take so many rows each."""
-    return Part(own, first, count, count * slots, slots, slots)
-
-
-def parts_of_shapes(form: Form, shapes: tuple[tuple[int, int], ...]) -> tuple[Part, Part] | None:
-    """Contexts and queries where they fit one part, padding included; given (items, rows of each) of either side."""
-    (n_contexts, longest), (n_queries, longest_query) = shapes
-    parts = slotted(0, 0, n_contexts, longest), slotted(1, 0, n_queries, longest_query)
-    cells = (parts[0].n_rows + PLANES * n_contexts) * parts[1].n_rows
-    bytes_of_rows = [4 * part.n_rows * form.dim for part in parts]
-    bytes_of_grams = 4 * n_contexts * gram_pitch_of(longest, form) ** 2
-    fits = 8 * cells <= Attention.CELL_BYTES and max(bytes_of_rows) <= Attention.ROW_BYTES
-    return parts if fits and bytes_of_grams <= Attention.GRAM_BYTES else None
-
-
 class Layout:
     """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
 
@@ -195,23 +171,24 @@ class Layout:
         n_tiles: of queries.
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
-        room: numbers of each part of the workspace, as `Run` has them; `lasting` those of the first two.
+        lasting, passing: numbers of each part of the workspace, as `Run` has them.
+        saved: numbers of four bytes that contexts, queries and what is lasting take.
         shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
         of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
             of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
         warps: of the last.
     """
 
-    def __init__(self, form: Form, contexts: Part, queries: Part) -> None:
-        listed, slots = form.listed, (contexts.slots, queries.slots)
-        self.form, self.parts = form, (contexts, queries)
+    def __init__(self, contexts: Part, queries: Part) -> None:
+        form, slots = contexts.form, (contexts.slots, queries.slots)
+        self.parts, listed = (contexts, queries), form.listed
         tile_items, pieces = 0, 1
         first_tile, self.n_tiles = queries.tiles
         if slots[1]:
             pieces = -(-slots[1] // form.tile)
             tile_items = 1 if listed or pieces > 1 else min(form.tile // slots[1], form.most_items)
             self.n_tiles = -(-queries.n_items // tile_items) * pieces
-        rows, columns = max(contexts.n_rows, 1), max(queries.n_rows, 1)
+        rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[1] if listed else columns) // PITCH)
         gram_pitch = gram_pitch_of(contexts.longest, form)
         abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
@@ -223,16 +200,14 @@ class Layout:
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
         row = pitch * PITCH
-        self.room = [
-            contexts.n_items * gram_pitch**2, PLANES * kept_plane, rows * row, 2 * plane or 16,
-            aligned(self.n_tiles * met_contexts),
-        ]  # fmt: skip
-        self.lasting = sum(self.room[:2])
+        self.lasting = [contexts.n_items * gram_pitch**2, PLANES * kept_plane]
+        self.passing = [rows * row, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
+        self.saved = [contexts.total, queries.total, sum(self.lasting)]
         self.shape = (contexts.n_items, *slots) if listed else (rows, columns)
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
-        if max(*self.room[1:], self.pulls) >= MOST_NUMBERS:
+        if max(self.lasting[1], *self.passing, self.pulls) >= MOST_NUMBERS:
             raise UnsupportedByBackend(
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
@@ -245,7 +220,30 @@ class Layout:
         self.warps = Attention.warps(form.tile)
 
 
-layout_of = lru_cache(256)(Layout)
+@lru_cache(256)
+def whole(form: Form, n_contexts: int, longest: int, n_queries: int, longest_query: int) -> Layout | None:
+    """Of all pairs, where they fit one part, padding included; given items and rows of each of either side."""
+    contexts = Part.slotted(form, 0, 0, n_contexts, longest)
+    queries = Part.slotted(form, 1, 0, n_queries, longest_query)
+    fits = 8 * (contexts.n_rows + PLANES * n_contexts) * queries.n_rows <= Attention.CELL_BYTES
+    fits = fits and 4 * max(contexts.n_rows, queries.n_rows) * form.dim <= Attention.ROW_BYTES
+    fits = fits and 4 * n_contexts * gram_pitch_of(longest, form) ** 2 <= Attention.GRAM_BYTES
+    return Layout(contexts, queries) if fits else None
+
+
+@lru_cache(256)
+def listed(form: Form, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
+    """Of listed pairs from the first on."""
+    sides = enumerate((longest, longest_query))
+    return Layout(*(Part.slotted(form, own, first, n_pairs, slots) for own, slots in sides))
+
+
+@lru_cache(256)
+def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form, later: bool) -> ScoreStrides:
+    """Of a run from these items on, among scores of such strides."""
+    if form.listed:
+        return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0, later)))
+    return ScoreStrides(*map(hidden, (0, *first, *strides[:: form.order], later)))
 
 
 class Run:
@@ -266,22 +264,19 @@ class Run:
         """Grams and kept lie in `lasting`, where it is given."""
         self.call, self.layout = call, layout
         self.contexts, self.queries = contexts, queries = sides
-        device, room = call.form.device, layout.room
+        device = call.form.device
         if lasting is None:
-            grams, kept, *others = torch.empty(sum(room), device=device).split_with_sizes(room)
-        else:
-            grams, kept = lasting.split_with_sizes(room[:2])
-            others = list(torch.empty(sum(room[2:]), device=device).split_with_sizes(room[2:]))
-        S, statistics, cancelled = others
+            lasting = torch.empty(layout.saved[2], device=device)
+        grams, kept = lasting.split_with_sizes(layout.lasting)
+        passing = torch.empty(sum(layout.passing), device=device)
+        S, statistics, cancelled = passing.split_with_sizes(layout.passing)
         tiles = queries.items if tiles is None else tiles
         numbers, sizes = call.form.numbers, layout.sizes
         self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, sizes, numbers)
 
     def score_strides(self, scores: Tensor, later: bool = False) -> ScoreStrides:
-        first, strides = [part.first for part in self.layout.parts], scores.stride()
-        if self.call.pairs is not None:
-            return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0, later)))
-        return ScoreStrides(*map(hidden, (0, *first, *strides[:: self.call.form.order], later)))
+        first, second = self.layout.parts
+        return score_strides((first.first, second.first), scores.stride(), self.call.form, later)
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
@@ -289,11 +284,8 @@ class Run:
 
     def rows_of(self, side: Packed) -> Tensor:
         """Packed rows (rows, D), of listed pairs (pairs, slots, D)."""
-        return (
-            side.rows
-            if self.call.pairs is None
-            else side.rows.view(self.layout.parts[0].n_items, -1, side.rows.size(1))
-        )
+        rows = side.rows
+        return rows if self.call.pairs is None else rows.view(self.layout.parts[0].n_items, -1, rows.size(1))
 
     def multiply(self) -> None:
         """S = C Qᵀ."""
@@ -316,88 +308,58 @@ def gram_pitch_of(longest: int, form: Form) -> int:
     return -(-max(longest, 1) // form.block) * form.block
 
 
-def parts_of(call: Call, apart: bool) -> tuple[Plan | None, tuple[list[Part], list[Part]]]:
-    """The plan of a call, where it needs one, and its parts of contexts and of queries; see `Plan.parts`."""
+def whole_of(call: Call) -> Layout | None:
+    """Of all pairs of a call, where they fit one part."""
     contexts, queries = call.sides
-    whole = parts_of_shapes(call.form, ((contexts.n_items, contexts.slots), (queries.n_items, queries.slots)))
-    if whole is not None:
-        return None, ([whole[0]], [whole[1]])
-    plan = Plan(call)
-    return plan, plan.parts(call.form, apart)
+    return whole(call.form, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
 
 
 class Packing:
-    """Packs a call's parts, with or without a plan.
+    """Packs a call's parts, with or without a plan; `tiles` are the plan's."""
 
-    Attributes:
-        tiles: of the plan.
-    """
-
-    def __init__(self, call: Call, plan: Plan | None) -> None:
+    def __init__(self, call: Call, plan: Plan | None = None) -> None:
         self.call = call
         self.tiles = None if plan is None else plan.tiles
         self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
 
     def __call__(self, part: Part, memory: Tensor | None = None) -> Packed:
-        form = self.call.form
-        if part.n_rows == 0:  # of nothing but empty items one row is read
-            part = part._replace(n_rows=1)
-            memory = torch.zeros(sum(room_of(part, form)), device=form.device)
         if memory is None:
-            memory = torch.empty(sum(room_of(part, form)), device=form.device)
+            memory = (torch.empty if part.filled else torch.zeros)(part.total, device=part.form.device)
         return self.call.pack(part, self._starts[part.own], memory)
 
 
-def saved_sizes(layout: Layout) -> list[int]:
-    """Numbers of four bytes that are kept for gradients of a call of one part: of its sides and its run."""
-    return [*(sum(room_of(part, layout.form)) for part in layout.parts), layout.lasting]
+def saved_of(layout: Layout) -> Tensor:
+    """Memory of what gradients can be made of."""
+    return torch.empty(sum(layout.saved), device=layout.parts[0].form.device)
 
 
-def runs_of(call: Call, save: bool) -> Iterator[tuple[Run, Tensor | None]]:
-    """All runs of a call's forward pass, contexts packed once and queries once for each part of those.
+def run_in(saved: Tensor, call: Call, layout: Layout, pack: bool) -> Run:
+    """The run of a whole call in such memory; packed, or there already with its Gram matrices and relevances."""
+    *sides, lasting = saved.split_with_sizes(layout.saved)
+    made = Packing(call) if pack else Part.packed_in
+    return Run(call, layout, [made(*of) for of in zip(layout.parts, sides, strict=True)], None, lasting)
 
-    Beside each what gradients can be made of, where that is wanted and there is one run.
-    """
-    if call.pairs is not None:
-        yield from ((run, None) for run in listed_runs(call, Attention.LISTED_BYTES))
-        return
-    plan, (of_contexts, of_queries) = parts_of(call, False)
-    pack = Packing(call, plan)
-    if plan is None:
-        layout = layout_of(call.form, of_contexts[0], of_queries[0])
-        sizes = saved_sizes(layout)
-        saved = torch.empty(sum(sizes), device=call.form.device)
-        *sides, lasting = saved.split_with_sizes(sizes)
-        packed = [pack(part, memory) for part, memory in zip(layout.parts, sides, strict=True)]
-        yield Run(call, layout, packed, None, lasting), saved if save else None
-        return
-    queries = None
+
+def planned_runs(call: Call) -> Iterator[Run]:
+    """All runs of a forward pass, contexts packed once and queries once for each part of those."""
+    plan = Plan(call)
+    (of_contexts, of_queries), pack, queries = plan.parts(apart=False), Packing(call, plan), None
     for own in of_contexts:
         contexts = pack(own)
         for part in of_queries:
             if queries is None or len(of_queries) > 1:
                 queries = pack(part)
-            yield Run(call, Layout(call.form, own, part), (contexts, queries), pack.tiles), None
-
-
-def saved_run(call: Call, saved: Tensor) -> Run:
-    """The run that a forward pass has saved: Gram matrices and relevances are there, similarities are not."""
-    _plan, ((contexts,), (queries,)) = parts_of(call, False)
-    layout = layout_of(call.form, contexts, queries)
-    *sides, lasting = saved.split_with_sizes(saved_sizes(layout))
-    packed = [packed_in(memory, part, call.form) for part, memory in zip(layout.parts, sides, strict=True)]
-    return Run(call, layout, packed, None, lasting)
+            yield Run(call, Layout(own, part), (contexts, queries), pack.tiles)
 
 
 def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
     form, n_pairs = call.form, call.pairs.size(0)
-    rows, pack = [side.slots for side in call.sides], Packing(call, None)
+    rows, pack = [side.slots for side in call.sides], Packing(call)
     cells = 2 * rows[0] * -(-rows[1] // PITCH) * PITCH + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
     of_pair = sum(rows) * form.dim * form.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
-        count = min(most, n_pairs - first)
-        layout = layout_of(form, *(slotted(own, first, count, slots) for own, slots in enumerate(rows)))
+        layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
         yield Run(call, layout, [*map(pack, layout.parts)], None)  # held by nothing here: its memory is for the next

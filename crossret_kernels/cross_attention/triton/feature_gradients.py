@@ -51,13 +51,12 @@ def store(call: Call, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: T
     if out is None:
         return
     part, packed, strides = sums.part, sums.packed, out.stride()
-    kind = replaced(call.form.kinds[part.own], UNIT=1)
-    first, most = 0 if order else part.first, call.sides[part.own].slots
-    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, most, part.slots, 0)))
+    kind, first = replaced(part.kind, UNIT=1), 0 if order else part.first
+    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, part.most, part.slots, 0)))
     extents, places, _starts, _pairs = call.tables(part, packed, None)
     own = packed.norms if sums.own is None else sums.own
     launch(
-        kernel, (part.n_items, -(-part.longest // kind.ROWS), 1),
+        kernel, part.grid,
         (extents, places, *order, packed, sums.total, own, out, source), kind,
         (call.form.key, out.dtype, strides[0] >= 2**30 - 2),
     )  # fmt: skip

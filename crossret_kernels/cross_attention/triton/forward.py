@@ -1,5 +1,6 @@
 """Scores of stacked cross attention in Triton: similarities of a run are attended to and pooled, kernel by kernel."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     wide,
 )
 from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
-from crossret_kernels.cross_attention.triton.chunks import Run, runs_of
+from crossret_kernels.cross_attention.triton.chunks import Run, listed_runs, planned_runs, run_in, saved_of, whole_of
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, shown
 from crossret_kernels.gpu.tuning import Attention
@@ -57,13 +58,25 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
     if not call.filled:
         out.fill_(call.form.numbers.empty_score)
     elif 0 not in call.shape:
-        for run, saved in runs_of(call, save):
-            attend_to(run, save=saved is not None)
-            contexts, queries = run.layout.parts
-            grid = queries.n_items, 1 if call.pairs is not None else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
-            launch(pool, grid, (run.inputs, out, run.score_strides(out)), call.form.kind, call.form.key, warps=1)
-            del run  # whose memory the next one takes
-    return out, out.new_empty(0) if saved is None else saved
+        if call.pairs is not None:
+            score(listed_runs(call, Attention.LISTED_BYTES), out)
+        elif (layout := whole_of(call)) is None:
+            score(planned_runs(call), out)
+        else:
+            saved = saved_of(layout)
+            score([run_in(saved, call, layout, pack=True)], out, save)
+    return out, saved if save and saved is not None else out.new_empty(0)
+
+
+def score(runs: Iterable[Run], out: Tensor, save: bool = False) -> None:
+    """Scores of all runs."""
+    for run in runs:
+        attend_to(run, save)
+        contexts, queries = run.layout.parts
+        form = contexts.form
+        grid = queries.n_items, 1 if form.listed else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
+        launch(pool, grid, (run.inputs, out, run.score_strides(out)), form.kind, form.key, warps=1)
+        del run  # whose memory the next one takes
 
 
 def attend_to(run: Run, save: bool) -> None:
