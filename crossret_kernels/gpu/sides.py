@@ -145,16 +145,22 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side
         RuntimeError: a CUDA graph is captured, and lengths are on the host.
         UnsupportedByBackend: more rows than kernels count.
     """
-    given = [next((x for x in arguments[k + 1 : k + 4] if x is not None), None) for k in (0, 4)]
-    capturing = arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()
-    looked_at = given if capturing or all(x is None or x.is_cpu for x in given) else together_on_host(given)
-    return tuple(
-        _side(arguments[k], own, None if capturing else at, capturing, may_be_empty)
-        for k, own, at in zip((0, 4), given, looked_at, strict=True)
-    )  # type: ignore[return-value]
+    regions, words = arguments[0], arguments[4]
+    of_regions, of_words = _told(*arguments[1:4]), _told(*arguments[5:8])
+    first, second = of_regions, of_words
+    if regions.is_cuda and torch.cuda.is_current_stream_capturing():
+        first, second = None, None
+    elif not ((first is None or first.is_cpu) and (second is None or second.is_cpu)):
+        first, second = together_on_host((first, second))
+    return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
 
 
-def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, capturing: bool, may_be_empty: bool) -> Side:
+def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """What there is of these."""
+    return offsets if offsets is not None else lengths if lengths is not None else mask
+
+
+def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:
     """One of them: `own` are its offsets, lengths or mask, `seen` the same on the CPU, unless a graph is captured."""
     features = features if features.stride(-1) == 1 else features.contiguous()
     packed, masked = features.dim() == 2, own is not None and own.dtype is torch.bool
@@ -172,7 +178,8 @@ def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, capturing: 
             raise ValueError(f"offsets reach from {values[0]} to {values[-1]}, but there are {most} rows")
         _check(counts, most, may_be_empty)
     elif own is None:
-        _check(np.full(min(features.size(0), 1), most), most, may_be_empty)
+        if not most and not may_be_empty and features.size(0):
+            raise ValueError("item 0 has length 0, every item needs at least one row")
     elif packed or own.is_cpu:
         raise RuntimeError(
             "while a CUDA graph is captured lengths and masks lie on the device, and features are padded: offsets, and "

@@ -224,12 +224,10 @@ class Call:
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
-    def pack(self, part: Part, starts: Tensor | None, memory: Tensor) -> Packed:
-        """A part's rows, in `memory` of so many numbers as the part takes; `starts` as of `Plan`, of its side."""
-        packed = part.packed_in(memory)
+    def pack(self, part: Part, packed: Packed, starts: Tensor | None = None) -> None:
+        """Packs a part's rows; `starts` as of `Plan`, of its side."""
         arguments = self.sides[part.own].features, *self.tables(part, packed, starts), packed, part.source
         launch(pack_rows, part.grid, arguments, part.kind, part.key)
-        return packed
 
     def tables(self, part: Part, packed: Packed, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Extents, places, starts and pairs as kernels of rows take them; what is not there is anything."""
@@ -249,7 +247,7 @@ class Part:
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
         tiles: of queries the first tile of the plan, and how many.
-        room: numbers of four bytes that its rows, norms, powers and items take; `total` of all.
+        room: numbers of four bytes that its rows, norms, powers and items take.
         grid, kind, key, source: of the kernel that packs it.
     """
 
@@ -263,7 +261,6 @@ class Part:
         norms = aligned(self.n_rows)
         powers = norms if form.options.normalize else 0
         self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
-        self.total = sum(self.room)
         self.kind, self.key = form.kinds[own], form.keys[own]
         self.grid = n_items, -(-longest // self.kind.ROWS), 1
         self.source = Source(*map(hidden, (*form.strides[own], first, most, slots, form.columns[own])))
@@ -273,9 +270,8 @@ class Part:
         """Whose items take so many rows each."""
         return cls(form, own, first, n_items, n_items * slots, slots, slots, slots)
 
-    def packed_in(self, memory: Tensor) -> Packed:
-        """What lies in memory, float32."""
-        rows, norms, powers, items = memory.split_with_sizes(self.room)
+    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, items: Tensor) -> Packed:
+        """What lies in memory of these sizes, float32."""
         powers = powers if self.form.options.normalize else norms
         return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, items.view(torch.int32))
 

@@ -172,7 +172,7 @@ class Layout:
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
         lasting, passing: numbers of each part of the workspace, as `Run` has them.
-        saved: numbers of four bytes that contexts, queries and what is lasting take.
+        saved: numbers of four bytes that contexts, queries and what is lasting take; `total` of all.
         shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
         of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
             of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
@@ -202,7 +202,8 @@ class Layout:
         row = pitch * PITCH
         self.lasting = [contexts.n_items * gram_pitch**2, PLANES * kept_plane]
         self.passing = [rows * row, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
-        self.saved = [contexts.total, queries.total, sum(self.lasting)]
+        self.saved = [*contexts.room, *queries.room, *self.lasting]
+        self.total = sum(self.saved)
         self.shape = (contexts.n_items, *slots) if listed else (rows, columns)
         self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
@@ -259,15 +260,14 @@ class Run:
     """
 
     def __init__(
-        self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None, lasting: Tensor | None = None
-    ) -> None:
-        """Grams and kept lie in `lasting`, where it is given."""
+        self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
+        lasting: Sequence[Tensor] = (),
+    ) -> None:  # fmt: skip
+        """`lasting` are grams and kept, where they are there already."""
         self.call, self.layout = call, layout
         self.contexts, self.queries = contexts, queries = sides
         device = call.form.device
-        if lasting is None:
-            lasting = torch.empty(layout.saved[2], device=device)
-        grams, kept = lasting.split_with_sizes(layout.lasting)
+        grams, kept = lasting or torch.empty(sum(layout.lasting), device=device).split_with_sizes(layout.lasting)
         passing = torch.empty(sum(layout.passing), device=device)
         S, statistics, cancelled = passing.split_with_sizes(layout.passing)
         tiles = queries.items if tiles is None else tiles
@@ -322,22 +322,27 @@ class Packing:
         self.tiles = None if plan is None else plan.tiles
         self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
 
-    def __call__(self, part: Part, memory: Tensor | None = None) -> Packed:
-        if memory is None:
-            memory = (torch.empty if part.filled else torch.zeros)(part.total, device=part.form.device)
-        return self.call.pack(part, self._starts[part.own], memory)
+    def __call__(self, part: Part) -> Packed:
+        memory = (torch.empty if part.filled else torch.zeros)(sum(part.room), device=part.form.device)
+        packed = part.packed_in(*memory.split_with_sizes(part.room))
+        self.call.pack(part, packed, self._starts[part.own])
+        return packed
 
 
 def saved_of(layout: Layout) -> Tensor:
     """Memory of what gradients can be made of."""
-    return torch.empty(sum(layout.saved), device=layout.parts[0].form.device)
+    return torch.empty(layout.total, device=layout.parts[0].form.device)
 
 
 def run_in(saved: Tensor, call: Call, layout: Layout, pack: bool) -> Run:
     """The run of a whole call in such memory; packed, or there already with its Gram matrices and relevances."""
-    *sides, lasting = saved.split_with_sizes(layout.saved)
-    made = Packing(call) if pack else Part.packed_in
-    return Run(call, layout, [made(*of) for of in zip(layout.parts, sides, strict=True)], None, lasting)
+    contexts, queries = layout.parts
+    places = saved.split_with_sizes(layout.saved)
+    sides = contexts.packed_in(*places[:4]), queries.packed_in(*places[4:8])
+    if pack:
+        call.pack(contexts, sides[0])
+        call.pack(queries, sides[1])
+    return Run(call, layout, sides, None, places[8:])
 
 
 def planned_runs(call: Call) -> Iterator[Run]:
@@ -362,4 +367,4 @@ def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, [*map(pack, layout.parts)], None)  # held by nothing here: its memory is for the next
+        yield Run(call, layout, [*map(pack, layout.parts)])  # held by nothing here: its memory is for the next
