@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from triton.runtime.jit import create_function_from_signature
 
 from crossret_kernels import backends
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
-from crossret_kernels.gpu import kept_plans, sides, triton_launch
+from crossret_kernels.gpu import sides, triton_launch
+from tests.kernels.scan_checks.kernels import nothing_kept
 
 ARCHITECTURES = (80, 90, 100)
 LITTLE_MEMORY = (86, 89, 120)  # GeForce RTX 30 to 50, A10, L4, L40S
@@ -113,7 +114,7 @@ def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
     def reason(backend: str, *others: Any) -> str | None:
         return None if backend == "triton" else unsupported(backend, *others)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(triton_launch, "compiled", record)
         patch.setattr(triton_launch, "_compiled", {})
         patch.setattr(triton_launch, "_known", {})
@@ -122,7 +123,7 @@ def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
             patch.setattr(module, "multiply", lambda *_: None)
         if shared * 2**10 != sides.SIMULATED_SHARED_MEMORY:
             patch.setattr(sides, "SIMULATED_SHARED_MEMORY", shared * 2**10)
-            patch.setattr(kept_plans, "_kept", kept_plans._Kept())  # none for other devices
+            stack.enter_context(nothing_kept())  # for other devices
         yield launches
 
 

@@ -1,32 +1,37 @@
-"""Successive items in groups: against a walk over the items, one by one."""
+"""How items are cut up, and what tells devices of it."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
+import torch
 
-from crossret_kernels.gpu.planning import cut
+from crossret_kernels.gpu.planning import cut, on_device
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30),
-    st.tuples(st.integers(1, 30), st.integers(1, 30)),
-    st.none() | st.integers(1, 5),
+def test_tables_are_brought_together() -> None:
+    """At addresses that divide by 16 bytes, as all others that kernels are compiled for."""
+    tables = [np.arange(5), np.zeros((0, 3), np.int32), -np.arange(33).reshape(3, 11)]
+    brought = on_device(torch.device("cpu"), *tables)
+    assert {table.dtype for table in brought} == {torch.int32}
+    assert len({table.untyped_storage().data_ptr() for table in brought}) == 1
+    for table, ours in zip(tables, brought, strict=True):
+        assert ours.is_contiguous()
+        assert np.array_equal(ours.numpy(), table)
+        assert (ours.storage_offset() * 4) % 16 == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "most_items", "expected"),
+    [
+        ([([0, 3, 5, 9, 9, 20], 9)], None, [0, 4, 5]),
+        ([([0, 3, 5, 9, 9, 20], 9)], 2, [0, 2, 4, 5]),
+        ([([0, 3, 5, 9, 9, 20], 9), ([0, 1, 2, 3, 4, 5], 1)], None, [0, 1, 2, 3, 4, 5]),
+        ([([0, 30, 60], 1)], None, [0, 1, 2]),
+        ([([0], 1)], None, [0]),
+    ],
 )
-def test_groups_are_as_long_as_limits_allow(
-    items: list[tuple[int, int]], most: tuple[int, int], most_items: int | None
+def test_groups_hold_as_much_as_the_limits_allow(
+    limits: list[tuple[list[int], int]], most_items: int | None, expected: list[int]
 ) -> None:
-    starts = [np.concatenate([[0], np.cumsum([item[kind] for item in items])]).astype(np.int64) for kind in (0, 1)]
-    bounds = cut(*zip(starts, most, strict=True), most_items=most_items)
-
-    def fits(first: int, last: int) -> bool:
-        amounts = (of[last] - of[first] <= limit for of, limit in zip(starts, most, strict=True))
-        return last - first <= (most_items or len(items)) and all(amounts)
-
-    assert (bounds[0], bounds[-1]) == (0, len(items))
-    for first, last in pairwise(bounds):
-        assert last == first + 1 or fits(first, last)
-        assert last == len(items) or not fits(first, last + 1)
+    assert cut(*limits, most_items=most_items) == expected

@@ -5,6 +5,7 @@ A module of tests inherits the checks' classes and has a fixture `kernels`, once
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.gpu import kept_plans
 from tests.kernels.strategies import Features
 from tests.kernels.tolerance import Expectation
 
@@ -49,8 +49,7 @@ class Kernels:
     @contextmanager
     def sizes(self, **values: int) -> Iterator[None]:
         """Tiles, blocks and workspaces of these sizes, wherever they are looked up."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kept_plans, "_kept", kept_plans._Kept())  # none of other sizes
+        with pytest.MonkeyPatch.context() as patch, nothing_kept():
             for name, value in values.items():
                 owners = [module for module in self.modules if hasattr(module, name)]
                 assert owners, name
@@ -67,6 +66,21 @@ class Kernels:
         expected = Expectation.of(scan_scores, batch, dtype, **options)
         expected.check(self.backend)
         return expected
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """What follows from shapes, and is kept with them, is made anew here: for other sizes."""
+
+    def forget() -> None:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("crossret_kernels."):
+                for value in list(vars(module).values()):
+                    getattr(value, "cache_clear", lambda: None)()
+
+    forget()
+    yield
+    forget()
 
 
 def batch_of(
