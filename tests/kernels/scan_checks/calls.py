@@ -94,11 +94,13 @@ class Calls:
             getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}{name}").default for name in ("", "_backward")
         )
         codes = CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes
-        options = (None, False, *codes)  # no empty items, and float32 that is multiplied as it is
+        # No empty items, float32 that is multiplied as it is, and nothing that is saved: it would have no known shape.
+        options = (None, False, *codes, False)
         torch.library.opcheck(score, (*sides, pairs, *options))
-        scores = score(*sides, pairs, *options)
+        scores, *saved = score(*sides, pairs, *options)
         detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]
-        torch.library.opcheck(differentiate, (torch.ones_like(scores), *detached, pairs, *options, True, False))
+        gradient = (torch.ones_like(scores), *saved)
+        torch.library.opcheck(differentiate, (*gradient, *detached, pairs, *options, True, False))
 
     def test_inside_torch_compile(self, kernels: Kernels) -> None:
         batch = batch_of(3, 2, dim=8, longest=(4, 3)).to(torch.float32)
