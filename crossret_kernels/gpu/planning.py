@@ -10,6 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+NOT_CAPTURED = (
+    "no CUDA graph can be captured of a call that comes in several parts: it is cut up by its items' lengths on the "
+    "host. Capture calls of fewer items"
+)
 ALIGNED = 32  # int32: tables that begin at other addresses would have kernels compiled for them
 
 
@@ -36,8 +40,18 @@ def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int 
     return bounds
 
 
+def capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is captured there."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
-    """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths."""
+    """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths.
+
+    Raises RuntimeError while a CUDA graph is captured, which would copy them again from memory that is others' by then.
+    """
+    if capturing(device):
+        raise RuntimeError(NOT_CAPTURED)
     sizes = [size for table in tables for size in (table.size, -table.size % ALIGNED)]
     joined = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type != "cpu")
     numbers, start = joined.numpy(), 0

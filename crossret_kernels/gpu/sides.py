@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.gpu.planning import NOT_CAPTURED, capturing
 from crossret_kernels.inputs.ragged import together_on_host
 
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
@@ -119,19 +120,13 @@ class Side(NamedTuple):
     def known_counts(self) -> NDArray[np.int64]:
         """The items' lengths, where a call has to know them.
 
-        Raises RuntimeError while a CUDA graph is captured.
+        Raises RuntimeError where they cannot be looked at: while a CUDA graph is captured.
         """
         if self.counts is not None:
             return self.counts
         if self.extents is not None:
-            raise RuntimeError(CANNOT_LOOK)
+            raise RuntimeError(NOT_CAPTURED)
         return np.full(self.n_items, self.slots, np.int64)
-
-
-CANNOT_LOOK = (
-    "a call that comes in several parts is cut up by its items' lengths, which cannot be looked at while a CUDA graph "
-    "is captured: capture smaller calls, or features without lengths"
-)
 
 
 def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side]:
@@ -148,7 +143,7 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side
     regions, words = arguments[0], arguments[4]
     of_regions, of_words = _told(*arguments[1:4]), _told(*arguments[5:8])
     first, second = of_regions, of_words
-    if regions.is_cuda and torch.cuda.is_current_stream_capturing():
+    if capturing(regions.device):
         first, second = None, None
     elif not ((first is None or first.is_cpu) and (second is None or second.is_cpu)):
         first, second = together_on_host((first, second))
@@ -180,10 +175,10 @@ def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empt
     elif own is None:
         if not most and not may_be_empty and features.size(0):
             raise ValueError("item 0 has length 0, every item needs at least one row")
-    elif packed or own.is_cpu:
+    elif packed or own.device != features.device:
         raise RuntimeError(
-            "while a CUDA graph is captured lengths and masks lie on the device, and features are padded: offsets, and "
-            "what is on the host, cannot be looked at when the graph runs"
+            "a CUDA graph is captured of padded features whose lengths or masks lie on the device alone: what is on "
+            "the host, and packed items' offsets, would be those of the capture whenever the graph runs"
         )
     extents = own if own is None or own.device == features.device else own.to(features.device, non_blocking=True)
     if masked:

@@ -7,6 +7,8 @@ import torch
 
 from crossret_kernels import scan_scores, scan_topk
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.gpu import sides as gpu_sides
+from crossret_kernels.inputs import sides
 from tests.kernels.scan_checks.kernels import DIRECTIONS, LISTED, Kernels, batch_of
 
 
@@ -57,6 +59,41 @@ class Calls:
         for ours, true in zip(*results, strict=True):
             torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-5)
         assert (results[0][0] == -2.5).sum() == (2 if listed else 8)
+
+    @DIRECTIONS
+    def test_lengths_that_nobody_looks_at_are_held_within_items(
+        self, kernels: Kernels, direction: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As while a CUDA graph is captured, of what is on the device."""
+        batch = batch_of(3, 4, dim=8, longest=(5, 3)).to(torch.float32)
+        lengths = batch.region_lengths.clone()
+        lengths[1] = 5
+        expected = kernels.score(batch.regions, batch.words, lengths, None, direction=direction)
+        lengths[1] = 1_000_000
+        monkeypatch.setattr(sides, "checkable", lambda: False)
+        monkeypatch.setattr(gpu_sides, "capturing", lambda _: True)
+        found = kernels.score(batch.regions, batch.words, lengths, None, direction=direction)
+        assert torch.equal(found, expected)
+        lengths[1] = -7
+        found = kernels.score(batch.regions, batch.words, lengths, None, direction=direction, empty_score=3.0)
+        assert found[1].tolist() == [3.0] * 4
+        with pytest.raises(RuntimeError, match="packed items' offsets"):
+            kernels.score(batch.regions, (batch.words.flatten(0, 1), torch.tensor([0, 4, 6, 9, 12])))
+
+    def test_what_is_saved_changes_no_gradient(self, kernels: Kernels) -> None:
+        for dtype in (torch.float32, torch.float16):
+            batch = batch_of(3, 4, dim=8, longest=(5, 3)).to(dtype)
+            leaves = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
+            given = leaves[0], None, batch.region_lengths, None, leaves[1], None, batch.word_lengths, None, None
+            options = (None, False, *CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes)
+            made = [
+                getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}")(*given, *options, save)
+                for save in (False, True)
+            ]
+            assert [saved.numel() > 0 for _, saved in made] == [False, True]
+            without, withal = (torch.autograd.grad(scores.sum(), leaves) for scores, _ in made)
+            for ours, theirs in zip(withal, without, strict=True):
+                torch.testing.assert_close(ours, theirs)
 
     @pytest.mark.parametrize("n", [(0, 3), (3, 0), (0, 0)])
     def test_no_pairs(self, kernels: Kernels, n: tuple[int, int]) -> None:
