@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
-    LOG2_E,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
@@ -49,23 +48,12 @@ from crossret_kernels.cross_attention.triton.feature_gradients import (
     store_gradients,
     store_listed,
 )
-from crossret_kernels.cross_attention.triton.forward import (
-    BROKEN,
-    MOST_FACTOR,
-    POOLED_CONTEXTS,
-    POOLED_QUERIES,
-    TINY,
-    attend_to,
-    broken_item,
-    multiply,
-    pooled_relevances,
-    score_places,
-)
+from crossret_kernels.cross_attention.triton.forward import MOST_FACTOR, TINY, attend_to, multiply
+from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, share_left, shown
 from crossret_kernels.gpu.tuning import Attention
 
-MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
 LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
 
@@ -203,62 +191,6 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
     if contexts is not None:
         total = contexts.add(of_similarities, run.rows_of(run.queries))
         launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
-
-
-@triton.jit
-def first_greatest(cells, items, count, greatest):
-    """The first query of every pair that has its greatest relevance."""
-    j = tl.arange(0, POOLED_QUERIES)
-    best = tl.full((POOLED_CONTEXTS,), 2**30, tl.int32)
-    for start in range(0, count, POOLED_QUERIES):
-        there = (start + j < count)[None, :]
-        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
-        found = tl.where(there & (r == greatest[:, None]), start + j[None, :], 2**30)
-        best = tl.minimum(best, tl.min(found, 1))
-    return best
-
-
-@triton.jit(do_not_specialize=["run", "strides"], do_not_specialize_on_alignment=["grad_scores"])
-def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
-    """∂L/∂r of an item of queries, in a plane of what is kept; `own` gets what each row gets of itself.
-
-    ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
-    """
-    query = tl.program_id(0)
-    first, count = item_of(run.queries, query)
-    query_broken = broken_item(run.queries, first, count)
-    plane = shown(run.sizes.kept_plane)
-    j = tl.arange(0, POOLED_QUERIES)
-    for start in range(0, count, POOLED_QUERIES):
-        there = start + j < count
-        along = tl.zeros((POOLED_QUERIES,), tl.float32)
-        for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
-            item, inside, places = score_places(query, block, run, strides, KIND)
-            grads = tl.load(grad_scores + places, mask=inside, other=0.0)
-            counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-            broken = (tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
-            fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
-            grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
-            cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
-            _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
-            known = inside[:, None] & there[None, :]
-            r = tl.load(cells + start, mask=known, other=0.0)
-            shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
-            if KIND.POOLING == "lse":
-                logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
-                shares = tl.exp2(tl.where(known, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
-            elif KIND.POOLING == "max":
-                best = first_greatest(cells, inside, count, greatest)
-                shares = (start + j[None, :] == best[:, None]).to(tl.float32)
-            elif KIND.POOLING == "avg":
-                shares = shares / count.to(tl.float32)
-            of_relevances = grads[:, None] * shares
-            moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
-            along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
-            tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
-        rows = own + first + start + j
-        before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)
-        tl.store(rows, before + along, mask=there)
 
 
 @triton.jit

@@ -29,7 +29,7 @@ class Packed(NamedTuple):
             that were not finite.
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
-        items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `forward.BROKEN`.
+        items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `pooling.BROKEN`.
     """
 
     rows: Tensor

@@ -30,11 +30,11 @@ from crossret_kernels.cross_attention.triton.attention import (
 )
 from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
 from crossret_kernels.cross_attention.triton.chunks import Run, listed_runs, planned_runs, run_in, saved_of, whole_of
+from crossret_kernels.cross_attention.triton.pooling import BROKEN, POOLED_CONTEXTS, broken_item, pool
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, inverse, product, shown
 from crossret_kernels.gpu.tuning import Attention
 
-LN_2 = tl.constexpr(0.6931471805599453)
 MOST_COSINE = tl.constexpr(2.0)
 MOST_FACTOR = tl.constexpr(1e30)  # of gradients' factors, so that 0/1 products meet no 0 × ∞
 TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
@@ -42,10 +42,8 @@ TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
 # off by some u √(D / v) ‖c‖² where v sums of D / v products are added up: ‖a‖² by that over τ, the cosine by half of
 # it, which the tolerance, 32 u at least, allows down to 1/16 at D = 1024 and v = 8.
 CANCELLED = tl.constexpr(0.125)
-BROKEN, MAY_CANCEL = tl.constexpr(1), tl.constexpr(2)  # what is told of an item of contexts beside its rows
+MAY_CANCEL = tl.constexpr(2)  # what is told of an item of contexts beside BROKEN
 MENDED = tl.constexpr(Attention.MENDED)
-POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
-POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
 def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -94,17 +92,6 @@ def multiply(run: Run) -> None:
     form = run.call.form
     if form.long:
         launch(query_statistics, run.layout.of_statistics, (run.inputs,), form.kind, form.key)
-
-
-@triton.jit
-def broken_item(side, first, count):
-    """Whether one of an item's rows was not finite."""
-    broken = tl.zeros((32,), tl.int32)
-    for start in range(0, count, 32):
-        r = start + tl.arange(0, 32)
-        norms = tl.load(side.norms + first + r, mask=r < count, other=0.0)
-        broken |= (norms != norms).to(tl.int32)
-    return tl.max(broken)
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -297,65 +284,3 @@ def attend(run, KIND: tl.constexpr):
                 attend_to_item(run, tile, item, flag, KIND)
         else:
             attend_to_item(run, tile, item, flag, KIND)
-
-
-@triton.jit
-def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
-    """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
-    j = tl.arange(0, POOLED_QUERIES)
-    greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
-    sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
-    for start in range(0, count, POOLED_QUERIES):
-        there = (start + j < count)[None, :]
-        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
-        sums += tl.sum(r, 1)
-        greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
-    scores = sums
-    if KIND.POOLING == "avg":
-        scores = sums / tl.maximum(count, 1).to(tl.float32)
-    if KIND.POOLING == "max":
-        scores = greatest
-    if KIND.POOLING == "lse":
-        sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
-        for start in range(0, count, POOLED_QUERIES):
-            there = (start + j < count)[None, :]
-            r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
-            logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
-            sums += tl.sum(tl.exp2(tl.where(there, logits, float("-inf"))), 1)
-        scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / run.numbers.lambda_lse + greatest
-    return scores, sums, greatest
-
-
-@triton.jit
-def score_places(query, block, run, strides, KIND: tl.constexpr):
-    """(Items of contexts from `block` on, which of them there are, where their scores with an item of queries stand).
-
-    A listed pair has its own items only.
-    """
-    lane = tl.arange(0, POOLED_CONTEXTS)
-    if KIND.LISTED:
-        return query + lane, lane == 0, (shown(strides.first) + wide(query + lane)) * shown(strides.context)
-    item = block + lane
-    places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
-    return (
-        item,
-        item < shown(run.sizes.n_contexts),
-        places + (shown(strides.first_query) + wide(query)) * shown(strides.query),
-    )
-
-
-@triton.jit(do_not_specialize=["run", "strides"])
-def pool(run, scores, strides, KIND: tl.constexpr):
-    """Scores of an item of queries and some items of contexts, or of a listed pair."""
-    query = tl.program_id(0)
-    first, count = item_of(run.queries, query)
-    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
-    cells = (
-        run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
-    )
-    found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
-    counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-    flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
-    broken = (flags & BROKEN) + broken_item(run.queries, first, count)
-    found = tl.where(broken > 0, float("nan"), found)
-    tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)

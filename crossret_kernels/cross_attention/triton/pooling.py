@@ -1,0 +1,143 @@
+"""Pooling of relevances into scores in Triton, and its gradient: SCAN Eqs. 5–8."""
+
+import triton
+import triton.language as tl
+
+from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
+from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.tuning import Attention
+
+LN_2 = tl.constexpr(0.6931471805599453)
+MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
+BROKEN = tl.constexpr(1)  # what is told of an item of contexts beside its rows
+POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
+POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
+
+
+@triton.jit
+def broken_item(side, first, count):
+    """Whether one of an item's rows was not finite."""
+    broken = tl.zeros((32,), tl.int32)
+    for start in range(0, count, 32):
+        r = start + tl.arange(0, 32)
+        norms = tl.load(side.norms + first + r, mask=r < count, other=0.0)
+        broken |= (norms != norms).to(tl.int32)
+    return tl.max(broken)
+
+
+@triton.jit
+def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
+    """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
+    j = tl.arange(0, POOLED_QUERIES)
+    greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
+    sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
+    for start in range(0, count, POOLED_QUERIES):
+        there = (start + j < count)[None, :]
+        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+        sums += tl.sum(r, 1)
+        greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
+    scores = sums
+    if KIND.POOLING == "avg":
+        scores = sums / tl.maximum(count, 1).to(tl.float32)
+    if KIND.POOLING == "max":
+        scores = greatest
+    if KIND.POOLING == "lse":
+        sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
+        for start in range(0, count, POOLED_QUERIES):
+            there = (start + j < count)[None, :]
+            r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+            logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
+            sums += tl.sum(tl.exp2(tl.where(there, logits, float("-inf"))), 1)
+        scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / run.numbers.lambda_lse + greatest
+    return scores, sums, greatest
+
+
+@triton.jit
+def score_places(query, block, run, strides, KIND: tl.constexpr):
+    """(Items of contexts from `block` on, which of them there are, where their scores with an item of queries stand).
+
+    A listed pair has its own items only.
+    """
+    lane = tl.arange(0, POOLED_CONTEXTS)
+    if KIND.LISTED:
+        return query + lane, lane == 0, (shown(strides.first) + wide(query + lane)) * shown(strides.context)
+    item = block + lane
+    places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
+    return (
+        item,
+        item < shown(run.sizes.n_contexts),
+        places + (shown(strides.first_query) + wide(query)) * shown(strides.query),
+    )
+
+
+@triton.jit(do_not_specialize=["run", "strides"])
+def pool(run, scores, strides, KIND: tl.constexpr):
+    """Scores of an item of queries and some items of contexts, or of a listed pair."""
+    query = tl.program_id(0)
+    first, count = item_of(run.queries, query)
+    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
+    cells = (
+        run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
+    )
+    found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
+    counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
+    flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
+    broken = (flags & BROKEN) + broken_item(run.queries, first, count)
+    found = tl.where(broken > 0, float("nan"), found)
+    tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
+
+
+@triton.jit
+def first_greatest(cells, items, count, greatest):
+    """The first query of every pair that has its greatest relevance."""
+    j = tl.arange(0, POOLED_QUERIES)
+    best = tl.full((POOLED_CONTEXTS,), 2**30, tl.int32)
+    for start in range(0, count, POOLED_QUERIES):
+        there = (start + j < count)[None, :]
+        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+        found = tl.where(there & (r == greatest[:, None]), start + j[None, :], 2**30)
+        best = tl.minimum(best, tl.min(found, 1))
+    return best
+
+
+@triton.jit(do_not_specialize=["run", "strides"], do_not_specialize_on_alignment=["grad_scores"])
+def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
+    """∂L/∂r of an item of queries, in a plane of what is kept; `own` gets what each row gets of itself.
+
+    ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
+    """
+    query = tl.program_id(0)
+    first, count = item_of(run.queries, query)
+    query_broken = broken_item(run.queries, first, count)
+    plane = shown(run.sizes.kept_plane)
+    j = tl.arange(0, POOLED_QUERIES)
+    for start in range(0, count, POOLED_QUERIES):
+        there = start + j < count
+        along = tl.zeros((POOLED_QUERIES,), tl.float32)
+        for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
+            item, inside, places = score_places(query, block, run, strides, KIND)
+            grads = tl.load(grad_scores + places, mask=inside, other=0.0)
+            counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
+            broken = (tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
+            fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
+            grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
+            cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
+            _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
+            known = inside[:, None] & there[None, :]
+            r = tl.load(cells + start, mask=known, other=0.0)
+            shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
+            if KIND.POOLING == "lse":
+                logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
+                shares = tl.exp2(tl.where(known, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
+            elif KIND.POOLING == "max":
+                best = first_greatest(cells, inside, count, greatest)
+                shares = (start + j[None, :] == best[:, None]).to(tl.float32)
+            elif KIND.POOLING == "avg":
+                shares = shares / count.to(tl.float32)
+            of_relevances = grads[:, None] * shares
+            moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
+            along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
+            tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
+        rows = own + first + start + j
+        before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)
+        tl.store(rows, before + along, mask=there)
