@@ -50,7 +50,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=1024, help="D of the features (default: %(default)s)")
     parser.add_argument("--regions", type=int, nargs="+", default=[36], help="padded widths (default: 36)")
     parser.add_argument("--words", type=int, nargs="+", default=[16, 32, 64], help="likewise (default: 16 32 64)")
-    parser.add_argument("--packed", action="store_true", help="features are packed, not padded; widths are the longest")
+    layout = parser.add_mutually_exclusive_group()
+    layout.add_argument("--packed", action="store_true", help="features are packed, not padded; widths are the longest")
+    layout.add_argument("--masks", action="store_true", help="words have a mask, regions lengths")
+    parser.add_argument("--pairs", action="store_true", help="pairs or candidates are scored, not all")
     parser.add_argument("--batch", type=int, default=128, help="items of either side (default: %(default)s)")
     return parser.parse_args(arguments)
 
@@ -65,7 +68,12 @@ def score(operation: str, widths: tuple[int, int], given: argparse.Namespace) ->
         features.append(values)
         offsets = torch.arange(0, given.batch * width + 1, width, device=DEVICE)
         sides.append((values, offsets) if given.packed else values)
-    scores = SCORES[operation](*sides, backend="triton", **dict(given.options))
+    more = dict(given.options)
+    if given.masks:
+        more["word_mask"] = torch.ones(given.batch, widths[1], dtype=torch.bool, device=DEVICE)
+    if given.pairs:
+        more["pairs"] = torch.zeros(given.batch, 2, dtype=torch.int64, device=DEVICE)
+    scores = SCORES[operation](*sides, backend="triton", **more)
     torch.autograd.grad(scores.sum(), features)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -27,19 +28,25 @@ def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @compiling
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("layout", [[], ["--packed"], ["--masks"], ["--pairs"]], ids=str)
 def test_a_training_launches_what_was_compiled(
-    packed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    layout: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(warmup, "DEVICE", torch.device("cpu"))
-    layout = ["--packed"] if packed else []
     shapes = ["--dtype", "bfloat16", "--dim", "64", "--regions", "12", "--words", "9", "24", "--batch", "5"]
     with recorded():
         assert warmup.main(["scan", "direction=i2t", "lambda_softmax=4.0", *shapes, *layout]) == 0
         compiled = set(triton_launch._compiled)
         sides = [torch.zeros(7, n, 64, dtype=torch.bfloat16, requires_grad=True) for n in (12, 17)]
-        given = [list(side) for side in sides] if packed else sides
-        scan_scores(*given, direction="i2t", lambda_softmax=4.0, backend="triton").sum().backward()
+        given: dict[str, Any] = {"direction": "i2t", "lambda_softmax": 4.0, "backend": "triton"}
+        if layout == ["--masks"]:
+            given["word_mask"] = torch.arange(17) < torch.arange(7)[:, None] + 1
+        if layout == ["--pairs"]:
+            given["candidates"] = torch.zeros(7, 3, dtype=torch.int64)
+        if layout != ["--packed"]:
+            given["region_lengths"] = torch.arange(7) + 1
+        features = [list(side) for side in sides] if layout == ["--packed"] else sides
+        scan_scores(*features, **given).sum().backward()
         assert compiled == set(triton_launch._compiled)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2

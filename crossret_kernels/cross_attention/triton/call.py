@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -89,7 +89,7 @@ class RowKind(NamedTuple):
 
     Attributes:
         QUERIES: whether they are queries.
-        PACKED, LENGTHS, MASKED: how the side lies.
+        PACKED, MASKED: how the side lies.
         LISTED, NORMALIZE: of the call.
         UNIT: elements that its strides are counted in.
         DIM, D: of its rows, and packed.
@@ -98,7 +98,6 @@ class RowKind(NamedTuple):
 
     QUERIES: bool
     PACKED: bool
-    LENGTHS: bool
     MASKED: bool
     LISTED: bool
     NORMALIZE: bool
@@ -115,6 +114,7 @@ class Source(NamedTuple):
     Attributes:
         item_stride, row_stride: elements, counted in UNIT.
         most: rows that an item has at most.
+        told: whether lengths of padded items are.
         slots: rows that each item takes when packed; 0 where they follow one another.
     """
 
@@ -122,6 +122,7 @@ class Source(NamedTuple):
     row_stride: int
     first: int
     most: int
+    told: int
     slots: int
     column: int
 
@@ -140,6 +141,7 @@ class Form:
         dim: D of packed rows.
         kinds: of kernels that pack rows of contexts, of queries.
         strides: of their items and rows, counted in UNIT.
+        told: whether their lengths are.
         columns: of their items in pairs.
         keys: what these kernels depend on beside their kind; `key` what others do.
         tile, block: rows of queries in a tile, contexts in a block.
@@ -165,11 +167,12 @@ class Form:
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
         sides = [(Rows.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]]
         self.kinds = [
-            RowKind(queries, len(strides) == 2, told and len(strides) == 3, masked, *of_rows, rows.unit, *sizes)
-            for queries, (rows, strides, _, told, masked, _) in zip((False, True), sides, strict=True)
+            RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
+            for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True)
         ]
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
         self.keys = [(self.key, rows.far, rows.aligned) for rows, *_ in sides]
+        self.told = [told for *_, told, _, _ in sides]
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
         main, fine = precise
@@ -233,8 +236,14 @@ class Call:
         """Extents, places, starts and pairs as kernels of rows take them; what is not there is anything."""
         side, unused = self.sides[part.own], packed.items
         pairs = unused if self.pairs is None else self.pairs
-        extents = unused if side.extents is None else side.extents
+        extents = nothing(self.form.device) if side.extents is None else side.extents
         return extents, unused if side.places is None else side.places, unused if starts is None else starts, pairs
+
+
+@cache
+def nothing(device: torch.device) -> Tensor:
+    """In place of lengths that are not told: kernels are compiled for what they would be."""
+    return torch.zeros(1, dtype=torch.int64, device=device)
 
 
 class Part:
@@ -263,7 +272,7 @@ class Part:
         self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
         self.kind, self.key = form.kinds[own], form.keys[own]
         self.grid = n_items, -(-longest // self.kind.ROWS), 1
-        self.source = Source(*map(hidden, (*form.strides[own], first, most, slots, form.columns[own])))
+        self.source = Source(*map(hidden, (*form.strides[own], first, most, form.told[own], slots, form.columns[own])))
 
     @classmethod
     def slotted(cls, form: Form, own: int, first: int, n_items: int, slots: int) -> Part:
@@ -318,7 +327,7 @@ def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl
     count = tl.full((), 0, tl.int64) + shown(source.most)
     if KIND.PACKED:
         count = tl.minimum(tl.load(extents + item + 1) - start, count)
-    if KIND.LENGTHS:
+    elif shown(source.told) > 0:
         count = tl.minimum(tl.load(extents + item), count)
     count = tl.maximum(count, 0).to(tl.int32)
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)

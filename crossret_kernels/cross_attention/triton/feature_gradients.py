@@ -52,7 +52,7 @@ def store(call: Call, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: T
         return
     part, packed, strides = sums.part, sums.packed, out.stride()
     kind, first = replaced(part.kind, UNIT=1), 0 if order else part.first
-    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, part.most, part.slots, 0)))
+    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, part.most, 0, part.slots, 0)))
     extents, places, _starts, _pairs = call.tables(part, packed, None)
     own = packed.norms if sums.own is None else sums.own
     launch(
