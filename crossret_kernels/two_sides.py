@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.backends import UnsupportedByBackend, select_backend
 from crossret_kernels.inputs.options import Coded
 from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
 from crossret_kernels.inputs.ragged import Ragged
@@ -35,32 +36,43 @@ Implementations = Mapping[str, Callable[..., Tensor]]
 
 
 def serve(
-    table: Implementations, backend: str, images: Ragged, captions: Ragged, selected: Pairs | None, options: Coded,
-    empty_score: float | None, *, listed: Callable[..., Tensor] | None = None, width: tuple[int | None, ...] = (),
-    queries: Ragged | None = None, fill: float | None = None, codes: tuple[Any, ...] | None = None,
+    table: Implementations, backend: str | None, images: Ragged, captions: Ragged, selected: Pairs | None,
+    options: Coded, empty_score: float | None, *, listed: Callable[..., Tensor] | None = None,
+    width: tuple[int | None, ...] = (), queries: Ragged | None = None, fill: float | None = None,
+    codes: tuple[Any, ...] | None = None,
 ) -> Tensor:  # fmt: skip
-    """What `backend` makes of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
+    """What is made of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
+
+    By the backend that `select_backend` finds; where the caller demands none, and it is only then seen that the items
+    are too long for it or too many, by "torch".
 
     Args:
         table: by backend, operations in kernels as `define` returns them, and functions of padded PyTorch operations
             (images, captions, list of pairs or None, options, *width), for which empty items are filled here.
         listed: the CPU's operation on lists of features.
-        width, queries: of what has a place for every query: so many places, and whose they are.
+        width, queries: of what has a place for every query: so many places, None for the longest's, and whose.
         fill: what pairs of an empty item get, where that is not the empty score.
         codes: the options as operations take them, where they do not take all.
     """
-    implementation = table[backend]
-    if backend in ("torch", "reference"):
-        pairs = None if selected is None else selected.listed()
-        made = implementation(images, captions, pairs, options, *width)
-        if empty_score is None:
-            return made
-        return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
-    on_cpu = backend == "cpu"
-    arguments = (empty_score, reduced_float32(not on_cpu), *(options.codes if codes is None else codes), *width)
-    return in_slices(
-        implementation, images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries
-    )
+    chosen = select_backend(backend, images.values.device, images.values.dtype)
+    if chosen not in ("torch", "reference"):
+        on_cpu = chosen == "cpu"
+        arguments = (empty_score, reduced_float32(not on_cpu), *(options.codes if codes is None else codes), *width)
+        try:
+            return in_slices(
+                table[chosen], images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries
+            )
+        except UnsupportedByBackend:
+            if backend is not None:
+                raise
+            chosen = "torch"
+    if queries is not None:
+        width = tuple(max(queries.lengths.tolist(), default=0) if places is None else places for places in width)
+    pairs = None if selected is None else selected.listed()
+    made = table[chosen](images, captions, pairs, options, *width)
+    if empty_score is None:
+        return made
+    return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
 
 
 def scores_like(*arguments: Any) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
@@ -135,5 +134,4 @@ def score_sides(
     backend: str | None,
 ) -> Tensor:
     """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)
+    return serve(SCORES, backend, images, captions, selected, options, empty_score, listed=LISTED)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
@@ -58,11 +57,8 @@ def maxsim_argmax(
     scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if width is None and chosen in ("torch", "reference"):
-        width = max(queries.lengths.tolist(), default=0)
     indices = serve(
-        ARGMAX, chosen, images, captions, selected, options, empty_score,
+        ARGMAX, backend, images, captions, selected, options, empty_score,
         width=(width,), queries=queries, fill=-1, codes=options.codes[:-1],
     )  # fmt: skip
     return MaxSimArgmax(scores, indices if candidates is None else indices.view(*candidates.shape, indices.size(-1)))

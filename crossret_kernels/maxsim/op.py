@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
@@ -144,5 +143,4 @@ def score_sides(
     backend: str | None,
 ) -> Tensor:
     """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    return serve(SCORES, chosen, images, captions, selected, options, empty_score, listed=LISTED)
+    return serve(SCORES, backend, images, captions, selected, options, empty_score, listed=LISTED)

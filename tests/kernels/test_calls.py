@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
+from crossret_kernels.cross_attention import op as cross_attention_op
+from crossret_kernels.maxsim import op as maxsim_op
 
 functions = pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
 
@@ -84,3 +86,20 @@ def test_an_import_leaves_the_compiler_alone() -> None:
     """torch's compiler takes seconds to import, of every process that only scores."""
     code = "import sys; import crossret_kernels; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("op", [cross_attention_op, maxsim_op], ids=["scan", "maxsim"])
+def test_what_the_fastest_refuses_late_is_scored_all_the_same(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items too long for its memory, say; a backend that is demanded says so."""
+
+    def refuse(*_: Any) -> Tensor:
+        raise UnsupportedByBackend("the longest item has 40000 rows")
+
+    function = scan_scores if op is cross_attention_op else maxsim_scores
+    regions, words = torch.randn(2, 3, 8), torch.randn(2, 4, 8)
+    expected = function(regions, words, backend="torch")
+    monkeypatch.setitem(op.SCORES, "cpu", refuse)
+    monkeypatch.delenv(backends.ENVIRONMENT_VARIABLE, raising=False)
+    assert torch.equal(function(regions, words), expected)
+    with pytest.raises(UnsupportedByBackend, match="40000 rows"):
+        function(regions, words, backend="cpu")
