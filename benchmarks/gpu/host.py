@@ -32,7 +32,7 @@ from tests.simt.launches import Device
 from tests.simt.library import build
 
 CALLS, ROUNDS = 300, 7
-BATCHES = 400  # of lengths, more than there are kept plans
+BATCHES = 400  # of lengths
 
 DIM = 16
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)

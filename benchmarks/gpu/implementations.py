@@ -26,8 +26,14 @@ Score = Callable[[Inputs], Tensor]
 
 
 def on_device(inputs: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Features on the device; lengths stay on the host, where plans are made."""
+    """Features on the device; lengths stay on the host, where they are checked."""
     return replace(inputs, regions=inputs.regions.to(device, dtype), words=inputs.words.to(device, dtype))
+
+
+def captured(inputs: Inputs) -> Inputs:
+    """Lengths on the device, too: there a CUDA graph reads them."""
+    device = inputs.regions.device
+    return replace(inputs, region_lengths=inputs.region_lengths.to(device), word_lengths=inputs.word_lengths.to(device))
 
 
 def operands(inputs: Inputs) -> tuple[Tensor, Tensor]:

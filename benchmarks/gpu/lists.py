@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.cases import SETTINGS, Case, Inputs
 from benchmarks.checks import TOLERANCES
-from benchmarks.gpu.implementations import on_device, scan
+from benchmarks.gpu.implementations import captured, on_device, scan
 from benchmarks.gpu.inputs import DTYPES
 from benchmarks.gpu.work import Calls, Floor
 from crossret_kernels import scan_scores
@@ -69,7 +69,8 @@ class ListWork:
         work = 2 * int(rows.sum()) * self.inputs.regions.size(-1)
         whole = partial(scan(name, SETTINGS[self.case.setting]), self.inputs)
         floor = Floor("all pairs", [whole], work / self.inputs.flop)
-        return Calls([call], self.error(call()), len(self.pairs), work, floor)
+        replay = partial(self.score, captured(self.inputs), self.pairs, name)
+        return Calls([call], self.error(call()), len(self.pairs), work, floor, [replay])
 
     def score(self, inputs: Inputs, pairs: Tensor, backend: str) -> Tensor:
         lengths = None, inputs.word_lengths

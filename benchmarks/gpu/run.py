@@ -57,7 +57,8 @@ def measure(case: GpuCase, device: torch.device, timer: Timer, missing: dict[str
             seconds, rounds = median_seconds(own.calls, timer)
             replayed = None
             if name in FUSED and seconds < HOST_SECONDS and device.type == "cuda":
-                replayed, _ = median_seconds([replay_of(call) for call in own.calls[:REPLAYED]], timer)
+                replays = (own.calls if own.replays is None else own.replays)[:REPLAYED]
+                replayed, _ = median_seconds([replay_of(call) for call in replays], timer)
             peak = peak_mebibytes(own.calls[0])
         except ImportError as reason:
             missing[name] = str(reason)

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from benchmarks.cases import SETTINGS, WHOLE_TEST_SET, Case, Inputs
 from benchmarks.checks import TOLERANCES, sample_items
-from benchmarks.gpu.implementations import COMPILED, LOOP, PEERS, SAMPLED, Score, maxsim, on_device, operands, scan
+from benchmarks.gpu.implementations import (
+    COMPILED,
+    LOOP,
+    PEERS,
+    SAMPLED,
+    Score,
+    captured,
+    maxsim,
+    on_device,
+    operands,
+    scan,
+)
 from benchmarks.gpu.inputs import DTYPES, rotated
 from benchmarks.gpu.results import FUSED
 from benchmarks.gpu.work import Calls, Floor
@@ -109,7 +120,8 @@ class ScoreWork:
         run: Callable[[Inputs], Any] = partial(step, score) if case.training else score
         share = own[0].flop / self.flop
         floor = Floor(self.floor.name, self.floor.calls, self.floor.times * share)
-        return Calls([partial(run, inputs) for inputs in own], error, own[0].pairs, own[0].flop, floor)
+        calls, replays = ([partial(run, inputs) for inputs in sets] for sets in (own, [captured(x) for x in own]))
+        return Calls(calls, error, own[0].pairs, own[0].flop, floor, replays)
 
 
 def _clone(inputs: Inputs) -> Inputs:

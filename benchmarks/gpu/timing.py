@@ -47,7 +47,7 @@ def copies(input_bytes: int) -> int:
 def median_seconds(calls: Sequence[Callable[[], object]], timer: Timer) -> tuple[float, int]:
     """(The median of one call, how many were timed) of calls alike but for their inputs, in rotation.
 
-    Each is called once before: that compiles, and makes plans. More calls bring an idle device up to its clock.
+    Each is called once before: that compiles. More calls bring an idle device up to its clock.
     """
     warm = timer(calls)
     warm += timer([calls[index % len(calls)] for index in range(calls_in(WARM_SECONDS, warm))])
@@ -56,11 +56,11 @@ def median_seconds(calls: Sequence[Callable[[], object]], timer: Timer) -> tuple
 
 
 def replay_of(call: Callable[[], object]) -> Callable[[], object]:
-    """The call as a CUDA graph, whose replay costs the host next to nothing; it has been called before."""
+    """The call as a CUDA graph, whose replay costs the host next to nothing."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        call()  # of what allocates and plans at first
+        call()  # of what compiles and allocates at first
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -34,6 +34,7 @@ class Calls:
         error: how far they are from float64.
         pairs, work: of one call (`results.Measurement`).
         floor: of one call.
+        replays: the same with lengths on the device, where a CUDA graph reads them; None where nothing has lengths.
     """
 
     calls: Sequence[Call]
@@ -41,6 +42,7 @@ class Calls:
     pairs: int
     work: int
     floor: Floor
+    replays: Sequence[Call] | None = None
 
 
 class Work(Protocol):

@@ -98,7 +98,7 @@ def test_the_cuda_library_is_built_of_them() -> None:
         ("crossret_kernels/maxsim/cuda/forward.py", ["cuda"]),
         ("csrc/maxsim/search.cuh", ["cuda"]),
         ("setup_cuda.py", ["cuda"]),
-        ("crossret_kernels/gpu/kept_plans.py", ["triton", "cuda"]),
+        ("crossret_kernels/gpu/planning.py", ["triton", "cuda"]),
         ("crossret_kernels/cross_attention/reference.py", []),
         ("csrc/maxsim/best.inl", []),
     ],
