@@ -88,6 +88,14 @@ class SumMax:
     RUNS = 16  # that are added up at a time
 
 
+class TripletLoss:
+    """The triplet loss."""
+
+    ROWS, COLUMNS = 32, 64  # of a tile of scores
+    PROGRAMS = 512  # at most, each with statistics of its own of every column
+    PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
+
+
 class CudaAttention:
     """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
 

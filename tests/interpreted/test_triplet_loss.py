@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossret_kernels import triplet_loss
-from crossret_kernels.ranking_loss.triton import forward
+from crossret_kernels.gpu.tuning import TripletLoss
 from tests.interpreted.programs import programs_share_nothing
 
 NEGATIVES = ("hardest", "sum", "softmax")
@@ -35,7 +35,7 @@ def test_agrees_with_the_chain(
 ) -> None:
     """Eighths, of which hinges are exact and many tie; in float16 by two programs that have two blocks of rows each."""
     if dtype == torch.float16:
-        monkeypatch.setattr(forward, "PROGRAMS", 2)
+        monkeypatch.setattr(TripletLoss, "PROGRAMS", 2)
     generator = torch.Generator().manual_seed(n_rows)
     scores = (torch.randn(n_rows, n_columns, generator=generator) * 4).round() / 8
     scores = scores.T.contiguous().T if n_rows == 33 else scores

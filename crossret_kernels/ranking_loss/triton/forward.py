@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.tuning import TripletLoss
 from crossret_kernels.ranking_loss.triton.hinges import (
     COLUMNS,
     NOWHERE,
@@ -22,8 +23,7 @@ from crossret_kernels.ranking_loss.triton.hinges import (
     tile_hinges,
 )
 
-PROGRAMS = 512  # at most, each with statistics of its own of every column
-PARTS, POSITIVES = tl.constexpr(32), tl.constexpr(64)  # of a tile that brings programs' statistics together
+PARTS, POSITIVES = tl.constexpr(TripletLoss.PARTS), tl.constexpr(TripletLoss.POSITIVES)
 
 
 @triton.jit(
@@ -120,7 +120,7 @@ def loss(
     if n_rows:
         scores = scores if scores.stride(1) == 1 else scores.contiguous()
         blocks = -(-n_rows // ROWS.value)
-        per_program = -(-blocks // PROGRAMS)
+        per_program = -(-blocks // TripletLoss.PROGRAMS)
         programs = -(-blocks // per_program)
         parts = losses.new_empty((programs + 1, 3, n_rows))  # the last of the rows
         kind, key = kind_of(image_ids, caption_ids, negatives, p), key_of(scores)

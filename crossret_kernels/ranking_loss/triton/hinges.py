@@ -14,7 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = tl.constexpr(32), tl.constexpr(64)  # of a tile
+from crossret_kernels.gpu.tuning import TripletLoss
+
+ROWS, COLUMNS = tl.constexpr(TripletLoss.ROWS), tl.constexpr(TripletLoss.COLUMNS)
 LONGEST_PRODUCT = 64  # orders up to which powers are products
 NOWHERE = tl.constexpr(2**30)  # no place of a hinge
 LEAST = tl.constexpr(1.17549435e-38)  # normal number
