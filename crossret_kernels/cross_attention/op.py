@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
@@ -31,10 +33,24 @@ def _cuda() -> Kernels:
     return Kernels(forward.scores, backward.gradients)
 
 
+def _scores_alone_like(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores without values, and nothing kept for gradients."""
+    return scores_like(*arguments), arguments[0].new_empty(0), arguments[0].new_empty(0)
+
+
 SCORES = {
     "cpu": define("scan_scores", SIDES, _OPTIONS, scores_like, autocast=True),
     "triton": define("scan_scores_triton", SIDES, _OPTIONS, scores_like, kernels=_triton, autocast=True),
-    "cuda": define("scan_scores_cuda", SIDES, _OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "cuda": define(
+        "scan_scores_cuda",
+        SIDES,
+        _OPTIONS,
+        _scores_alone_like,
+        made="(Tensor, Tensor, Tensor)",
+        kernels=_cuda,
+        autocast=True,
+        saves=True,
+    ),
     "torch": scan_scores_chunked,
     "reference": scan_scores_reference,
 }

@@ -95,10 +95,13 @@ class Calls:
         )
         codes = CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes
         options = (None, False, *codes)  # no empty items, and float32 that is multiplied as it is
+        if score._schema.arguments[-1].name == "save":
+            options = (*options, False)
         torch.library.opcheck(score, (*sides, pairs, *options))
-        scores = score(*sides, pairs, *options)
+        made = score(*sides, pairs, *options)
+        scores, *kept = (made,) if isinstance(made, torch.Tensor) else made
         detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]
-        torch.library.opcheck(differentiate, (torch.ones_like(scores), *detached, pairs, *options, True, False))
+        torch.library.opcheck(differentiate, (torch.ones_like(scores), *kept, *detached, pairs, *options, True, False))
 
     def test_inside_torch_compile(self, kernels: Kernels) -> None:
         batch = batch_of(3, 2, dim=8, longest=(4, 3)).to(torch.float32)
