@@ -80,7 +80,7 @@ PackedSide packed_side(const PackedPart& side, const Stream& stream) {
 int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
   int64_t count = 0;
   by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
-    count = int64_t{fragment_rows<decltype(arithmetic)>(part.longest)} * fragment_columns(part.longest);
+    count = int64_t{blocks_for(part.longest, Fine<decltype(arithmetic)>::rows)} * blocks_for(part.longest, 8);
   });
   return count;
 }

@@ -62,7 +62,8 @@ class Waits(TorchDispatchMode):
             self.seen += [name for x in flat if not x.dtype.is_floating_point]
             images, captions = (side[1] if side[1] is not None else side[0] for side in (args[:4], args[4:8]))
             sizes = [len(x) - (x.dim() == 1) for x in (images, captions)]
-            return Far(torch.zeros(sizes))
+            made = [Far(torch.zeros(sizes)) for _ in operation._schema.returns]
+            return made[0] if len(made) == 1 else tuple(made)
         made = operation(*tree_map(near, args), **tree_map(near, kwargs))
         stays = (bool(flat) or device == DEVICE) and not leaves
         return tree_map(lambda x: Far(x) if stays and isinstance(x, Tensor) else x, made)
