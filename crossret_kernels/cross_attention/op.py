@@ -35,7 +35,8 @@ def _cuda() -> Kernels:
 
 def _scores_alone_like(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Scores without values, and nothing kept for gradients."""
-    return scores_like(*arguments), arguments[0].new_empty(0), arguments[0].new_empty(0)
+    scores = scores_like(*arguments)
+    return scores, scores.new_empty(0), scores.new_empty(0)
 
 
 SCORES = {

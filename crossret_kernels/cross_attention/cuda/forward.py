@@ -17,24 +17,21 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """
     call, save = Call(arguments[:-1], gradients=False), arguments[-1]
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
-    features = call.sides[0].features
-    nothing = packed = features.new_empty(0), features.new_empty(0)
-    if out.numel() == 0:
-        return out, *nothing
-    contexts, queries = call.parts()
+    contexts, queries = call.parts() if out.numel() else ([], [])
     if not contexts:
-        return out.fill_(call.empty_score), *nothing
+        out.fill_(call.empty_score)
+    packed: tuple[Tensor, ...] = ()
     for of_contexts in contexts:
         packed_contexts = call.pack(0, of_contexts)
         for of_queries in queries:
             packed = packed_contexts, call.pack(1, of_queries)
             _score(call, out, packed, of_contexts, of_queries)
-    if save and call.packed is not torch.float16 and call.fits(gradients=True):
-        return out, *packed
-    return out, *nothing
+    if not (save and packed and call.packed is not torch.float16 and call.fits(gradients=True)):
+        packed = out.new_empty(0), out.new_empty(0)
+    return out, packed[0], packed[1]
 
 
-def _score(call: Call, out: Tensor, packed: tuple[Tensor, Tensor], contexts: Part, queries: Part) -> None:
+def _score(call: Call, out: Tensor, packed: tuple[Tensor, ...], contexts: Part, queries: Part) -> None:
     """Scores of two parts, to where those of the call are."""
     of_parts = contexts.numbers, queries.numbers, contexts.jobs, queries.jobs, call.choices
     if call.pairs is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
@@ -39,15 +38,9 @@ class Part(NamedTuple):
     jobs: Tensor | None
 
 
-def _part(first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None) -> Part:
+def _part(first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None = None) -> Part:
     own = numbers("attention_part", first=first, items=n_items, rows=n_rows, longest=longest, slots=slots)
     return Part(first, n_items, n_rows, own, jobs)
-
-
-@lru_cache(1024)
-def _all(n_items: int, slots: int) -> Part:
-    """Of a side's items, each with so many slots."""
-    return _part(0, n_items, n_items * slots, slots, slots, None)
 
 
 class Call:
@@ -116,12 +109,13 @@ class Call:
             UnsupportedByBackend: an item is longer than kernels take.
             RuntimeError: lengths decide, and a CUDA graph is being captured.
         """
-        contexts, queries = self.sides
-        if 0 in (*self.n_items, contexts.slots, queries.slots):
+        (n_contexts, n_queries), longest, longest_query = self.n_items, self.sides[0].slots, self.sides[1].slots
+        if 0 in (n_contexts, n_queries, longest, longest_query):
             return [], []
         if not self.fits(self.gradients):
             return self._cut_up()
-        return [_all(self.n_items[0], contexts.slots)], [_all(self.n_items[1], queries.slots)]
+        contexts = _part(0, n_contexts, n_contexts * longest, longest, longest)
+        return [contexts], [_part(0, n_queries, n_queries * longest_query, longest_query, longest_query)]
 
     def _most_rows(self) -> int:
         return max(1, TUNED.ROW_BYTES // max(self.sides[0].features.size(-1) * self.packed.itemsize, 1))
@@ -134,37 +128,37 @@ class Call:
         return max(1, TUNED.GRAM_BYTES // (constant("attention_fragment_bytes") * max(fragments, 1)))
 
     def _cut_up(self) -> tuple[list[Part], list[Part]]:
-        planned = [side.extents is not None for side in self.sides]
         counts = [side.known_counts() for side in self.sides]
-        longest, longest_query = (int(of_side.max()) for of_side in counts)
-        if min(longest, longest_query) == 0:
+        longest = [int(of_side.max()) for of_side in counts]
+        if 0 in longest:
             return [], []
-        _check_fits(longest, longest_query, self.device, self.gradients)
-        query_rows, context_rows, most_queries, most_contexts = steps.attention_job_sizes(
-            _PACKED.index(self.packed), self.tfloat32, self.softmax, longest, self.gradients, shared_memory(self.device)
-        )
+        _check_fits(longest[0], longest[1], self.device, self.gradients)
         starts = [np.concatenate([[0], of_side.cumsum()]) for of_side in counts]
         rows = [int(of_side[-1]) for of_side in starts]
-        most_rows = [self._most_rows()] * 2
+        most_rows, most_items = [self._most_rows()] * 2, (self._most_contexts(longest[0]), None)
         if self.gradients and rows[0] * rows[1] > TUNED.CELLS:
-            most_rows[1] = min(most_rows[1], max(int(TUNED.CELLS**0.5), TUNED.CELLS // max(rows[0], 1)))
-            most_rows[0] = min(most_rows[0], TUNED.CELLS // max(most_rows[1], longest_query))
-        most_items = self._most_contexts(longest), None
-        sizes = (context_rows, most_contexts), (query_rows, most_queries)
+            most_rows[1] = min(most_rows[1], max(int(TUNED.CELLS**0.5), TUNED.CELLS // rows[0]))
+            most_rows[0] = min(most_rows[0], TUNED.CELLS // max(most_rows[1], longest[1]))
+        query_rows, context_rows, *most = steps.attention_job_sizes(
+            _PACKED.index(self.packed), self.tfloat32, self.softmax, longest[0], self.gradients,
+            shared_memory(self.device),
+        )  # fmt: skip
+        sizes = (context_rows, most[1]), (query_rows, most[0])
         bounds, tables = [], []
-        for side in (0, 1):
-            bounds.append(list(pairwise(cut((starts[side], most_rows[side]), most_items=most_items[side]))))
-            if planned[side]:
-                tables.append(starts[side])
-                tables += [_jobs_of(starts[side][first : last + 1], *sizes[side]) for first, last in bounds[side]]
+        for own, side in enumerate(self.sides):
+            bounds.append(list(pairwise(cut((starts[own], most_rows[own]), most_items=most_items[own]))))
+            if side.extents is not None:  # else items have all their rows
+                size, most_of_job = sizes[own]
+                jobs = [cut((starts[own][i : j + 1], size), most_items=most_of_job) for i, j in bounds[own]]
+                tables += [starts[own], *map(np.asarray, jobs)]
         there = iter(on_device(self.device, *tables) if tables else ())
         made: tuple[list[Part], list[Part]] = [], []
-        for side, own in enumerate((longest, longest_query)):
-            if planned[side]:
-                self.starts[side] = next(there)
-            for first, last in bounds[side]:
-                n_rows, jobs = int(starts[side][last] - starts[side][first]), next(there) if planned[side] else None
-                made[side].append(_part(first, last - first, n_rows, own, 0 if planned[side] else own, jobs))
+        for own, side in enumerate(self.sides):
+            slots = longest[own] if side.extents is None else 0
+            self.starts[own] = None if slots else next(there)
+            for i, j in bounds[own]:
+                of_rows = int(starts[own][j] - starts[own][i])
+                made[own].append(_part(i, j - i, of_rows, longest[own], slots, None if slots else next(there)))
         return made
 
     def located(self, own: int) -> tuple[Tensor | None, ...]:
@@ -200,11 +194,3 @@ def _check_fits(longest: int, longest_query: int, device: torch.device, gradient
             f"backend 'cuda' cannot serve this call: on {device} it takes attended items of up to {most} rows"
             f"{' for gradients' if gradients else ''}, the longest has {longest}"
         )
-
-
-def _jobs_of(starts: NDArray[np.int64], size: int, most: int) -> NDArray[np.int64]:
-    """At which items jobs begin, and where the last one ends.
-
-    Jobs are of at most `size` rows and `most` items, of one item where that is longer.
-    """
-    return np.asarray(cut((starts, size), most_items=most))
