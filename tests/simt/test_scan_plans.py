@@ -171,12 +171,12 @@ def test_lengths_that_do_not_lie_one_beside_the_other() -> None:
 def test_padding_longer_than_any_item_that_is_attended_to(simulated: Device) -> None:
     simulated.choose(most_shared=MOST_SHARED[-1])
     batch = batch_of(3, 4).to(torch.float32)
-    wide = torch.full((3, plan.most_attended_rows(torch.device("cpu"), True) + 1, 24), torch.nan)
+    wide = torch.full((3, plan.most_attended_rows(torch.device("cpu"), True) + 9, 24), torch.nan)
     wide[:, :12] = batch.regions
     made = []
     for regions in (batch.regions, wide):
         own = regions.clone().requires_grad_()
-        scores = scan_scores(own, batch.words, *batch.lengths, backend="cuda")
+        scores = scan_scores(own, batch.words, *batch.lengths, raw_feature_norm="softmax", backend="cuda")
         made.append([scores, torch.autograd.grad(scores.sum(), own)[0][:, :12]])
     check_alike(*made)
 
