@@ -185,13 +185,13 @@ def test_padding_longer_than_any_item_that_is_attended_to(simulated: Device) -> 
 def packings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Which sides were packed."""
     seen: list[int] = []
-    own: Callable[..., Tensor] = plan.Call.pack
+    own: Callable[..., Tensor] = plan.steps.pack_side
 
-    def pack(call: plan.Call, side: int, part: plan.Part) -> Tensor:
-        seen.append(side)
-        return own(call, side, part)
+    def pack(*arguments: Any) -> Tensor:
+        seen.append(1 - arguments[-1])
+        return own(*arguments)
 
-    monkeypatch.setattr(plan.Call, "pack", pack)
+    monkeypatch.setattr(plan.steps, "pack_side", pack)
     return seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ class Sums:
     Attributes:
         own: whether of contexts (0) or queries (1).
         part: its items.
-        packed: its rows and what is told of them; `rows` are the former alone.
+        packed: its rows and what is told of them, of which `rows` are the former.
         total: (rows, D) the sums; None while there are none.
         of_rows: (shares, rows) of queries, what each gets of itself.
         of_grams: (shares, numbers) of contexts, by way of their Gram matrices.
     """
 
-    def __init__(self, call: Call, own: int, part: Part, packed: Tensor | None = None) -> None:
+    def __init__(self, call: Call, own: int, part: Part) -> None:
         self.call, self.own, self.part = call, own, part
-        self.packed = call.pack(own, part) if packed is None else packed
+        self.packed = call.pack(own, part)
         self.rows = self.packed[: part.n_rows]
         self.total: Tensor | None = None
         self.of_rows: Tensor | None = None
@@ -49,71 +50,61 @@ class Sums:
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_cuda_backward`: gradients of regions and words, empty where one is not wanted."""
-    grad_scores, *kept = arguments[:3]
-    call, needed = Call(arguments[3:-3], gradients=True), arguments[-2:]
+    grad_scores, needed = arguments[0].float(), arguments[-2:]
+    call = Call(arguments[3:-3], gradients=True, kept=arguments[1:3])
     wanted = call.in_order(needed)
     outs = [
         side.features.new_zeros(side.features.shape if want else 0)
         for side, want in zip(call.sides, wanted, strict=True)
     ]
-    parts = call.parts() if 0 not in call.shape and any(needed) else ([], [])
+    parts = call.parts() if any(needed) and grad_scores.numel() else ([], [])
     if parts[0]:
-        sums = _Passes(call, grad_scores.float(), parts, kept if kept[0].numel() else [None, None])
         # Where both sides come in parts, for one side after the other, so that sums stay in float32.
         if min(map(len, parts)) > 1 and all(wanted):
-            sums.add(outs[0], None)
-            sums.add(None, outs[1])
+            _add(call, parts, grad_scores, (outs[0], None))
+            _add(call, parts, grad_scores, (None, outs[1]))
         else:
-            sums.add(*(out if want else None for out, want in zip(outs, wanted, strict=True)))
+            _add(call, parts, grad_scores, [out if want else None for out, want in zip(outs, wanted, strict=True)])
     of_images, of_captions = call.in_order((outs[0], outs[1]))
     return of_images, of_captions
 
 
-class _Passes:
-    """Goes over the parts of a call; `kept` are both sides packed, where the forward pass kept them."""
+def _add(call: Call, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+    """Adds up gradients of contexts and of queries, of those that have a place for them."""
+    outer = 0 if len(parts[1]) == 1 or (outs[0] is not None and len(parts[0]) > 1) else 1
+    once = Sums(call, 1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
+    for part in parts[outer]:
+        own = Sums(call, outer, part)
+        for other_part in parts[1 - outer]:
+            other = once or Sums(call, 1 - outer, other_part)
+            contexts, queries = (own, other) if outer == 0 else (other, own)
+            _add_parts(contexts, queries, grad_scores, *(out is not None for out in outs))
+        out = outs[outer]
+        if out is not None:
+            own.store(out)
+    last = outs[1 - outer]
+    if once is not None and last is not None:
+        once.store(last)
 
-    def __init__(self, call: Call, grad_scores: Tensor, parts: tuple[list[Part], list[Part]], kept: list[Any]) -> None:
-        self.call, self.grad_scores, self.parts, self.kept = call, grad_scores, parts, kept
 
-    def add(self, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
-        """Adds up gradients of the sides that have a place for them."""
-        parts, outs = self.parts, (of_contexts, of_queries)
-        outer = 0 if len(parts[1]) == 1 or (of_contexts is not None and len(parts[0]) > 1) else 1
-        once = self._sums(1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
-        for part in parts[outer]:
-            own = self._sums(outer, part)
-            for other_part in parts[1 - outer]:
-                other = once or self._sums(1 - outer, other_part)
-                contexts, queries = (own, other) if outer == 0 else (other, own)
-                self._add_parts(contexts, queries, of_contexts is not None, of_queries is not None)
-            out = outs[outer]
-            if out is not None:
-                own.store(out)
-        last = outs[1 - outer]
-        if once is not None and last is not None:
-            once.store(last)
-
-    def _sums(self, own: int, part: Part) -> Sums:
-        return Sums(self.call, own, part, self.kept[own])
-
-    def _add_parts(self, contexts: Sums, queries: Sums, for_contexts: bool, for_queries: bool) -> None:
-        call, of_contexts, of_queries = self.call, contexts.part, queries.part
-        if call.pairs is None:
-            grad_scores = self.grad_scores if call.by_images else self.grad_scores.T
-            grad_scores = grad_scores[of_contexts.first :, of_queries.first :]
-        else:
-            grad_scores = _of_all_pairs(call, of_contexts, of_queries, self.grad_scores)
-        of_similarities, of_rows, of_grams = attention_gradients(
-            grad_scores, contexts.packed, queries.packed, of_contexts.numbers, of_queries.numbers, of_contexts.jobs,
-            of_queries.jobs, call.choices,
-        )  # fmt: skip
-        matrix = of_similarities[:, : of_contexts.n_rows]
-        if for_contexts:
-            contexts.add(matrix.mT, queries.rows)
-            contexts.of_grams = _with(contexts.of_grams, of_grams)
-        if for_queries:
-            queries.add(matrix, contexts.rows)
-            queries.of_rows = _with(queries.of_rows, of_rows)
+def _add_parts(contexts: Sums, queries: Sums, grad_scores: Tensor, for_contexts: bool, for_queries: bool) -> None:
+    call, of_contexts, of_queries = contexts.call, contexts.part, queries.part
+    if call.pairs is None:
+        grad_scores = grad_scores if call.by_images else grad_scores.T
+        grad_scores = grad_scores[of_contexts.first :, of_queries.first :]
+    else:
+        grad_scores = _of_all_pairs(call, of_contexts, of_queries, grad_scores)
+    of_similarities, of_rows, of_grams = attention_gradients(
+        grad_scores, contexts.packed, queries.packed, of_contexts.numbers, of_queries.numbers, of_contexts.jobs,
+        of_queries.jobs, call.choices,
+    )  # fmt: skip
+    matrix = of_similarities[:, : of_contexts.n_rows]
+    if for_contexts:
+        contexts.add(matrix.mT, queries.rows)
+        contexts.of_grams = _with(contexts.of_grams, of_grams)
+    if for_queries:
+        queries.add(matrix, contexts.rows)
+        queries.of_rows = _with(queries.of_rows, of_rows)
 
 
 def _with(before: Tensor | None, more: Tensor) -> Tensor:

@@ -58,11 +58,12 @@ class Call:
         empty_score: what a pair without rows scores.
         packed: dtype of packed rows.
         choices: what is computed, as kernels take it.
+        kept: both sides packed by the forward pass, if it was asked to.
         starts: of either side (items + 1,) int32, where items begin once packed, where lengths decide.
     """
 
-    def __init__(self, arguments: Sequence[Any], gradients: bool) -> None:
-        """From what the operation `crossret::scan_scores_cuda` takes."""
+    def __init__(self, arguments: Sequence[Any], gradients: bool, kept: Sequence[Tensor] = ()) -> None:
+        """From what the operation `crossret::scan_scores_cuda` takes; `kept` is what it kept for gradients."""
         self.pairs: Tensor | None = arguments[8]
         empty_score, reduced, direction, normalize, norm, slope, lambda_softmax, pooling, lambda_lse = arguments[9:18]
         self.by_images, self.gradients = direction == 0, gradients
@@ -83,6 +84,7 @@ class Call:
         self.n_items = self.sides[0].n_items, self.sides[1].n_items
         self.shape = self.in_order(self.n_items) if self.pairs is None else (self.pairs.size(0),)
         self.starts: list[Tensor | None] = [None, None]
+        self.kept = [packed for packed in kept if packed.numel()]
 
     def in_order(self, of_sides: tuple[Any, ...]) -> tuple[Any, ...]:
         """What there is of contexts and queries as of images and captions, and the other way round."""
@@ -167,7 +169,9 @@ class Call:
         return None if extents is None else extents.contiguous(), places, self.starts[own]
 
     def pack(self, own: int, part: Part) -> Tensor:
-        """A part's rows and what is told of them."""
+        """A part's rows and what is told of them, or all that the forward pass kept: in one part, as gradients are."""
+        if self.kept:
+            return self.kept[own]
         return steps.pack_side(self.sides[own].features, *self.located(own), part.numbers, self.choices, own == 0)
 
 
