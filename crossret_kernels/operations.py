@@ -44,7 +44,8 @@ def define(
     "plain" of either passes autograd by.
 
     Args:
-        fake: makes results without values, of the same arguments. What has none is called within host code alone.
+        fake: makes results without values, of the same arguments; not those that are saved. What has none is called
+            within host code alone.
         kernels: returns host code in Python, called once and when it is first needed. Without it the kernels live in
             csrc, and are registered when the native library loads.
         autocast: whether features are cast to the dtype in force there.
@@ -65,6 +66,7 @@ def define(
             _register_autocast(name, operation)
         return called_directly(operation) if not autocast else operation
     n_kept = made.count("Tensor") - 1
+    fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
     backward = _Python(lambda: kernels().backward) if kernels else None
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
     kept = [f"Tensor kept_{index}" for index in range(n_kept)]
@@ -145,6 +147,14 @@ def _register(name: str, schema: str, fake: Callable[..., Any] | None, python: _
         _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
     for key, _of_autocast in DEVICE_TYPES.values() if python else ():
         _LIBRARY.impl(name, python, key)
+
+
+def _fake_with_empty(fake: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def both(*arguments: Any) -> Any:
+        made = fake(*arguments[:-1])
+        return made, *(made.new_empty(0) for _ in range(count))
+
+    return both
 
 
 def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., Any]:

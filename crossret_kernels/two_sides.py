@@ -81,12 +81,6 @@ def scores_like(*arguments: Any) -> Tensor:
     return features.new_empty(shape, dtype=torch.float32)
 
 
-def scores_and_saved(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The same, and of what is saved for gradients nothing."""
-    scores = scores_like(*arguments)
-    return scores, scores.new_empty(0)
-
-
 def scores_both_ways_like(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The same of either direction."""
     return scores_like(*arguments), scores_like(*arguments)

@@ -13,7 +13,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
-from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_and_saved, scores_like, serve
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
 
 _OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
 
@@ -30,11 +30,12 @@ def _cuda() -> Kernels:
     return Kernels(forward.scores, backward.gradients)
 
 
-_SAVING, _MADE = (SIDES, _OPTIONS, scores_and_saved), "(Tensor, Tensor)"
+_SIGNATURE = SIDES, _OPTIONS, scores_like
+_PAIR, _THREE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
 SCORES = {
-    "cpu": define("scan_scores", SIDES, _OPTIONS, scores_like, autocast=True),
-    "triton": define("scan_scores_triton", *_SAVING, kernels=_triton, autocast=True, made=_MADE, saves=True),
-    "cuda": define("scan_scores_cuda", SIDES, _OPTIONS, scores_like, kernels=_cuda, autocast=True),
+    "cpu": define("scan_scores", *_SIGNATURE, autocast=True),
+    "triton": define("scan_scores_triton", *_SIGNATURE, made=_PAIR, kernels=_triton, autocast=True, saves=True),
+    "cuda": define("scan_scores_cuda", *_SIGNATURE, made=_THREE, kernels=_cuda, autocast=True, saves=True),
     "torch": scan_scores_chunked,
     "reference": scan_scores_reference,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -19,15 +19,16 @@ def constants(name: str) -> tuple[int, ...]:
     return tuple(int(value) for value in _told()[name])
 
 
-def numbers(launch: str, **values: int) -> Tensor:
-    """The numbers that a launch takes, by their names, as it takes them: int64 on the CPU.
+@lru_cache(1024)  # a tensor of some numbers takes the host as long as a launch
+def numbers(launch: str, dtype: torch.dtype = torch.int64, /, **values: float) -> Tensor:
+    """The numbers that a launch takes, by their names, as it takes them: int64 or float64 on the CPU.
 
     Raises ValueError where one is missing or unknown.
     """
     names = _told()[launch]
     if len(values) != len(names) or any(name not in values for name in names):
         raise ValueError(f"{launch} takes {', '.join(names)}, not {', '.join(values)}")
-    return torch.tensor([values[name] for name in names])
+    return torch.tensor([values[name] for name in names], dtype=dtype)
 
 
 @cache

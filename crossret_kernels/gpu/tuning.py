@@ -99,14 +99,9 @@ class TripletLoss:
 class CudaAttention:
     """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
 
-    MOST_QUERIES_OF_LONG = 4  # beside long items of contexts: what they are normalised by takes shared memory
-    # Bytes of shared memory that 16 rows of queries take beside so long an item of contexts: all that does not grow
-    # with it, and what each of its rows takes, of gradients too.
-    ROOM, ROW_ROOM, GRADIENT_ROOM, GRADIENT_ROW_ROOM = 48 * 2**10, 104, 56 * 2**10, 264
     ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
     GRAM_BYTES = 256 * 2**20
     CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
-    MOST_ROWS = 8 * 65535  # of an item: blocks of 8 rows in the second dimension of a grid
 
 
 class CudaSumMax:

@@ -13,7 +13,7 @@
 namespace crossret {
 namespace gpu {
 
-constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job
+constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job: sums over them are half a warp's
 constexpr int kRelevancePitch = kMostContexts + 1;
 constexpr float kEps = 1e-8f;          // of the published code: added to norms, and the cosine's least denominator
 constexpr float kMostLogit = 3.4e38f;  // so that no difference to the greatest is ∞ − ∞, however large λ is
@@ -37,8 +37,8 @@ struct AttentionMemory {
   int ring, similarities, weights;
   int factors, greatest;  // of items of queries and contexts; the latter of the softmax
   int relevances;         // of rows and items of contexts
-  int column_scales, row_lengths, row_scales, row_items, row_sources;
-  int query_begins, query_firsts, context_begins, context_flags;
+  int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
+  int query_begins, query_firsts, context_begins, context_firsts, context_flags;
   // For gradients: Gp of every weight; norms and what they pull on, beside factors; beside relevances their gradients
   // and what these are multiplied by; the greatest relevance of pairs, the row of the first of those, and the sum.
   int weighted, norms, pulls, gradients, of_products, of_squares, means, pooled;
@@ -68,11 +68,13 @@ struct AttentionMemory {
     const int of_contexts = most_queries * pitch, of_rows = Shape::rows * kRelevancePitch;
     made.factors = take(of_contexts), made.greatest = take(softmax ? of_contexts : 0);
     made.relevances = take(of_rows), made.column_scales = take(pitch);
+    made.column_sources = take(pitch);
     for (int* part : {&made.row_lengths, &made.row_scales, &made.row_items, &made.row_sources}) {
       *part = take(Shape::rows);
     }
     made.query_begins = take(most_queries + 1), made.query_firsts = take(most_queries);
-    made.context_begins = take(kMostContexts + 1), made.context_flags = take(kMostContexts);
+    made.context_begins = take(kMostContexts + 1), made.context_firsts = take(kMostContexts);
+    made.context_flags = take(kMostContexts);
     if (gradients) {
       made.norms = take(of_contexts), made.pulls = take(of_contexts);
       for (int* part : {&made.gradients, &made.of_products, &made.of_squares, &made.means}) *part = take(of_rows);
@@ -83,15 +85,25 @@ struct AttentionMemory {
   }
 };
 
+// At which items jobs begin: so many apart, or where a table (jobs + 1) says.
+struct JobBounds {
+  Global<const int> table;
+  int apart, n_items;  // the former 0 where there is a table
+
+  CROSSRET_DEVICE int begin(int number) const {
+    if (apart == 0) return load(table, number);
+    return number * apart < n_items ? number * apart : n_items;
+  }
+};
+
 struct AttentionProblem {
   PackedSide queries, contexts;
   int dim;  // of packed rows
-  // (jobs + 1): the items at which jobs begin, of queries and of contexts.
-  Global<const int> query_jobs, context_jobs;
+  JobBounds query_jobs, context_jobs;
   int n_query_jobs, n_context_jobs, most_queries;  // items of queries in a job
   Global<const Chunk> grams;
-  Global<const int> gram_starts;  // (items): the first fragment of each
-  Global<const int> flags;        // (items)
+  int64_t gram_apart;       // of an item's first fragment and the next one's
+  Global<const int> flags;  // (items)
   AttentionOptions options;
   AttentionMemory memory;
 };
@@ -100,7 +112,7 @@ struct AttentionProblem {
 struct Job {
   int first_query, n_queries, n_rows;  // items of queries, of listed pairs the place of the first, and their rows
   int first_context, n_contexts;       // items of contexts
-  int first_column, n_columns;         // packed rows of those
+  int n_columns;                       // rows of those
 };
 
 // What has been pooled of a pair's relevances.
@@ -148,34 +160,54 @@ class AttentionTile {
     if (number == job.n_queries - 1) ints(at_.query_begins)[job.n_queries] = begin + item.count;
   }
 
-  CROSSRET_DEVICE void describe_queries(Job& job, int number) const {
-    job.first_query = load(problem_.query_jobs, number);
-    job.n_queries = load(problem_.query_jobs, number + 1) - job.first_query;
-    if (thread_index() < job.n_queries) {
-      const int begin = load(problem_.queries.items, job.first_query).first;
-      const PackedItem item = load(problem_.queries.items, job.first_query + thread_index());
-      describe_query(job, thread_index(), item, item.first - begin);
+  // Of the numbers of a warp's first lanes, one for each item of a job, those up to and with a lane's own.
+  CROSSRET_DEVICE static int sum_so_far(int number) {
+    const int lane = thread_index() % kWarp;
+#pragma unroll
+    for (int by = 1; by < kMostQueries; by *= 2) {
+      const int before = shuffle(number, lane < by ? lane : lane - by);
+      if (lane >= by) number += before;
     }
+    return number;
+  }
+
+  CROSSRET_DEVICE void describe_queries(Job& job, int number) const {
+    job.first_query = problem_.query_jobs.begin(number);
+    job.n_queries = problem_.query_jobs.begin(number + 1) - job.first_query;
+    const int lane = thread_index() % kWarp;
+    PackedItem item{};
+    if (lane < job.n_queries) item = load(problem_.queries.items, job.first_query + lane);
+    const int end = sum_so_far(item.count);
+    if (thread_index() < job.n_queries) describe_query(job, lane, item, end - item.count);
   }
 
   CROSSRET_DEVICE void choose_contexts(Job& job, int number) const {
-    job.first_context = load(problem_.context_jobs, number);
-    job.n_contexts = load(problem_.context_jobs, number + 1) - job.first_context;
+    job.first_context = problem_.context_jobs.begin(number);
+    job.n_contexts = problem_.context_jobs.begin(number + 1) - job.first_context;
   }
 
+  // Columns follow one another, whatever lies between the packed rows.
   CROSSRET_DEVICE void describe_contexts(Job& job) const {
-    const int thread = thread_index();
-    job.first_column = load(problem_.contexts.items, job.first_context).first;
-    const PackedItem last = load(problem_.contexts.items, job.first_context + job.n_contexts - 1);
-    job.n_columns = last.first + last.count - job.first_column;
-    if (thread < job.n_contexts) {
-      const PackedItem item = load(problem_.contexts.items, job.first_context + thread);
-      ints(at_.context_begins)[thread] = item.first - job.first_column;
-      ints(at_.context_flags)[thread] = load(problem_.flags, job.first_context + thread);
-      if (thread == job.n_contexts - 1) ints(at_.context_begins)[job.n_contexts] = job.n_columns;
+    const int lane = thread_index() % kWarp;
+    PackedItem item{};
+    if (lane < job.n_contexts) item = load(problem_.contexts.items, job.first_context + lane);
+    const int end = sum_so_far(item.count);
+    job.n_columns = shuffle(end, job.n_contexts - 1);
+    if (thread_index() < job.n_contexts) {
+      ints(at_.context_begins)[lane] = end - item.count;
+      ints(at_.context_firsts)[lane] = item.first;
+      ints(at_.context_flags)[lane] = load(problem_.flags, job.first_context + lane);
+      if (lane == job.n_contexts - 1) ints(at_.context_begins)[job.n_contexts] = end;
     }
-    for (int column = thread; column < at_.pitch; column += Shape::threads) {
-      const float norm = column < job.n_columns ? load(problem_.contexts.norms, job.first_column + column) : 0.0f;
+    sync_block();
+    for (int column = thread_index(), number = 0; column < at_.pitch; column += Shape::threads) {
+      int source = -1;
+      if (column < job.n_columns) {
+        while (column >= ints(at_.context_begins)[number + 1]) ++number;
+        source = ints(at_.context_firsts)[number] + column - ints(at_.context_begins)[number];
+      }
+      const float norm = source >= 0 ? load(problem_.contexts.norms, source) : 0.0f;
+      ints(at_.column_sources)[column] = source;
       floats(at_.column_scales)[column] = options_.normalize ? inverse(norm) : 1.0f;
     }
   }
@@ -196,7 +228,7 @@ class AttentionTile {
     const Shared<float> out = floats(at_.similarities);
     for (int first = 0; first < job.n_columns; first += Shape::columns) {
       const auto of_context = [&](int column) -> int {
-        return first + column < job.n_columns ? (job.first_column + first + column) * row_chunks : -1;
+        return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : -1;
       };
       Accumulators<Shape> sums;
       multiply_tiles<Shape, Arithmetic>(sums, operand(problem_.queries.rows, of_query),
@@ -329,7 +361,7 @@ class AttentionTile {
     }
     float products[2] = {}, totals[2] = {}, squares[2] = {}, orthogonal[2] = {};
     for (int c = t; c < count; c += 4) {
-      const float length = may_cancel ? context_length(job, first_column + c) : 0.0f;
+      const float length = may_cancel ? context_length(first_column + c) : 0.0f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float s = cells[half][c];
@@ -348,7 +380,7 @@ class AttentionTile {
       products[half] = sum_of_row(products[half]), totals[half] = sum_of_row(totals[half]);
       squares[half] = sum_of_row(squares[half]), orthogonal[half] = sum_of_row(orthogonal[half]);
     }
-    if (may_cancel) mend(job, first_row, first_column, count, orthogonal, products, squares);
+    if (may_cancel) mend(first_row, first_column, count, orthogonal, products, squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float row_length = floats(at_.row_lengths)[rows[half]];
@@ -385,13 +417,18 @@ class AttentionTile {
     return fmaf(of_products, s, -(of_squares * weighted));
   }
 
-  CROSSRET_DEVICE float context_length(const Job& job, int column) const {
-    const float norm = load(problem_.contexts.norms, job.first_column + column);
+  CROSSRET_DEVICE float context_length(int column) const {
+    const float norm = load(problem_.contexts.norms, ints(at_.column_sources)[column]);
     return norm > 0.0f ? (options_.normalize ? 1.0f : norm) : 0.0f;
   }
 
   CROSSRET_DEVICE Global<const Chunk> gram_of(const Job& job, int item) const {
-    return problem_.grams + int64_t{load(problem_.gram_starts, job.first_context + item)} * kWarp;
+    return problem_.grams + (job.first_context + item) * problem_.gram_apart * kWarp;
+  }
+
+  CROSSRET_DEVICE static void double_all(float (&sums)[4]) {
+#pragma unroll
+    for (float& sum : sums) sum += sum;
   }
 
   // Adds a lane's part of pᵀGp of its two rows, by tensor cores; for gradients Gp is stored.
@@ -411,19 +448,22 @@ class AttentionTile {
         };
         Fine::weights(weight, heads[i], rests[i]);
       }
-      // Of the upper triangle: columns from the first of these rows on.
+      // Scores take what lies above the diagonal twice: columns from the first of these rows on.
       for (int group = gradients ? 0 : first * Fine::rows / 8; group < groups; ++group) {
+        const int diagonal = 8 * group / Fine::rows - first;
         float sums[4] = {};
         sync_warp();  // lanes come from loops of different lengths, and multiply together
 #pragma unroll
         for (int i = 0; i < at_once; ++i) {
-          if (gradients ? first + i >= steps : Fine::rows * (first + i) > 8 * group) continue;
+          if (gradients ? first + i >= steps : i > diagonal) continue;
+          if (!gradients && i == diagonal) double_all(sums);
           const Chunk g = load(gram, (int64_t{group} * steps + first + i) * kWarp + lane);
           const uint32_t head[2] = {g.words[0], g.words[1]}, rest[2] = {g.words[2], g.words[3]};
           multiply<typename Fine::Factor>(sums, heads[i], rest);
           multiply<typename Fine::Factor>(sums, rests[i], head);
           multiply<typename Fine::Factor>(sums, heads[i], head);
         }
+        if (!gradients && diagonal >= at_once) double_all(sums);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int c = 8 * group + 4 * e + t;
@@ -442,7 +482,7 @@ class AttentionTile {
   }
 
   // Makes q·a and ‖a‖² of rows whose weighted contexts cancel from the vectors a = Σ p c themselves.
-  CROSSRET_DEVICE void mend(const Job& job, int first_row, int first_column, int count, const float (&orthogonal)[2],
+  CROSSRET_DEVICE void mend(int first_row, int first_column, int count, const float (&orthogonal)[2],
                             float (&products)[2], float (&squares)[2]) const {
     const int lane = thread_index() % kWarp;
     sync_warp();  // weights of all lanes
@@ -460,7 +500,7 @@ class AttentionTile {
         float product = 0.0f, square = 0.0f;
         for (int d = lane; d < problem_.dim; d += kWarp) {
           float attended = 0.0f;
-          int64_t at = int64_t{job.first_column + first_column} * problem_.dim + d;
+          int64_t at = int64_t{ints(at_.column_sources)[first_column]} * problem_.dim + d;
           for (int c = 0; c < count; ++c, at += problem_.dim) {
             const float scale = floats(at_.column_scales)[first_column + c];
             attended = fmaf(weights[c] * scale, widened(load(contexts, at)), attended);

@@ -19,11 +19,11 @@ struct AttentionGradients {
   int64_t context_stride, query_stride;
   Global<T> of_similarities;  // (rows of queries, pitch): beside each row of contexts ∂L/∂S
   int64_t pitch;
-  Global<float> own;               // (jobs of contexts, rows of queries): negative, what a row gets of itself
-  Global<float> of_grams;          // (shares, numbers): ∂L/∂G + its transpose, (L, L) of every item of contexts
-  Global<const int> gram_numbers;  // (items): where an item's begin
-  int64_t numbers;
+  Global<float> own;       // (jobs of contexts, rows of queries): negative, what a row gets of itself
+  Global<float> of_grams;  // (shares, items, apart): ∂L/∂G + its transpose, (L, L) of every item of contexts
+  int64_t apart, numbers;  // of an item's first number and the next one's, and of a share's
   int n_query_rows, shares;
+  int context_slots, query_slots;  // of an item, some of which may be empty where both have them
 };
 
 template <class Shape, class Arithmetic, class T>
@@ -44,6 +44,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
       this->describe_queries(job, number);  // the last job's were read ahead of its last barrier
       sync_block();
       this->count_rows(job);
+      clear_slots(job);
       differentiate(job, first);
       first = false;
     }
@@ -105,12 +106,32 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
       for (int row = thread_index() / kWarp; row < rows; row += Shape::warps) {
         const int source = ints(at_.row_sources)[row];
         for (int column = thread_index() % kWarp; column < job.n_columns; column += kWarp) {
-          store(made_.of_similarities, source * made_.pitch + job.first_column + column, T{});
+          store(made_.of_similarities, source * made_.pitch + ints(at_.column_sources)[column], T{});
         }
         if (thread_index() % kWarp == 0) store(made_.own, block_x() * int64_t{made_.n_query_rows} + source, 0.0f);
       }
     }
     if (first) clear_grams(job);
+  }
+
+  // Of slots that are empty: products with features, which are zeros there, go over them.
+  CROSSRET_DEVICE void clear_slots(const Job& job) const {
+    const int slots = made_.context_slots, columns = job.n_contexts * slots;
+    if (slots == 0) return;
+    const int lane = thread_index() % kWarp;
+    for (int row = thread_index() / kWarp; row < job.n_queries * made_.query_slots; row += Shape::warps) {
+      const int query = row / made_.query_slots, place = row - query * made_.query_slots;
+      const int64_t source = ints(at_.query_firsts)[query] + place;
+      const Global<T> to = made_.of_similarities + (source * made_.pitch + ints(at_.context_firsts)[0]);
+      if (place >= ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query]) {
+        for (int column = lane; column < columns; column += kWarp) store(to, column, T{});
+        continue;
+      }
+      for (int context = 0; context < job.n_contexts; ++context) {
+        const int count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
+        for (int c = count + lane; c < slots; c += kWarp) store(to, context * slots + c, T{});
+      }
+    }
   }
 
   CROSSRET_DEVICE static int pair_of(int query, int context) { return query * kMostContexts + context; }
@@ -255,6 +276,10 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     return bounded(0.0f - number_or_zero(floats(at_.gradients)[at]) * floats(at_.of_squares)[at], kMostFactor);
   }
 
+  CROSSRET_DEVICE Global<float> grams_of(const Job& job, int context) const {
+    return made_.of_grams + (block_y() * made_.numbers + (job.first_context + context) * made_.apart);
+  }
+
   // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w `of_square` of each row.
   CROSSRET_DEVICE void add_to_grams(const Job& job, int begin, bool first) const {
     using Fine = gpu::Fine<Arithmetic>;
@@ -264,8 +289,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
       const int first_column = ints(at_.context_begins)[context];
       const int count = ints(at_.context_begins)[context + 1] - first_column;
       const int groups = fragment_columns(count), units = (count + 15) / 16 * groups;
-      const Global<float> to =
-          made_.of_grams + block_y() * made_.numbers + load(made_.gram_numbers, job.first_context + context);
+      const Global<float> to = grams_of(job, context);
       // Warps go on with the next item's where one's end.
       for (; unit < units; unit += Shape::warps) {
         const int left = unit / groups * 16, right = unit % groups * 8;
@@ -306,8 +330,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   CROSSRET_DEVICE void clear_grams(const Job& job) const {
     for (int context = 0; context < job.n_contexts; ++context) {
       const int64_t count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
-      const Global<float> to =
-          made_.of_grams + block_y() * made_.numbers + load(made_.gram_numbers, job.first_context + context);
+      const Global<float> to = grams_of(job, context);
       for (int64_t cell = thread_index(); cell < count * count; cell += Shape::threads) store(to, cell, 0.0f);
     }
   }
@@ -315,11 +338,11 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   CROSSRET_DEVICE void store_similarities(const Job& job, int begin) const {
     const int rows = rows_of(job, begin), lane = thread_index() % kWarp;
     for (int row = thread_index() / kWarp; row < rows; row += Shape::warps) {
-      const Global<T> to = made_.of_similarities + ints(at_.row_sources)[row] * made_.pitch + job.first_column;
+      const Global<T> to = made_.of_similarities + ints(at_.row_sources)[row] * made_.pitch;
       for (int column = lane; column < job.n_columns; column += kWarp) {
         T narrowed;
         narrow(floats(at_.similarities)[row * at_.pitch + column], narrowed);
-        store(to, column, narrowed);
+        store(to, ints(at_.column_sources)[column], narrowed);
       }
     }
   }

@@ -17,6 +17,7 @@ namespace gpu {
 namespace {
 
 constexpr int kProductBytes = 64;           // rows are packed to a multiple of it
+constexpr int kMostQueriesOfLong = 4;       // beside long contexts: what they are normalised by takes shared memory
 constexpr float kLargestFreeLogit = 20.0f;  // weights of exp(±20) squared keep their digits, whatever lengths are
 // Beyond these the greatest logit has all the weight, and what logits are made of could overflow: λ log₂e, divided by a
 // norm of at least 1e-8 where there is one.
@@ -55,137 +56,177 @@ template <class T>
 Source<T> source_of(const SidePart& side, bool normalize, const Stream& stream) {
   Source<T> source{};
   source.item_stride = side.item_stride, source.row_stride = side.row_stride, source.packed = side.packed;
-  source.starts = input<int>(stream, "starts", side.starts, side.all_items + 1);
-  source.masked = side.places != nullptr;
-  if (source.masked) source.places = input<int>(stream, "places", side.places, side.all_rows);
-  source.first = side.first, source.dim = side.dim, source.normalize = normalize;
+  source.has_extents = side.extents != nullptr, source.masked = side.places != nullptr;
+  const int64_t extents = side.packed ? side.all_items + 1 : side.all_items;
+  if (source.has_extents) source.extents = input<int64_t>(stream, "extents", side.extents, extents);
+  if (source.masked) source.places = input<int64_t>(stream, "places", side.places, side.all_items * side.most);
+  if (side.part.slots == 0) source.starts = input<int>(stream, "starts", side.starts, side.all_items + 1);
+  source.first = side.part.first, source.slots = side.part.slots, source.most = static_cast<int>(side.most);
+  source.dim = side.dim, source.normalize = normalize;
   return source;
 }
 
 int64_t chunks_of(const PackedPart& side) {
-  return side.n_rows * int64_t{side.dim} * element_bytes(side.dtype) / kChunkBytes;
+  return side.part.n_rows * int64_t{side.dim} * element_bytes(side.dtype) / kChunkBytes;
 }
 
 PackedSide packed_side(const PackedPart& side, const Stream& stream) {
   return {input<Chunk>(stream, "packed rows", side.rows, chunks_of(side)),
-          input<float>(stream, "norms", side.norms, side.n_rows),
-          input<PackedItem>(stream, "items", side.items, side.n_items)};
+          input<float>(stream, "norms", side.norms, side.part.n_rows),
+          input<PackedItem>(stream, "items", side.items, side.part.n_items)};
 }
 
-// Its parts in scratch memory.
-int64_t gram_bytes(const AttentionCall& call) { return call.n_fragments * kWarp * int64_t{sizeof(Chunk)}; }
-
-AttentionProblem problem_of(const AttentionCall& call, const Stream& stream, void* scratch, bool upper) {
-  AttentionProblem problem{};
-  problem.contexts = packed_side(call.contexts, stream), problem.queries = packed_side(call.queries, stream);
-  problem.dim = call.queries.dim;
-  Grams grams{};
-  grams.fragments = output<Chunk>(stream, "Gram matrices", scratch, call.n_fragments * kWarp);
-  grams.starts = input<int>(stream, "starts of Gram matrices", call.gram_starts, call.contexts.n_items);
-  grams.flags = output<int>(stream, "flags", static_cast<char*>(scratch) + gram_bytes(call), call.contexts.n_items);
-  grams.upper = upper;
-  const int blocks = blocks_for(call.contexts.longest, kGramBlock);
-  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
-    launch("gram_matrices", gram_matrices<decltype(arithmetic)>,
-           {call.contexts.n_items, int64_t{blocks} * blocks, GramTile::threads, kGramMemory}, stream, problem.contexts,
-           grams, problem.dim, blocks, call.normalize);
+// Of the Gram matrix of the longest item: as many as every item has a place for.
+int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
+  int64_t count = 0;
+  by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
+    count = int64_t{blocks_for(part.longest, Fine<decltype(arithmetic)>::rows)} * blocks_for(part.longest, 8);
   });
-  problem.grams = grams.fragments, problem.gram_starts = grams.starts, problem.flags = grams.flags;
-  const Jobs& jobs = call.jobs;
-  problem.query_jobs = input<int>(stream, "jobs of queries", jobs.queries, jobs.n_queries + 1);
-  problem.context_jobs = input<int>(stream, "jobs of contexts", jobs.contexts, jobs.n_contexts + 1);
-  problem.n_query_jobs = jobs.n_queries, problem.n_context_jobs = jobs.n_contexts;
-  problem.most_queries = jobs.most_queries;
-  const CrossAttentionOptions& given = call.options;
-  const bool free = given.norm != Norm::none && std::fabs(given.lambda_softmax) <= kLargestFreeLogit;
-  const float most = given.norm == Norm::none ? kMostLambdaUnnormed : kMostLambda;
-  const float lambda = std::clamp(given.lambda_softmax, -most, most);
-  problem.options = {given.norm, given.pooling,    !free,           call.normalize, given.clip_slope,
-                     lambda,     given.lambda_lse, call.empty_score};
-  return problem;
+  return count;
 }
+
+int64_t numbers_of_gram(const Part& part) { return int64_t{part.longest} * part.longest; }
+
+// What jobs have at most, and where the parts of a block's shared memory begin.
+struct Tiling {
+  JobSizes sizes;
+  AttentionMemory memory;
+};
 
 template <class Shape>
-AttentionMemory memory_of(int most_columns, int most_queries, bool softmax, bool gradients) {
-  return AttentionMemory::of<Shape>(most_columns, most_queries, softmax, gradients);
+Tiling tiling_of(int longest, bool softmax, bool gradients) {
+  const int columns = std::max(longest, std::min(Shape::columns, Tall::columns));
+  const int most_queries = longest > Tall::columns ? kMostQueriesOfLong : kMostQueries;
+  return {{Shape::rows, columns, most_queries, kMostContexts},
+          AttentionMemory::of<Shape>(columns, most_queries, softmax, gradients)};
 }
 
-// run(shape) of the first of the tiles, from the largest on, that `fits` says a block has the memory for. Beside items
+// run(shape, its tiling) of the first of the tiles, from the largest on, that a block has the memory for. Beside items
 // of contexts longer than any the largest is none of them.
-template <class Arithmetic, bool gradients, class Fits, class Run>
-void by_shape(bool has_long, const Fits& fits, const Run& run) {
+template <class Arithmetic, bool gradients, class Run>
+void by_shape(int longest, bool softmax, int most_shared, const Run& run) {
   using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
   using Largest = std::conditional_t<gradients, Half, Whole>;
   using Larger = Flatter<Arithmetic>;
-  if (!has_long && fits(Largest{})) return run(Largest{});
-  if (fits(Larger{})) return run(Larger{});
-  run(Flattest{});
+  const auto tiling = [&](auto shape) { return tiling_of<decltype(shape)>(longest, softmax, gradients); };
+  const auto fits = [&](auto shape) { return tiling(shape).memory.total <= most_shared; };
+  if (longest <= Tall::columns && fits(Largest{})) return run(Largest{}, tiling(Largest{}));
+  if (fits(Larger{})) return run(Larger{}, tiling(Larger{}));
+  run(Flattest{}, tiling(Flattest{}));
 }
 
-// run(shape, its memory) of a call.
 template <class Arithmetic, bool gradients, class Run>
 void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
-  const auto memory = [&](auto shape) {
-    return memory_of<decltype(shape)>(call.jobs.most_columns, call.jobs.most_queries,
-                                      call.options.norm == Norm::softmax, gradients);
-  };
-  const auto fits = [&](auto shape) { return memory(shape).total <= stream.most_shared; };
-  by_shape<Arithmetic, gradients>(call.jobs.most_columns > Tall::columns, fits,
-                                  [&](auto shape) { run(shape, memory(shape)); });
+  by_shape<Arithmetic, gradients>(call.contexts.part.longest, call.choices.options.norm == Norm::softmax,
+                                  stream.most_shared, run);
 }
 
-// The rows of a side's jobs where items of contexts have up to `longest`.
-template <class Arithmetic, bool gradients>
-JobRows job_rows_of(int longest, int most_queries, bool softmax, int most_shared) {
-  JobRows found{};
-  const auto columns = [&](auto shape) { return std::max(longest, std::min(decltype(shape)::columns, Tall::columns)); };
-  const auto fits = [&](auto shape) {
-    return memory_of<decltype(shape)>(columns(shape), most_queries, softmax, gradients).total <= most_shared;
-  };
-  by_shape<Arithmetic, gradients>(longest > Tall::columns, fits,
-                                  [&](auto shape) { found = {decltype(shape)::rows, columns(shape)}; });
-  return found;
+// A part's jobs, of items in slots of as many as fit `rows`.
+JobBounds jobs_of(const char* name, const Part& part, const JobTable& table, int rows, int most, int& count,
+                  const Stream& stream) {
+  JobBounds jobs{};
+  jobs.n_items = part.n_items, count = table.count;
+  if (part.slots == 0) {
+    jobs.table = input<int>(stream, name, table.begins, table.count + 1);
+  } else {
+    jobs.apart = std::clamp(rows / part.slots, 1, most);
+    count = blocks_for(part.n_items, jobs.apart);
+  }
+  return jobs;
+}
+
+AttentionProblem problem_of(const AttentionCall& call, const Tiling& tiling, const Stream& stream) {
+  AttentionProblem problem{};
+  const AttentionChoices& choices = call.choices;
+  problem.contexts = packed_side(call.contexts, stream), problem.queries = packed_side(call.queries, stream);
+  problem.dim = call.queries.dim;
+  const Part& part = call.contexts.part;
+  problem.gram_apart = fragments_of(part, call.contexts.dtype, choices.tfloat32);
+  problem.grams = input<Chunk>(stream, "Gram matrices", call.contexts.grams, part.n_items * problem.gram_apart * kWarp);
+  problem.flags = input<int>(stream, "flags", call.contexts.flags, part.n_items);
+  const JobSizes& sizes = tiling.sizes;
+  problem.context_jobs = jobs_of("jobs of contexts", part, call.context_jobs, sizes.context_rows, sizes.most_contexts,
+                                 problem.n_context_jobs, stream);
+  problem.query_jobs = jobs_of("jobs of queries", call.queries.part, call.query_jobs, sizes.query_rows,
+                               sizes.most_queries, problem.n_query_jobs, stream);
+  problem.most_queries = sizes.most_queries;
+  problem.memory = tiling.memory;
+  const CrossAttentionOptions& given = choices.options;
+  const bool free = given.norm != Norm::none && std::fabs(given.lambda_softmax) <= kLargestFreeLogit;
+  const float most = given.norm == Norm::none ? kMostLambdaUnnormed : kMostLambda;
+  const float lambda = std::clamp(given.lambda_softmax, -most, most);
+  problem.options = {given.norm,       given.pooling,      !free, choices.normalize, given.clip_slope, lambda,
+                     given.lambda_lse, choices.empty_score};
+  return problem;
+}
+
+void make_grams(const PackedPart& contexts, const AttentionChoices& choices, const Stream& stream) {
+  const Part& part = contexts.part;
+  Grams grams{};
+  grams.apart = fragments_of(part, contexts.dtype, choices.tfloat32);
+  grams.fragments = output<Chunk>(stream, "Gram matrices", contexts.grams, part.n_items * grams.apart * kWarp);
+  grams.flags = output<int>(stream, "flags", contexts.flags, part.n_items);
+  const int blocks = blocks_for(part.longest, kGramBlock);
+  by_arithmetic(contexts.dtype, choices.tfloat32, [&](auto arithmetic) {
+    launch("gram_matrices", gram_matrices<decltype(arithmetic)>,
+           {part.n_items, int64_t{blocks} * blocks, GramTile::threads, kGramMemory}, stream,
+           packed_side(contexts, stream), grams, contexts.dim, blocks, choices.normalize);
+  });
 }
 
 }  // namespace
 
 std::string attention_constants() {
-  return told("attention_long", {Tall::columns}) + told("attention_items", {kMostContexts}) +
-         told("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
+  return told("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
          // Of float32's own products, those in TF32, of bfloat16, of float16.
          told("attention_fragment_rows",
-              {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows});
+              {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
+         told("attention_most_rows", {kPackWarps * kMostY});
 }
 
-JobRows job_rows(Dtype packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients,
-                 int most_shared) {
-  JobRows found{};
+JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared) {
+  JobSizes found{};
   by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
-    found = gradients ? job_rows_of<Arithmetic, true>(longest, most_queries, softmax, most_shared)
-                      : job_rows_of<Arithmetic, false>(longest, most_queries, softmax, most_shared);
+    const auto take = [&](auto, const Tiling& tiling) { found = tiling.sizes; };
+    gradients ? by_shape<Arithmetic, true>(longest, softmax, most_shared, take)
+              : by_shape<Arithmetic, false>(longest, softmax, most_shared, take);
   });
+  return found;
+}
+
+int most_attended_rows(bool gradients, int most_shared) {
+  int found = 0;
+  for (int step = 1 << 20; step > 0; step /= 2) {
+    if (tiling_of<Flattest>(found + step, true, gradients).memory.total <= most_shared) found += step;
+  }
   return found;
 }
 
 int packed_dim(int dim, Dtype dtype) {
   const int step = kProductBytes / element_bytes(dtype);
-  return (dim + step - 1) / step * step;
+  return blocks_for(dim, step) * step;
 }
 
 int64_t packed_item_bytes() { return sizeof(PackedItem); }
 
-void pack(const SidePart& side, const void* features, bool normalize, const PackedPart& out, const Stream& stream) {
+int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32) {
+  return part.n_items * fragments_of(part, packed, tfloat32) * kWarp * int64_t{sizeof(Chunk)};
+}
+
+void pack(const SidePart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
+          const Stream& stream) {
+  const Part& part = side.part;
   Packing packing{};
   packing.rows = output<Chunk>(stream, "packed rows", out.rows, chunks_of(out));
-  packing.norms = output<float>(stream, "norms", out.norms, side.n_rows);
-  if (normalize) packing.powers = output<float>(stream, "powers", out.powers, side.n_rows);
-  packing.items = output<PackedItem>(stream, "items", out.items, side.n_items);
+  packing.norms = output<float>(stream, "norms", out.norms, part.n_rows);
+  if (choices.normalize) packing.powers = output<float>(stream, "powers", out.powers, part.n_rows);
+  packing.items = output<PackedItem>(stream, "items", out.items, part.n_items);
   packing.dim = out.dim;
-  const Grid grid{side.n_items, blocks_for(side.longest, kPackWarps), kPackThreads};
+  const Grid grid{part.n_items, blocks_for(part.longest, kPackWarps), kPackThreads};
   const auto run = [&](auto feature, auto packed) {
     using Feature = decltype(feature);
-    Source<Feature> source = source_of<Feature>(side, normalize, stream);
+    Source<Feature> source = source_of<Feature>(side, choices.normalize, stream);
     source.features = input<Feature>(stream, "features", features, side.elements);
     launch("pack_rows", pack_rows<Feature, decltype(packed)>, grid, stream, source, packing);
   };
@@ -195,87 +236,93 @@ void pack(const SidePart& side, const void* features, bool normalize, const Pack
     }
     run(feature, feature);
   });
+  if (out.grams != nullptr) make_grams(out, choices, stream);
 }
 
-int64_t attention_scratch(const AttentionCall& call) { return gram_bytes(call) + int64_t{call.contexts.n_items} * 4; }
-
 void score_attention(const AttentionCall& call, const PairList& listed, float* out, int64_t n_scores,
-                     const Stream& stream, void* scratch) {
-  AttentionProblem problem = problem_of(call, stream, scratch, true);
+                     const Stream& stream) {
   ListedPairs pairs{};
-  int64_t blocks = int64_t{call.jobs.n_queries} * call.jobs.n_contexts;
   if (listed.count != 0) {
     // Enough for a tile to be filled again and again, and for every multiprocessor to have some.
     const int64_t share = std::clamp<int64_t>(listed.count / (int64_t{8} * stream.multiprocessors), 4, 64);
     pairs = {input<int64_t>(stream, "pairs", listed.items, 2 * listed.count),
              input<int64_t>(stream, "order", listed.order, listed.count), listed.count, static_cast<int>(share)};
-    blocks = (listed.count + share - 1) / share;
   }
   const Scores scores{updated<float>(stream, "scores", out, n_scores), call.context_stride, call.query_stride};
-  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, call.choices.tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
-    by_shape<Arithmetic, false>(call, stream, [&](auto shape, const AttentionMemory& memory) {
+    by_shape<Arithmetic, false>(call, stream, [&](auto shape, const Tiling& tiling) {
       using Shape = decltype(shape);
-      problem.memory = memory;
+      const AttentionProblem problem = problem_of(call, tiling, stream);
+      const int64_t blocks = listed.count != 0 ? (listed.count + pairs.a_block - 1) / pairs.a_block
+                                               : int64_t{problem.n_query_jobs} * problem.n_context_jobs;
       launch("attend", attend<Shape, Arithmetic>, {blocks, 1, Shape::threads, problem.memory.total}, stream, problem,
              pairs, scores);
     });
   });
 }
 
-int shares_of(const Jobs& jobs, const Stream& stream) {
-  return std::clamp(2 * stream.multiprocessors / std::max(jobs.n_contexts, 1), 1, std::max(jobs.n_queries, 1));
+GradientParts gradient_parts(const AttentionCall& call, const Stream& stream) {
+  const Part& part = call.contexts.part;
+  const JobSizes sizes = job_sizes(call.queries.dtype, call.choices.tfloat32,
+                                   call.choices.options.norm == Norm::softmax, part.longest, true, stream.most_shared);
+  GradientParts parts{};
+  int n_query_jobs = 0;
+  jobs_of("jobs of contexts", part, call.context_jobs, sizes.context_rows, sizes.most_contexts, parts.context_jobs,
+          stream);
+  jobs_of("jobs of queries", call.queries.part, call.query_jobs, sizes.query_rows, sizes.most_queries, n_query_jobs,
+          stream);
+  parts.shares = std::clamp(2 * stream.multiprocessors / std::max(parts.context_jobs, 1), 1, std::max(n_query_jobs, 1));
+  return parts;
 }
 
-void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream,
-                             void* scratch) {
-  AttentionProblem problem = problem_of(call, stream, scratch, false);
-  by_arithmetic(call.queries.dtype, call.tfloat32, [&](auto arithmetic) {
+void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream) {
+  by_arithmetic(call.queries.dtype, call.choices.tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     if constexpr (!std::is_same_v<Arithmetic, Float16>) {  // which has too little room: packed as float32
-      using T = typename Features<Arithmetic>::Element;
-      AttentionGradients<T> out{};
-      out.grad_scores = input<float>(stream, "gradients of scores", made.grad_scores, made.n_scores);
-      out.context_stride = call.context_stride, out.query_stride = call.query_stride;
-      out.of_similarities =
-          output<T>(stream, "gradients of similarities", made.of_similarities, call.queries.n_rows * made.pitch);
-      out.pitch = made.pitch;
-      out.own = output<float>(stream, "own gradients", made.own, int64_t{call.jobs.n_contexts} * call.queries.n_rows);
-      out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * made.numbers);
-      out.gram_numbers = input<int>(stream, "numbers of Gram matrices", made.gram_numbers, call.contexts.n_items);
-      out.numbers = made.numbers, out.n_query_rows = call.queries.n_rows, out.shares = made.shares;
-      by_shape<Arithmetic, true>(call, stream, [&](auto shape, const AttentionMemory& memory) {
+      by_shape<Arithmetic, true>(call, stream, [&](auto shape, const Tiling& tiling) {
         using Shape = decltype(shape);
-        problem.memory = memory;
+        using T = typename Features<Arithmetic>::Element;
+        const AttentionProblem problem = problem_of(call, tiling, stream);
+        const int64_t rows = call.queries.part.n_rows;
+        AttentionGradients<T> out{};
+        out.grad_scores = input<float>(stream, "gradients of scores", made.grad_scores, made.n_scores);
+        out.context_stride = call.context_stride, out.query_stride = call.query_stride;
+        out.of_similarities = output<T>(stream, "gradients of similarities", made.of_similarities, rows * made.pitch);
+        out.context_slots = call.contexts.part.slots, out.query_slots = call.queries.part.slots;
+        out.pitch = made.pitch, out.n_query_rows = static_cast<int>(rows), out.shares = made.shares;
+        out.own = output<float>(stream, "own gradients", made.own, problem.n_context_jobs * rows);
+        out.apart = numbers_of_gram(call.contexts.part), out.numbers = call.contexts.part.n_items * out.apart;
+        out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * out.numbers);
         launch("differentiate", differentiate<Shape, Arithmetic, T>,
-               {call.jobs.n_contexts, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
+               {problem.n_context_jobs, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
       });
     }
   });
 }
 
 void finish_gradients(const SidePart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
-                      int own_parts, const GradientsOfAttention* grams, void* out, const Stream& stream) {
+                      int own_parts, const float* of_grams, int shares, void* out, const Stream& stream) {
+  const Part& part = packed.part;
   const PackedSide rows = packed_side(packed, stream);
-  const Grid grid{side.n_items, blocks_for(side.longest, kRowWarps), kRowThreads};
-  const int64_t numbers = int64_t{packed.n_rows} * packed.dim;
+  const Grid grid{part.n_items, blocks_for(part.longest, kRowWarps), kRowThreads};
+  const int64_t numbers = int64_t{part.n_rows} * packed.dim;
   const auto run = [&](auto element, auto feature) {
     using T = decltype(element);
     using Feature = decltype(feature);
-    if (grams != nullptr) {
-      const GramGradients given{
-          input<float>(stream, "gradients of Gram matrices", grams->of_grams, grams->shares * grams->numbers),
-          input<int>(stream, "numbers of Gram matrices", grams->gram_numbers, side.n_items), grams->numbers,
-          grams->shares};
+    if (of_grams != nullptr) {
+      GramGradients given{};
+      given.apart = numbers_of_gram(part), given.numbers = part.n_items * given.apart, given.shares = shares;
+      given.values = input<float>(stream, "gradients of Gram matrices", of_grams, shares * given.numbers);
       launch("add_gram_products", add_gram_products<T>, grid, stream, rows, given,
              updated<float>(stream, "sums", sums, numbers), packed.dim);
     }
     RowSums given{};
     given.sums = input<float>(stream, "sums", sums, numbers);
     given.norms = rows.norms;
-    if (normalize) given.powers = input<float>(stream, "powers", packed.powers, packed.n_rows);
-    if (own_parts > 0) given.own = input<float>(stream, "own", own, int64_t{own_parts} * packed.n_rows);
-    given.parts = own_parts, given.n_rows = packed.n_rows, given.dim = packed.dim;
+    if (normalize) given.powers = input<float>(stream, "powers", packed.powers, part.n_rows);
+    if (own_parts > 0) given.own = input<float>(stream, "own", own, int64_t{own_parts} * part.n_rows);
+    given.parts = own_parts, given.n_rows = part.n_rows, given.dim = packed.dim;
     launch("store_gradients", store_gradients<T, Feature>, grid, stream, rows, given,
            source_of<Feature>(side, normalize, stream), updated<Feature>(stream, "gradients", out, side.elements));
   };

@@ -7,9 +7,8 @@ namespace crossret {
 namespace gpu {
 
 struct GramGradients {
-  Global<const float> values;      // (shares, numbers): (L, L) of every item
-  Global<const int> first_number;  // (items)
-  int64_t numbers;
+  Global<const float> values;  // (shares, items, apart): (L, L) of every item
+  int64_t apart, numbers;      // of an item's first number and the next one's, and of a share's
   int shares;
 };
 
@@ -26,7 +25,7 @@ add_gram_products(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER GramGra
   if (row >= item.count) return;
   const Global<const T> contexts = Global<const T>(side.rows) + int64_t{item.first} * dim;
   const Global<float> to = sums + (int64_t{item.first} + row) * dim;
-  const int64_t from = load(grams.first_number, block_x()) + int64_t{row} * item.count;
+  const int64_t from = block_x() * grams.apart + int64_t{row} * item.count;
   for (int first = 0; first < dim; first += kFeatures * kWarp) {
     float added[kFeatures] = {};
     for (int begin = 0; begin < item.count; begin += kWarp) {
@@ -66,8 +65,7 @@ CROSSRET_KERNEL(kRowThreads, 4)
 store_gradients(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER RowSums given,
                 CROSSRET_PARAMETER Source<Out> destination, Global<Out> out) {
   const int lane = thread_index() % kWarp, place = block_y() * kRowWarps + thread_index() / kWarp;
-  const int number = block_x(), item = destination.first + number;
-  const PackedItem packed = load(side.items, number);
+  const PackedItem packed = load(side.items, block_x());
   if (place >= packed.count) return;
   const int64_t row = int64_t{packed.first} + place;
   const Global<const T> from = Global<const T>(side.rows) + row * given.dim;
@@ -85,10 +83,7 @@ store_gradients(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER RowSums g
       along += load(given.own, int64_t{part} * given.n_rows + row);
     along = sum_of_warp(along) / fmaxf(length, kTiny);  // twice: the square itself may be out of range
   }
-  const int64_t start = load(destination.starts, item);
-  const int64_t at = destination.masked ? load(destination.places, start + place) : place;
-  const int64_t before = destination.packed ? start : 0;
-  const Global<Out> to = out + (item * destination.item_stride + (before + at) * destination.row_stride);
+  const Global<Out> to = out + destination.element(block_x(), place);
   const float own_share = destination.normalize ? share : 1.0f / fmaxf(length, kTiny);
   for (int d = lane; d < destination.dim; d += kWarp) {
     const float x = widened(load(from, d)) * own_share;

@@ -65,12 +65,7 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
     const int context = static_cast<int>(load(pairs_.items, 2 * place));
     const int query = static_cast<int>(load(pairs_.items, 2 * place + 1));
     const PackedItem item = load(problem_.queries.items, query);
-    int rows = there ? item.count : 0;
-#pragma unroll
-    for (int by = 1; by < kMostQueries; by *= 2) {
-      const int before = shuffle(rows, lane < by ? lane : lane - by);
-      if (lane >= by) rows += before;
-    }
+    const int rows = this->sum_so_far(there ? item.count : 0);
     job.first_context = shuffle(context, 0), job.n_contexts = 1;
     const bool fits = there && context == job.first_context && (lane == 0 || rows <= Shape::rows);
     job.n_queries = first_one(~ballot(fits));

@@ -9,44 +9,56 @@
 namespace crossret {
 namespace gpu {
 
-// Successive items of a side, and where features of theirs lie.
+// Successive items of a side: rows once packed, and those that an item has at most. `slots` are those that each takes,
+// so that nothing has to be known of lengths, or 0 where tables say where items begin.
+struct Part {
+  int first, n_items, n_rows, longest, slots;
+};
+
+// Where features of a part lie.
 struct SidePart {
+  Part part;
   Dtype dtype;
   int64_t elements;                 // that may be read from where features begin
   int64_t item_stride, row_stride;  // elements; of packed features the first is 0
   bool packed;                      // items follow one another; else each begins at the first stride
   int dim;
-  const int32_t* starts;  // (all items + 1): where items begin, were the side packed
-  const int32_t* places;  // (all rows): where in its item a row lies, of a mask; else null
-  int64_t all_items, all_rows;
-  int first, n_items, n_rows, longest;
+  int64_t all_items, most;  // items of the side, rows that an item may have
+  const int64_t* extents;   // packed: offsets (all items + 1), else lengths (all items); null: all have `most`
+  const int64_t* places;    // (all items, most): where in its item a row lies, of a mask; else null
+  const int32_t* starts;    // (all items + 1): where items begin once packed; null with slots
+};
+
+// What a call computes with.
+struct AttentionChoices {
+  CrossAttentionOptions options;
+  bool normalize;
+  bool tfloat32;  // whether products of float32 may be made so
+  float empty_score;
 };
 
 // A part's rows packed, in this dtype; see `pack.cuh`.
 struct PackedPart {
+  Part part;
+  Dtype dtype;
+  int dim;
   void* rows;
   float *norms, *powers;
   void* items;
-  Dtype dtype;
-  int dim, n_items, n_rows, longest;
+  void* grams;  // of contexts, else null; `flags` is what is told of their items
+  int32_t* flags;
 };
 
-// Jobs of either side's parts: (n + 1) items at which they begin, counted from the part's first.
-struct Jobs {
-  const int32_t *contexts, *queries;
-  int n_contexts, n_queries;
-  int most_columns, most_queries;  // rows of contexts and items of queries in one
+// (jobs + 1) items at which a part's jobs begin, counted from its first; of no use with slots.
+struct JobTable {
+  const int32_t* begins;
+  int count;
 };
 
 struct AttentionCall {
   PackedPart contexts, queries;
-  Jobs jobs;
-  bool tfloat32;               // whether products of float32 may be made so
-  const int32_t* gram_starts;  // (contexts' items): where their Gram matrices begin, in fragments
-  int64_t n_fragments;
-  CrossAttentionOptions options;
-  bool normalize;
-  float empty_score;
+  JobTable context_jobs, query_jobs;
+  AttentionChoices choices;
   int64_t context_stride, query_stride;  // of scores of all pairs
 };
 
@@ -60,25 +72,29 @@ int packed_dim(int dim, Dtype dtype);
 
 int64_t packed_item_bytes();
 
-void pack(const SidePart& side, const void* features, bool normalize, const PackedPart& out, const Stream& stream);
+// Of the Gram matrices of contexts.
+int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32);
+
+// Fills the packed part, Gram matrices included.
+void pack(const SidePart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
+          const Stream& stream);
 
 // What host code cuts calls up by, a line each: a name and its values.
 std::string attention_constants();
 
-// Of how many rows the jobs of a pass had best be, beside items of contexts of up to `longest` rows and so many items
-// of queries in a job: as the largest tile that fits so much shared memory has them.
-struct JobRows {
-  int queries, contexts;
+// What jobs of a pass have at most, beside items of contexts of up to `longest` rows: as the largest tile that fits so
+// much shared memory has them.
+struct JobSizes {
+  int query_rows, context_rows, most_queries, most_contexts;
 };
-JobRows job_rows(Dtype packed, bool tfloat32, bool softmax, int longest, int most_queries, bool gradients,
-                 int most_shared);
+JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared);
 
-// Bytes of Gram matrices and what is told of their items.
-int64_t attention_scratch(const AttentionCall& call);
+// Of an item of contexts, whatever the call computes with.
+int most_attended_rows(bool gradients, int most_shared);
 
 // Fills the scores: (contexts, queries) by their strides, of listed pairs one after the other.
 void score_attention(const AttentionCall& call, const PairList& pairs, float* scores, int64_t n_scores,
-                     const Stream& stream, void* scratch);
+                     const Stream& stream);
 
 // What similarities and Gram matrices pull on, of all pairs; see `backward.cuh`.
 struct GradientsOfAttention {
@@ -86,23 +102,24 @@ struct GradientsOfAttention {
   int64_t n_scores;
   void* of_similarities;  // (rows of queries, pitch), bfloat16 of such features, else float32
   int64_t pitch;
-  float* own;                   // (jobs of contexts, rows of queries)
-  float* of_grams;              // (shares, numbers)
-  const int32_t* gram_numbers;  // (contexts' items): where those of an item begin
-  int64_t numbers;
+  float* own;       // (jobs of contexts, rows of queries)
+  float* of_grams;  // (shares, contexts' items, the longest by the longest)
   int shares;
 };
 
-// In how many shares of jobs of queries gradients of Gram matrices are to be made.
-int shares_of(const Jobs& jobs, const Stream& stream);
+// How many jobs of contexts there are, and in how many shares of jobs of queries gradients of Gram matrices are to be
+// made.
+struct GradientParts {
+  int context_jobs, shares;
+};
+GradientParts gradient_parts(const AttentionCall& call, const Stream& stream);
 
-void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream,
-                             void* scratch);
+void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream);
 
 // Stores gradients of features, given what their packed rows have summed up (rows, dim), to which the Gram matrices'
 // part is added first where there is one. `own` has so many parts.
 void finish_gradients(const SidePart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
-                      int own_parts, const GradientsOfAttention* grams, void* out, const Stream& stream);
+                      int own_parts, const float* of_grams, int shares, void* out, const Stream& stream);
 
 }  // namespace gpu
 }  // namespace crossret

@@ -86,9 +86,8 @@ CROSSRET_DEVICE int fragment_columns(int count) { return (count + 7) / 8; }
 
 struct Grams {
   Global<Chunk> fragments;
-  Global<const int> starts;  // (items): the first fragment of each
-  Global<int> flags;         // (items)
-  bool upper;                // what lies below the diagonal is added to what lies above, for products from both sides
+  int64_t apart;      // of an item's first fragment and the next one's
+  Global<int> flags;  // (items)
 };
 
 // A block of 64 × 64 of the matrix of an item; of those of several blocks nothing is known of vectors that cancel.
@@ -99,7 +98,7 @@ gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams
   const int first_row = block_y() / blocks * kGramBlock, first_column = block_y() % blocks * kGramBlock;
   const PackedItem item = load(side.items, number);
   const bool first_block = first_row == 0 && first_column == 0;
-  const bool needed = first_row < item.count && first_column < item.count && !(grams.upper && first_column > first_row);
+  const bool needed = first_row < item.count && first_column < item.count;
   if (!first_block && !needed) return;
   constexpr int element = static_cast<int>(sizeof(typename Features<Arithmetic>::Element));
   const int64_t row_chunks = int64_t{dim} * element / kChunkBytes;
@@ -124,7 +123,7 @@ gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams
   sync_block();
   constexpr int fragment = Fine<Arithmetic>::rows;
   const int steps = fragment_rows<Arithmetic>(item.count), columns = fragment_columns(item.count);
-  const Global<Chunk> to = grams.fragments + int64_t{load(grams.starts, number)} * kWarp;
+  const Global<Chunk> to = grams.fragments + number * grams.apart * kWarp;
   // Rows of the block are columns of fragments: the matrix is symmetric.
   constexpr int block_steps = kGramBlock / fragment, block_columns = kGramBlock / 8;
   for (int f = warp; f < block_steps * block_columns; f += GramTile::warps) {
@@ -133,8 +132,7 @@ gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams
     const int column = 8 * group + lane / 8 + lane / 4 % 2 * 4;
     const Chunk made = Fine<Arithmetic>::fragment([&](int k) {
       const int row = fragment * step + lane % 4 + 4 * k;
-      const float value = block[(column - first_row) * kGramPitch + row - first_column];
-      return !grams.upper || row == column ? value : row < column ? 2.0f * value : 0.0f;
+      return block[(column - first_row) * kGramPitch + row - first_column];
     });
     store(to, (int64_t{group} * steps + step) * kWarp + lane, made);
   }

@@ -10,18 +10,23 @@ inline Pooling pooling_of(int64_t code) {
   return chosen("pooling", options, code);
 }
 
-// raw_feature_norm, clip_slope, lambda_softmax, pooling and lambda_lse.
-inline CrossAttentionOptions take_attention_options(Arguments& arguments) {
+inline CrossAttentionOptions attention_options(int64_t raw_feature_norm, double clip_slope, double lambda_softmax,
+                                               int64_t pooling, double lambda_lse) {
   constexpr struct {
     Norm norm;
     bool clips;
   } modes[] = {{Norm::softmax, false}, {Norm::l2, false},  {Norm::l2, true},   {Norm::l1, false},
                {Norm::l1, true},       {Norm::none, true}, {Norm::none, false}};
-  const auto mode = chosen("raw_feature_norm", modes, arguments.take<int64_t>());
-  const auto slope = static_cast<float>(arguments.take<double>());
-  const auto lambda_softmax = static_cast<float>(arguments.take<double>());
-  const Pooling pooling = pooling_of(arguments.take<int64_t>());
-  return {mode.norm, mode.clips ? slope : 1.0f, lambda_softmax, pooling, static_cast<float>(arguments.take<double>())};
+  const auto mode = chosen("raw_feature_norm", modes, raw_feature_norm);
+  return {mode.norm, mode.clips ? static_cast<float>(clip_slope) : 1.0f, static_cast<float>(lambda_softmax),
+          pooling_of(pooling), static_cast<float>(lambda_lse)};
+}
+
+inline CrossAttentionOptions take_attention_options(Arguments& arguments) {
+  const auto norm = arguments.take<int64_t>();
+  const auto slope = arguments.take<double>(), lambda_softmax = arguments.take<double>();
+  const auto pooling = arguments.take<int64_t>();
+  return attention_options(norm, slope, lambda_softmax, pooling, arguments.take<double>());
 }
 
 }  // namespace crossret

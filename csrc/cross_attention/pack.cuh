@@ -1,5 +1,5 @@
-// Rows of features packed for the kernels of stacked cross attention: without gaps, finite, padded with zeros, and
-// their lengths beside them.
+// Rows of features packed for the kernels of stacked cross attention: finite, padded with zeros, and their lengths
+// beside them. An item's begin where a table has them follow the last one's, or are given so many slots each.
 #pragma once
 #include "cuda/product.cuh"
 
@@ -26,10 +26,29 @@ template <class T>
 struct Source {
   Global<const T> features;
   int64_t item_stride, row_stride;  // elements; of packed features the first is 0
-  Global<const int> starts;         // (items + 1): where items begin, were the side packed
-  Global<const int> places;         // (rows): where in its item a row lies, of a mask; else null
-  int first, dim;                   // item, elements of a row
-  bool packed, masked, normalize;
+  Global<const int64_t> extents;    // of packed features offsets (items + 1), else lengths (items)
+  Global<const int64_t> places;     // (items, most): where in its item a row lies, of a mask
+  Global<const int> starts;         // (items + 1): where items begin once packed; with slots there are none
+  int first, dim, most, slots;      // item, elements of a row, rows of an item at most, slots of an item or 0
+  bool packed, has_extents, masked, normalize;
+
+  // Of the part's item the packed rows. Lengths are held within what there is, whoever changed them on the device.
+  CROSSRET_DEVICE PackedItem item(int number) const {
+    const int own = first + number;
+    if (slots == 0) {
+      const int start = load(starts, own);
+      return {start - load(starts, first), load(starts, own + 1) - start};
+    }
+    int64_t count = most;
+    if (has_extents) count = packed ? load(extents, own + 1) - load(extents, own) : load(extents, own);
+    return {number * slots, static_cast<int>(count < 0 ? 0 : count < most ? count : most)};
+  }
+  // Of its row the first element.
+  CROSSRET_DEVICE int64_t element(int number, int row) const {
+    const int64_t own = int64_t{first} + number;
+    if (packed) return (load(extents, own) + row) * row_stride;
+    return own * item_stride + (masked ? load(places, own * most + row) : row) * row_stride;
+  }
 };
 
 struct Packing {
@@ -57,16 +76,18 @@ CROSSRET_KERNEL(kPackThreads, 4)
 pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing packing) {
   constexpr int of_chunk = ChunkOf<T>::count;
   const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
-  const int number = block_x(), item = source.first + number;
-  const int start = load(source.starts, item), count = load(source.starts, item + 1) - start;
-  const int first = start - load(source.starts, source.first);
-  if (block_y() == 0 && thread_index() == 0) store(packing.items, number, PackedItem{first, count});
+  const int number = block_x();
+  const PackedItem item = source.item(number);
+  if (block_y() == 0 && thread_index() == 0) store(packing.items, number, item);
   const int row = block_y() * kPackWarps + warp;
-  if (row >= count) return;
-  const int64_t place = source.masked ? load(source.places, start + row) : row;
-  const int64_t before = source.packed ? start : 0;
-  const Global<const Feature> from =
-      source.features + (item * source.item_stride + (before + place) * source.row_stride);
+  const int64_t to = int64_t{item.first} + row;
+  const Global<ChunkOf<T>> out = Global<ChunkOf<T>>(packing.rows) + to * (packing.dim / of_chunk);
+  if (row >= item.count) {  // slots that stay empty are zeros, so that products may go over them
+    if (row >= source.slots) return;
+    for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) store(out, chunk, ChunkOf<T>{});
+    return;
+  }
+  const Global<const Feature> from = source.features + source.element(number, row);
   float largest = 0.0f;
   for (int d = lane; d < source.dim; d += kWarp) largest = max_or_nan(largest, fabsf(widened(load(from, d))));
   for (int mask = 1; mask < kWarp; mask *= 2) largest = max_or_nan(largest, shuffle_xor(largest, mask));
@@ -89,12 +110,10 @@ pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing 
     fine = fine && norm < kMostLength;
     norm = norm >= kTiny ? norm : 0.0f;
   }
-  const int64_t to = int64_t{first} + row;
   if (lane == 0) {
     store(packing.norms, to, fine ? norm : NAN);
     if (source.normalize) store(packing.powers, to, power);
   }
-  const Global<ChunkOf<T>> out = Global<ChunkOf<T>>(packing.rows) + to * (packing.dim / of_chunk);
   for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) {
     ChunkOf<T> made;
 #pragma unroll

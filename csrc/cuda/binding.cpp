@@ -31,10 +31,10 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
     library.impl(name, &triplet_loss_gradient);
   }
   library.impl("merge_topk_cuda", TORCH_BOX(&merge_topk));
-  library.impl("attend_cuda", &attend);
-  library.impl("pack_rows_cuda", &pack_rows);
-  library.impl("attention_gradients_cuda", &attention_gradients);
-  library.impl("finish_gradients_cuda", &finish_gradients);
+  library.impl("pack_side_cuda", TORCH_BOX(&pack_side));
+  library.impl("attend_cuda", TORCH_BOX(&attend));
+  library.impl("attention_gradients_cuda", TORCH_BOX(&attention_gradients));
+  library.impl("finish_gradients_cuda", TORCH_BOX(&finish_gradients));
   library.impl("maxsim_norms_cuda", TORCH_BOX(&maxsim_norms));
   library.impl("maxsim_search_cuda", TORCH_BOX(&maxsim_search));
   library.impl("maxsim_gradients_cuda", TORCH_BOX(&maxsim_gradients));
@@ -42,7 +42,8 @@ CROSSRET_IMPL(CROSSRET_KEY, library) {
 
 // What is asked of no device.
 STABLE_TORCH_LIBRARY_IMPL(crossret, CompositeExplicitAutograd, library) {
-  library.impl("attention_job_rows", &attention_job_rows);
+  library.impl("attention_job_sizes", TORCH_BOX(&attention_job_sizes));
+  library.impl("most_attended_rows", TORCH_BOX(&most_attended_rows));
   library.impl("cuda_told", TORCH_BOX(&cuda_told));
 #ifndef CROSSRET_SIMT
   library.impl("cuda_architectures", TORCH_BOX(&cuda_architectures));

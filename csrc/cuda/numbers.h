@@ -1,28 +1,35 @@
 // Numbers that host code in Python hands to a launch, by name.
 //
-// They are listed once, CROSSRET_…_NUMBERS(X) with an X of every name. Of that list CROSSRET_NUMBERS makes a struct,
-// and says the names in the order in which the numbers travel: as one tensor, for lists are taken apart one by one.
+// They are listed once, CROSSRET_…_NUMBERS(X) with an X of every name. Of that list CROSSRET_NUMBERS makes a struct of
+// integers, CROSSRET_REALS one of fractions, and says the names in the order in which the numbers travel: as one
+// tensor, for lists are taken apart one by one.
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstring>
+#include <type_traits>
 
 namespace crossret {
 
-#define CROSSRET_NUMBER(name) int64_t name;
+#define CROSSRET_NUMBER(name) Number name;
 #define CROSSRET_NUMBER_NAME(name) " " #name
-#define CROSSRET_NUMBERS(Struct, LIST)                               \
+#define CROSSRET_NUMBERS_OF(Struct, Type, LIST)                      \
   struct Struct {                                                    \
+    using Number = Type;                                             \
     static constexpr const char* names = LIST(CROSSRET_NUMBER_NAME); \
     LIST(CROSSRET_NUMBER)                                            \
   }
+#define CROSSRET_NUMBERS(Struct, LIST) CROSSRET_NUMBERS_OF(Struct, int64_t, LIST)
+#define CROSSRET_REALS(Struct, LIST) CROSSRET_NUMBERS_OF(Struct, double, LIST)
 
 template <class Numbers>
 Numbers numbers_of(const torch::stable::Tensor& tensor) {
-  constexpr int64_t count = sizeof(Numbers) / sizeof(int64_t);
+  using Type = torch::headeronly::ScalarType;
+  constexpr bool whole = std::is_same_v<typename Numbers::Number, int64_t>;
+  constexpr int64_t count = sizeof(Numbers) / sizeof(typename Numbers::Number);
   STD_TORCH_CHECK(
-      tensor.is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == torch::headeronly::ScalarType::Long,
-      "numbers must be int64 on the CPU");
+      tensor.is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == (whole ? Type::Long : Type::Double),
+      "numbers must be ", whole ? "int64" : "float64", " on the CPU");
   STD_TORCH_CHECK(tensor.numel() == count, "there must be ", count, " numbers, not ", tensor.numel());
   Numbers numbers;
   std::memcpy(&numbers, tensor.const_data_ptr(), sizeof(Numbers));

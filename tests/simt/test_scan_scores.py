@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.cuda import plan
 from crossret_kernels.gpu.tuning import CudaAttention
 from tests.kernels.scan_checks.agreement import Agreement
 from tests.kernels.scan_checks.calls import Calls
@@ -238,21 +237,17 @@ class TestGradients(Gradients):
             for true, ours, digits in zip(*results, DIGITS[precision], strict=True):
                 assert (ours - true).abs().max() <= digits * true.abs().max()
 
-    @pytest.mark.parametrize("large_jobs", [False, True])
     @pytest.mark.parametrize("most_shared", MOST_SHARED)
     @pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm"])
     @precisions
     def test_gpus_with_less_shared_memory(
-        self, kernels: Kernels, simulated: Device, precision: str, norm: str, most_shared: int, large_jobs: bool
+        self, kernels: Kernels, simulated: Device, precision: str, norm: str, most_shared: int
     ) -> None:
-        """Tiles of fewer rows, and jobs of several items that take several of them."""
+        """Tiles of fewer rows."""
         own = replace(kernels, before=lambda _: simulated.choose(most_shared=most_shared))
-        with pytest.MonkeyPatch.context() as patch, kernels.sizes(**USUAL):
-            if large_jobs:  # cut for tiles that are larger than any device's
-                patch.setattr(plan.Kind, "job_rows", lambda *_: (128, 144))
+        with kernels.sizes(**USUAL):
             for longest in ((36, 12), (20, 150)):
-                if not large_jobs or longest[1] == 12:
-                    check(own, batch_of(3, 10, 24, longest), precision, raw_feature_norm=norm)
+                check(own, batch_of(3, 10, 24, longest), precision, raw_feature_norm=norm)
 
     @examples(8)
     @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.cuda.forward import pairs_of
 from crossret_kernels.cross_attention.cuda.plan import Call, Part
-from crossret_kernels.cross_attention.cuda.steps import attention_gradients, finish_gradients, pack_rows
+from crossret_kernels.cross_attention.cuda.steps import attention_gradients, finish_gradients
 
 
 class Sums:
@@ -17,7 +18,8 @@ class Sums:
 
     Attributes:
         own: whether of contexts (0) or queries (1).
-        part, packed: its rows.
+        part: its items.
+        packed: its rows and what is told of them, of which `rows` are the former.
         total: (rows, D) the sums; None while there are none.
         of_rows: (shares, rows) of queries, what each gets of itself.
         of_grams: (shares, numbers) of contexts, by way of their Gram matrices.
@@ -25,7 +27,8 @@ class Sums:
 
     def __init__(self, call: Call, own: int, part: Part) -> None:
         self.call, self.own, self.part = call, own, part
-        self.packed = pack_rows(call.sides[own], part.numbers, call.options[0], call.wide)
+        self.packed = call.pack(own, part)
+        self.rows = self.packed[: part.n_rows]
         self.total: Tensor | None = None
         self.of_rows: Tensor | None = None
         self.of_grams: Tensor | None = None
@@ -39,67 +42,68 @@ class Sums:
         """As gradients of features."""
         if self.total is None:
             return
-        side = [out, *self.call.sides[self.own][1:]]
-        numbers = self.part.grams[1] if self.part.grams else None
         finish_gradients(
-            self.total, side, self.part.numbers, self.packed, self.call.options[0], self.of_rows, self.of_grams, numbers
-        )
+            self.total, self.packed, out, *self.call.located(self.own), self.part.numbers, self.call.choices,
+            self.of_rows, self.of_grams,
+        )  # fmt: skip
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_cuda_backward`: gradients of regions and words, empty where one is not wanted."""
-    call, needed = Call(arguments[1:-2], gradients=True), arguments[-2:]
-    grad_scores = arguments[0].float()
+    grad_scores, needed = arguments[0].float(), arguments[-2:]
+    call = Call(arguments[3:-3], gradients=True, kept=arguments[1:3])
     wanted = call.in_order(needed)
-    outs = [side[0].new_zeros(side[0].shape if want else 0) for side, want in zip(call.sides, wanted, strict=True)]
-    if 0 not in call.shape and call.plan.filled and any(needed):
+    outs = [
+        side.features.new_zeros(side.features.shape if want else 0)
+        for side, want in zip(call.sides, wanted, strict=True)
+    ]
+    parts = call.parts() if any(needed) and grad_scores.numel() else ([], [])
+    if parts[0]:
         # Where both sides come in parts, for one side after the other, so that sums stay in float32.
-        if min(map(len, call.plan.parts)) > 1 and all(wanted):
-            _add(call, grad_scores, outs[0], None)
-            _add(call, grad_scores, None, outs[1])
+        if min(map(len, parts)) > 1 and all(wanted):
+            _add(call, parts, grad_scores, (outs[0], None))
+            _add(call, parts, grad_scores, (None, outs[1]))
         else:
-            _add(call, grad_scores, *(out if want else None for out, want in zip(outs, wanted, strict=True)))
+            _add(call, parts, grad_scores, [out if want else None for out, want in zip(outs, wanted, strict=True)])
     of_images, of_captions = call.in_order((outs[0], outs[1]))
     return of_images, of_captions
 
 
-def _add(call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
-    parts = call.plan.parts
-    outs = of_contexts, of_queries
-    outer = 0 if len(parts[1]) == 1 or (of_contexts is not None and len(parts[0]) > 1) else 1
-    kept = Sums(call, 1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
+def _add(call: Call, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+    """Adds up gradients of contexts and of queries, of those that have a place for them."""
+    outer = 0 if len(parts[1]) == 1 or (outs[0] is not None and len(parts[0]) > 1) else 1
+    once = Sums(call, 1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
     for part in parts[outer]:
         own = Sums(call, outer, part)
         for other_part in parts[1 - outer]:
-            other = kept or Sums(call, 1 - outer, other_part)
+            other = once or Sums(call, 1 - outer, other_part)
             contexts, queries = (own, other) if outer == 0 else (other, own)
-            _add_parts(contexts, queries, grad_scores, of_contexts is not None, of_queries is not None)
+            _add_parts(contexts, queries, grad_scores, *(out is not None for out in outs))
         out = outs[outer]
         if out is not None:
             own.store(out)
     last = outs[1 - outer]
-    if kept is not None and last is not None:
-        kept.store(last)
+    if once is not None and last is not None:
+        once.store(last)
 
 
 def _add_parts(contexts: Sums, queries: Sums, grad_scores: Tensor, for_contexts: bool, for_queries: bool) -> None:
-    call = contexts.call
+    call, of_contexts, of_queries = contexts.call, contexts.part, queries.part
     if call.pairs is None:
-        first, second = call.in_order((contexts.part.first, queries.part.first))
-        grad_scores = grad_scores[first:, second:]
+        grad_scores = grad_scores if call.by_images else grad_scores.T
+        grad_scores = grad_scores[of_contexts.first :, of_queries.first :]
     else:
-        grad_scores = _of_all_pairs(call, contexts.part, queries.part, grad_scores)
+        grad_scores = _of_all_pairs(call, of_contexts, of_queries, grad_scores)
     of_similarities, of_rows, of_grams = attention_gradients(
-        grad_scores, contexts.packed, contexts.part.numbers[3], queries.packed,
-        queries.part.numbers[3], *call.shared(contexts.part, queries.part, grad_scores), contexts.part.grams[1],
-        contexts.part.n_numbers,
+        grad_scores, contexts.packed, queries.packed, of_contexts.numbers, of_queries.numbers, of_contexts.jobs,
+        of_queries.jobs, call.choices,
     )  # fmt: skip
-    matrix = of_similarities[:, : contexts.packed[0].size(0)]
+    matrix = of_similarities[:, : of_contexts.n_rows]
     if for_contexts:
-        contexts.add(matrix.mT, queries.packed[0])
+        contexts.add(matrix.mT, queries.rows)
         contexts.of_grams = _with(contexts.of_grams, of_grams)
     if for_queries:
-        queries.add(matrix, contexts.packed[0])
+        queries.add(matrix, contexts.rows)
         queries.of_rows = _with(queries.of_rows, of_rows)
 
 
@@ -108,12 +112,12 @@ def _with(before: Tensor | None, more: Tensor) -> Tensor:
     return more if before is None else before.sum(0, keepdim=True).add_(more.sum(0, keepdim=True))
 
 
-def _of_all_pairs(call: Call, of_contexts: Part, of_queries: Part, grad_scores: Tensor) -> Tensor:
-    """Listed pairs' gradients as those of all pairs of two parts, in the order of images and captions."""
-    dense = grad_scores.new_zeros(call.in_order((of_contexts.n_items, of_queries.n_items)))
-    for places, own in pairs_of(call, of_contexts, of_queries):
+def _of_all_pairs(call: Call, contexts: Part, queries: Part, grad_scores: Tensor) -> Tensor:
+    """Listed pairs' gradients as those of all pairs of two parts, (contexts, queries)."""
+    dense = grad_scores.new_zeros(contexts.n_items, queries.n_items)
+    for places, own in pairs_of(call, contexts, queries):
         grads = grad_scores if places is None else grad_scores[places]
-        dense.index_put_(call.in_order((own[:, 0], own[:, 1])), grads, accumulate=True)
+        dense.index_put_((own[:, 0], own[:, 1]), grads, accumulate=True)
     return dense
 
 

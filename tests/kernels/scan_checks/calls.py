@@ -90,8 +90,9 @@ class Calls:
                 getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}")(*given, *options, save)
                 for save in (False, True)
             ]
-            assert [saved.numel() > 0 for _, saved in made] == [False, True]
-            without, withal = (torch.autograd.grad(scores.sum(), leaves) for scores, _ in made)
+            saved = [any(x.numel() for x in others) for _, *others in made]
+            assert not saved[0] and (saved[1] or dtype is torch.float16)
+            without, withal = (torch.autograd.grad(scores.sum(), leaves) for scores, *_ in made)
             for ours, theirs in zip(withal, without, strict=True):
                 torch.testing.assert_close(ours, theirs)
 
