@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,16 @@ def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int 
     while bounds[-1] < count:
         bounds.append(nexts[bounds[-1]])
     return bounds
+
+
+def most_of_parts(rows: tuple[int, int], longest_query: int, most_rows: int, most_cells: int) -> tuple[int, int]:
+    """Rows of contexts and of queries that a part has at most, of so many of either side.
+
+    Their similarities are of `most_cells`, or of one item by one: all queries where that leaves room for contexts, else
+    about as many of one as of the other. No item is parted.
+    """
+    queries = max(1, min(rows[1], most_rows, max(most_cells // max(rows[0], 1), isqrt(most_cells))))
+    return max(1, min(most_rows, most_cells // max(queries, longest_query))), queries
 
 
 def capturing(device: torch.device) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import steps
 from crossret_kernels.gpu.cuda_library import constant, constants, numbers
-from crossret_kernels.gpu.planning import cut, on_device
+from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.sides import both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention
 
@@ -137,10 +137,9 @@ class Call:
         _check_fits(longest[0], longest[1], self.device, self.gradients)
         starts = [np.concatenate([[0], of_side.cumsum()]) for of_side in counts]
         rows = [int(of_side[-1]) for of_side in starts]
-        most_rows, most_items = [self._most_rows()] * 2, (self._most_contexts(longest[0]), None)
-        if self.gradients and rows[0] * rows[1] > TUNED.CELLS:
-            most_rows[1] = min(most_rows[1], max(int(TUNED.CELLS**0.5), TUNED.CELLS // rows[0]))
-            most_rows[0] = min(most_rows[0], TUNED.CELLS // max(most_rows[1], longest[1]))
+        most_rows, most_items = (self._most_rows(),) * 2, (self._most_contexts(longest[0]), None)
+        if self.gradients:
+            most_rows = most_of_parts((rows[0], rows[1]), longest[1], most_rows[0], TUNED.CELLS)
         query_rows, context_rows, *most = steps.attention_job_sizes(
             _PACKED.index(self.packed), self.tfloat32, self.softmax, longest[0], self.gradients,
             shared_memory(self.device),

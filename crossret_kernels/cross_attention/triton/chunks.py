@@ -20,7 +20,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import Call, Form, Numbers, Packed, Part, aligned
-from crossret_kernels.gpu.planning import cut, on_device
+from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import Attention
 
@@ -129,8 +129,7 @@ class Plan:
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
         weights = contexts[-1] + PLANES * n_contexts
-        most_queries = max(1, min(queries[-1], most_rows, max(most_cells // max(weights, 1), int(most_cells**0.5))))
-        most_contexts = max(1, min(most_rows, most_cells // max(most_queries, longest[1])))  # no item is parted
+        most_contexts, most_queries = most_of_parts((weights, queries[-1]), longest[1], most_rows, int(most_cells))
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], form) ** 2))
         bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
