@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret_kernels import maxsim_scores
-from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.tuning import SumMax
 from tests.kernels.maxsim_checks import (
     check_argmax_of,
@@ -40,7 +39,6 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small tiles":
             for module, name, value in (
-                (kept_plans, "_kept", kept_plans._Kept()),  # none of other tiles
                 (SumMax, "LARGEST_TILE", 16),
                 (SumMax, "LARGER_TILE", 32),
                 (SumMax, "CELLS", 16 * 32),

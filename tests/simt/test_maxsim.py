@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
-from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.gpu.tuning import CudaSumMax, SumMax
 from crossret_kernels.maxsim import tables
@@ -50,7 +49,6 @@ def cut(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in many parts":
             for module, name, value in (
-                (kept_plans, "_kept", kept_plans._Kept()),  # none of other parts
                 (CudaSumMax, "WIDE_CELLS", 0),
                 (CudaSumMax, "WELL_FILLED", 0.0),
                 (CudaSumMax, "BLOCKS", 3),

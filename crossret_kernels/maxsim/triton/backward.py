@@ -308,7 +308,7 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
             query_row, query_begin, count = item_rows(queries, item, sizes.others, KIND.UNIT)
             weight = tl.load(grads + local * shown(sizes.grad_context))
             if KIND.AVERAGE:
-                weight /= count.to(tl.float32)
+                weight /= tl.maximum(count, 1).to(tl.float32)
             for piece in range(0, count, STEP):
                 place = piece + tl.arange(0, STEP)
                 cells = local * shown(sizes.index_context) + place

@@ -337,7 +337,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
                 own_item = tile_items(tables, tile, place, sizes, M)
                 if KIND.POOLING == "avg":
                     _, _, count = item_rows(queries, own_item, sizes.queries, KIND.UNIT)
-                    score /= count.to(tl.float32)
+                    score /= tl.maximum(count, 1).to(tl.float32)
                 cells = item * shown(sizes.strides.score_context) + own_item * shown(sizes.strides.score_query)
                 tl.store(out.scores + cells, score, mask=wanted)
 
@@ -404,7 +404,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
                     tl.store(out.maxima + cells + pool_slot, pool, mask=wanted)
         else:
             if KIND.POOLING == "avg":
-                pool = pool / n_rows.to(tl.float32)
+                pool = pool / tl.maximum(n_rows, 1).to(tl.float32)
             if KIND.LISTED:
                 tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=wanted)
             else:
