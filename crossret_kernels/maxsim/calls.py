@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.planning import on_device
-from crossret_kernels.gpu.sides import Side, both_sides, precisions
+from crossret_kernels.gpu.sides import Rows, Side, both_sides, precisions
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.tables import best_abreast, groups_of, tiles_of
 from crossret_kernels.padded.arithmetic import POOLINGS
@@ -60,12 +60,11 @@ class SideSizes(NamedTuple):
     row: int
 
     @classmethod
-    def of(cls, side: Side, unit: int) -> SideSizes:
+    def of(cls, side: Side, rows: Rows, unit: int) -> SideSizes:
         """With strides counted in so many elements."""
-        rows, told, n_rows = side.rows, int(side.extents is not None), side.features.size(0)
-        if side.packed:
-            return cls(0, side.slots, told, n_rows, 0, rows.row_stride // unit)
-        return cls(side.slots, side.slots, told, n_rows * side.slots, rows.item_stride // unit, rows.row_stride // unit)
+        most, told, count = side.slots, int(side.extents is not None), side.features.size(0)
+        slots, n_rows = (0, count) if side.packed else (most, count * most)
+        return cls(slots, most, told, n_rows, rows.item_stride // unit, rows.row_stride // unit)
 
 
 class Tables(NamedTuple):
@@ -139,7 +138,11 @@ class Call(ABC):
         normalize: whether similarities are cosines.
         empty_score: of pairs of an item without rows; None where there are no such.
         precision: of products.
+        n_contexts, n_queries: items of either side.
+        lies, unit, sizes: how rows of either side lie, the elements that strides count in, and sizes for kernels.
     """
+
+    COUNTS_UNITS: ClassVar[bool] = False
 
     contexts: Side
     queries: Side
@@ -149,6 +152,11 @@ class Call(ABC):
     normalize: bool
     empty_score: float | None
     precision: str
+    n_contexts: int
+    n_queries: int
+    lies: tuple[Rows, Rows]
+    unit: int
+    sizes: tuple[SideSizes, SideSizes]
 
     @classmethod
     def of(cls, arguments: tuple[Any, ...], places: bool = False) -> Self:
@@ -160,9 +168,15 @@ class Call(ABC):
         images, captions = map(_in_order, both_sides(arguments, empty_score is not None))
         pairs = None if pairs is None else pairs.contiguous()
         pooling = "none" if places else POOLINGS[arguments[13]]
-        sides = (images, captions) if direction == 0 else (captions, images)
+        contexts, queries = (images, captions) if direction == 0 else (captions, images)
         precision = precisions(images.features.dtype, reduced)[0]
-        return cls(*sides, pairs, direction, pooling, normalize, empty_score, precision)
+        lies = contexts.rows, queries.rows
+        unit = min(lies[0].unit, lies[1].unit) if cls.COUNTS_UNITS else 1
+        sizes = SideSizes.of(contexts, lies[0], unit), SideSizes.of(queries, lies[1], unit)
+        return cls(
+            contexts, queries, pairs, direction, pooling, normalize, empty_score, precision, contexts.n_items,
+            queries.n_items, lies, unit, sizes,
+        )  # fmt: skip
 
     @property
     def device(self) -> torch.device:
@@ -177,15 +191,16 @@ class Call(ABC):
         """Of the scores."""
         if self.pairs is not None:
             return (self.pairs.size(0),)
-        return self.in_order(self.contexts.n_items, self.queries.n_items)
+        return self.in_order(self.n_contexts, self.n_queries)
 
     @property
     def nothing(self) -> bool:
         """Whether no pair has rows of both sides, as far as the host knows."""
-        return 0 in self.shape or any(
-            0 in side.features.shape[:-1] or (side.counts is not None and not side.counts.any())
-            for side in (self.contexts, self.queries)
-        )
+        if 0 in self.shape or not self.sizes[0].n_rows or not self.sizes[1].n_rows:
+            return True
+        if self.empty_score is None:
+            return False
+        return any(side.counts is not None and not side.counts.any() for side in (self.contexts, self.queries))
 
     def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
         """What there is of either side as (image's, caption's)."""
@@ -196,8 +211,8 @@ class Call(ABC):
         """For scores or, with `index`, for places."""
 
     @abstractmethod
-    def inverse_norms(self, side: Side) -> Tensor:
-        """1 / ‖x‖ of the rows as `SideSizes` numbers them, float32."""
+    def inverse_norms(self, of_contexts: bool) -> Tensor:
+        """1 / ‖x‖ of a side's rows as `SideSizes` numbers them, float32."""
 
     @property
     def keeps_maxima(self) -> bool:
@@ -210,17 +225,17 @@ class Call(ABC):
         contexts, queries = self.contexts, self.queries
         if self.pairs is not None or (contexts.counts is None and queries.counts is None):
             return False
-        cells = contexts.n_items * contexts.slots * queries.n_items * queries.slots
+        cells = self.n_contexts * contexts.slots * self.n_queries * queries.slots
         return cells * self.dim > SumMax.UNPLANNED_PRODUCTS
 
     def plan(self, index: bool, gradients: bool = False) -> Plan:
         """For scores or, with `index`, for places; there is something to search."""
         contexts, queries = self.contexts, self.queries
-        planned, found_slots = self.planned, queries.slots
+        planned, found_slots, n_tiles = self.planned, queries.slots, self.n_queries
         cut = self.cut(index, gradients, planned)
-        pitch = found_slots if self.pairs is not None else found_slots * queries.n_items
+        pitch = found_slots if self.pairs is not None else found_slots * n_tiles
         tables: tuple[Any, ...] = ()
-        tile_items, n_tiles = 0, queries.n_items
+        tile_items = 0
         if planned:
             lengths = queries.known_counts()
             empty = np.zeros(1, np.int32)
@@ -236,7 +251,7 @@ class Call(ABC):
         elif cut.size:
             tile_items = max(1, cut.size // queries.slots)
             n_tiles = -(-n_tiles // tile_items)
-        window = contexts.n_items
+        window = self.n_contexts
         if gradients:
             total = window if self.pairs is None else min(SumMax.PAIRS_AT_ONCE, self.pairs.size(0))
             window = max(1, min(total, SumMax.WORKSPACE_BYTES // ((8 if self.keeps_maxima else 4) * pitch)))
@@ -256,13 +271,14 @@ class Call(ABC):
 
     def operands(self) -> tuple[Operand, Operand]:
         """Contexts and queries as kernels read them."""
-        return self._operand(self.contexts), self._operand(self.queries)
+        return self._operand(of_contexts=True), self._operand(of_contexts=False)
 
-    def _operand(self, side: Side) -> Operand:
+    def _operand(self, of_contexts: bool) -> Operand:
+        side = self.contexts if of_contexts else self.queries
         values, extents = side.features, side.extents
         if extents is None:
             extents = torch.empty(2, dtype=torch.int64, device=values.device)
-        return Operand(values, self.inverse_norms(side) if self.normalize else extents, extents)
+        return Operand(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
 
     def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
         """What items of a side have (items, …), as that of pairs' items: in the scores' shape, or broadcast to it."""
@@ -284,12 +300,9 @@ class Call(ABC):
 def _in_order(side: Side) -> Side:
     """With rows that a mask keeps ahead of others, and extents as kernels take them."""
     features, extents, places = side.features, side.extents, side.places
+    if extents is None or (places is None and extents.is_contiguous() and extents.data_ptr() % 16 == 0):
+        return side
     if places is not None:
         features = features.gather(1, places.unsqueeze(2).expand(features.shape))
-    if extents is not None:
-        extents = extents.contiguous()
-        # In a tuple kernels would be compiled for where their memory begins.
-        extents = extents.clone() if extents.data_ptr() % 16 else extents
-    return side if features is side.features and extents is side.extents else side._replace(
-        features=features, extents=extents
-    )
+    # In a tuple kernels would be compiled for where their memory begins.
+    return side._replace(features=features, extents=extents.clone(memory_format=torch.contiguous_format))

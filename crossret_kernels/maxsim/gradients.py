@@ -70,7 +70,7 @@ class Part:
     def listed(self, column: int) -> Listed:
         if self.pairs is None:
             return Listed(*[self.found.indices] * 2)
-        n_items = (self.call.contexts if column == self.call.context_column else self.call.queries).n_items
+        n_items = self.call.n_contexts if column == self.call.context_column else self.call.n_queries
         items, order = self.pairs[:, column].sort(stable=True)
         borders = torch.arange(n_items + 1, device=items.device)
         return Listed(order, torch.searchsorted(items, borders))
@@ -122,7 +122,7 @@ def _add_all(
 ) -> None:  # fmt: skip
     """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
     plan, operands = call.plan(index=True, gradients=True), call.operands()
-    total = call.pairs.size(0) if call.pairs is not None else call.contexts.n_items
+    total = call.pairs.size(0) if call.pairs is not None else call.n_contexts
     indices = torch.empty(plan.window, plan.pitch, dtype=torch.int32, device=call.device)
     values = torch.empty(indices.shape, dtype=torch.float32, device=call.device) if call.keeps_maxima else indices
     found, strides = Found(plan.tables.groups, indices, values), Strides(0, 0, plan.pitch, plan.found_slots)
@@ -133,7 +133,7 @@ def _add_all(
         if call.pairs is not None:
             pairs, own = call.pairs[first : first + count], grads[first : first + count]
             find(call, plan, operands, found, strides, 0, pairs)
-            part = Part(call, plan, operands, own, pairs, found, 0, call.contexts.n_items, first > 0)
+            part = Part(call, plan, operands, own, pairs, found, 0, call.n_contexts, first > 0)
         else:
             find(call, plan, operands, found, strides, first)
             part = Part(call, plan, operands, grads, None, found, first, count, first > 0)

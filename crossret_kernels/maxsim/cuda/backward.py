@@ -10,7 +10,7 @@ from crossret_kernels.gpu.cuda_library import constant, numbers
 from crossret_kernels.gpu.tuning import CudaSumMax
 from crossret_kernels.maxsim import gradients as host
 from crossret_kernels.maxsim.cuda import launches
-from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
+from crossret_kernels.maxsim.cuda.call import CudaCall, processors
 from crossret_kernels.maxsim.cuda.forward import find
 from crossret_kernels.maxsim.gradients import Part
 
@@ -32,7 +32,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
         of_pair = -(-others.slots // CudaSumMax.GRADIENT_UNIT) if of_contexts else 1
         n_units = part.pairs.size(0) // own.n_items * of_pair
     n_columns = -(-call.dim // constant("maxsim_gradient_columns"))
-    sizes_of_own = side_numbers("own", own)
+    sizes_of_own = call.side_numbers("own", of_contexts)
     most_runs = CudaSumMax.RUNS_BYTES // (4 * (call.dim + 1) * sizes_of_own["own_rows"])
     wanted = CudaSumMax.GRADIENT_BLOCKS * processors(call.device) // (blocks.count * n_columns)
     n_runs = max(1, min(wanted, n_units // CudaSumMax.LEAST_UNITS, most_runs))
@@ -41,7 +41,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     sizes = numbers(
         "maxsim_gradients",
         **sizes_of_own,
-        **side_numbers("others", others),
+        **call.side_numbers("others", not of_contexts),
         of_contexts=of_contexts,
         average=call.pooling == "avg",
         add=part.adds(of_contexts),

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.cuda_library import constant, constants, numbers
-from crossret_kernels.gpu.sides import Side, shared_memory
+from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.tuning import CudaSumMax
-from crossret_kernels.maxsim.calls import Call, Cut, SideSizes
+from crossret_kernels.maxsim.calls import Call, Cut
 from crossret_kernels.maxsim.cuda import launches
 from crossret_kernels.maxsim.tables import fill_of
 
@@ -49,8 +49,8 @@ class CudaCall(Call):
         size, warp_rows = constants("maxsim_tile_rows")[wide], constants("maxsim_warp_rows")[wide]
         resident = 0
         if listed or queries.slots <= size:
-            # Those of one tile, or of the largest of several: all warps' rows that have any.
-            rows = min(size, -(-queries.n_items * queries.slots // warp_rows) * warp_rows)
+            # Those of one tile, or as many as one of several has: all warps' rows that have any.
+            rows = size if listed else min(size, -(-self.n_queries * queries.slots // warp_rows) * warp_rows)
             n_stages = -(-self.dim * values.element_size() // constant("maxsim_stage_bytes"))
             resident = rows if n_stages * rows <= constant("maxsim_stages") * size else 0
         kind = Kind(index, wide, self.precision == "tf32" and values.dtype == torch.float32, resident)
@@ -58,11 +58,24 @@ class CudaCall(Call):
         depth = constants("maxsim_tile_columns")[wide] // kept_columns
         return Cut(kind, kept_columns, depth, 0 if listed else size)
 
-    def inverse_norms(self, side: Side) -> Tensor:
-        sizes = SideSizes.of(side, 1)
-        scales = torch.empty(sizes.n_rows, dtype=torch.float32, device=self.device)
-        launches.norms(side.features, scales, numbers("maxsim_norms", **side_numbers("own", side)))
+    def inverse_norms(self, of_contexts: bool) -> Tensor:
+        features = (self.contexts if of_contexts else self.queries).features
+        of_side = self.side_numbers("own", of_contexts)
+        scales = torch.empty(of_side["own_rows"], dtype=torch.float32, device=self.device)
+        launches.norms(features, scales, numbers("maxsim_norms", **of_side))
         return scales
+
+    def side_numbers(self, name: str, of_contexts: bool) -> dict[str, int]:
+        """What kernels know of a side's rows, by the names that they have for those of `name`."""
+        sizes, n_items = (self.sizes[0], self.n_contexts) if of_contexts else (self.sizes[1], self.n_queries)
+        return {
+            f"{name}_slots": sizes.slots,
+            f"{name}_most": sizes.most,
+            f"{name}_item_stride": sizes.item,
+            f"{name}_row_stride": sizes.row,
+            f"{name}_rows": sizes.n_rows,
+            f"{name}_items": n_items,
+        }
 
     def _suits_wide_tiles(self, planned: bool) -> bool:
         queries, contexts = self.queries, self.contexts
@@ -78,14 +91,6 @@ class CudaCall(Call):
             for size in constants("maxsim_tile_rows")
         )
         return usual < CudaSumMax.WELL_FILLED or wide >= CudaSumMax.WELL_FILLED * usual
-
-
-def side_numbers(name: str, side: Side) -> dict[str, int]:
-    """What kernels know of a side's rows, by the names that they have for those of `name`."""
-    sizes = SideSizes.of(side, 1)
-    of_side = {"slots": sizes.slots, "most": sizes.most, "item_stride": sizes.item, "row_stride": sizes.row}
-    of_side |= {"rows": sizes.n_rows, "items": side.n_items}
-    return {f"{name}_{number}": value for number, value in of_side.items()}
 
 
 @cache

@@ -12,7 +12,7 @@ from crossret_kernels.gpu.tuning import CudaSumMax
 from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import Operand, Plan
 from crossret_kernels.maxsim.cuda import launches
-from crossret_kernels.maxsim.cuda.call import CudaCall, processors, side_numbers
+from crossret_kernels.maxsim.cuda.call import CudaCall, processors
 from crossret_kernels.maxsim.searches import Found, Strides
 from crossret_kernels.padded.arithmetic import POOLINGS
 
@@ -59,7 +59,7 @@ def _stored(call: CudaCall, plan: Plan, found: Found) -> tuple[Tensor | None, ..
 
 def _ordered(call: CudaCall, plan: Plan, pairs: Tensor) -> list[Tensor]:
     """The pairs; where enough of them share items of contexts with their order by these, see `PairsCall` in csrc."""
-    n_contexts, queries = call.contexts.n_items, call.queries
+    n_contexts, queries = call.n_contexts, call.queries
     if pairs.size(0) < CudaSumMax.SHARED_BY * n_contexts:
         return [pairs]
     items, order = pairs[:, call.context_column].sort(stable=True)
@@ -79,15 +79,15 @@ def _ordered(call: CudaCall, plan: Plan, pairs: Tensor) -> list[Tensor]:
 def sizes_of(call: CudaCall, plan: Plan, strides: Strides, first: int) -> Tensor:
     """As `maxsim_search` in csrc takes them."""
     kind, listed, contexts, longest = plan.kind, call.pairs is not None, call.contexts, call.queries.slots
-    count = contexts.n_items if listed else min(plan.window, contexts.n_items - first)
+    count = call.n_contexts if listed else min(plan.window, call.n_contexts - first)
     n_groups = -(-count >> plan.bits)
     stages = -(-call.dim * contexts.features.element_size() // constant("maxsim_stage_bytes"))
     of_group = -(-(contexts.slots << plan.bits) // constants("maxsim_tile_columns")[kind.wide]) * stages
     n_runs, run_groups = runs(n_groups, plan.n_tiles, of_group, processors(call.device))
     return numbers(
         "maxsim_search",
-        **side_numbers("queries", call.queries),
-        **side_numbers("contexts", contexts),
+        **call.side_numbers("queries", of_contexts=False),
+        **call.side_numbers("contexts", of_contexts=True),
         wide=kind.wide,
         places=kind.places,
         tf32=kind.tf32,

@@ -100,7 +100,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
     assert isinstance(call, TritonCall)
     own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
-    of_own = SideSizes.of(own, call.unit)
+    of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
     in_registers = of_contexts and found.PRECISION == "ieee"
     step = SumMax.ITEMS if not of_contexts else min(SumMax.QUERIES, 16) if in_registers else SumMax.QUERIES
@@ -120,11 +120,11 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
     sums = Sums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
     plain = Sizes(
-        of_own, SideSizes.of(others, call.unit), *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
+        of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
         part.count, blocks.first_item, blocks.of_item, plan.pitch, int(part.adds(of_contexts)),
     )  # fmt: skip
     sizes = all_hidden(plain)
-    key = call.key(own), call.key(others), max(plan.pitch, *part.strides) >= 2**30 - 2
+    key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
     side, other = part.operands if of_contexts else part.operands[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
     # In a tuple, kernels would be compiled for where their memory begins.

@@ -10,11 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.sides import Side
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import inverse, shown
 from crossret_kernels.gpu.tuning import SumMax, slots_for
-from crossret_kernels.maxsim.calls import Call, Cut, SideSizes
+from crossret_kernels.maxsim.calls import Call, Cut
 
 
 class Kind(NamedTuple):
@@ -53,6 +52,7 @@ class Kind(NamedTuple):
 
 class TritonCall(Call):
     __slots__ = ()
+    COUNTS_UNITS = True
 
     def cut(self, index: bool, gradients: bool, planned: bool) -> Cut:
         """What a thread keeps is to fit it.
@@ -61,7 +61,7 @@ class TritonCall(Call):
         single item of queries, as a search has, is the exception: it has no others to share a tile with.
         """
         dtype, dim, listed = self.contexts.features.dtype, self.dim, self.pairs is not None
-        width, alone = self.queries.width, self.queries.n_items == 1
+        width, alone = self.queries.width, self.n_queries == 1
         by_items = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
         # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
@@ -82,23 +82,19 @@ class TritonCall(Call):
         )  # fmt: skip
         return Cut(kind, kind.COLUMNS, n // kind.COLUMNS, 0 if by_items else m)
 
-    @property
-    def unit(self) -> int:
-        """Elements that strides count in."""
-        return min(self.contexts.rows.unit, self.queries.rows.unit)
+    def key(self, *others: Hashable) -> Hashable:
+        """What kernels depend on besides their kinds."""
+        contexts, queries = self.lies
+        values = self.contexts.features
+        return values.device, values.dtype, contexts.aligned, contexts.far, queries.aligned, queries.far, *others
 
-    def key(self, side: Side) -> Hashable:
-        """What kernels that read a side depend on besides their kinds."""
-        rows = side.rows
-        return side.features.device, side.features.dtype, rows.aligned, rows.far
-
-    def inverse_norms(self, side: Side) -> Tensor:
-        sizes = SideSizes.of(side, self.unit)
+    def inverse_norms(self, of_contexts: bool) -> Tensor:
+        own = 0 if of_contexts else 1
+        sizes, features = self.sizes[own], (self.contexts, self.queries)[own].features
         scales = torch.empty(sizes.n_rows, dtype=torch.float32, device=self.device)
         launch(
-            inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1),
-            (side.features, scales, all_hidden(sizes)),
-            NormKind(self.dim, self.unit, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS), self.key(side),
+            inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1), (features, scales, all_hidden(sizes)),
+            NormKind(self.dim, self.unit, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS), self.key(of_contexts),
         )  # fmt: skip
         return scales
 

@@ -73,16 +73,16 @@ def find(
     first: int = 0, pairs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
-    contexts, queries, unit = call.contexts, call.queries, call.unit
-    count = contexts.n_items if call.pairs is not None else min(plan.window, contexts.n_items - first)
+    queries, count = call.queries, call.n_contexts
+    count = count if call.pairs is not None else min(plan.window, count - first)
     n_groups = -(-count >> plan.bits)
     n_runs, run_groups = runs(n_groups, plan.n_tiles)
     sizes = Sizes(
-        SideSizes.of(contexts, unit), SideSizes.of(queries, unit), strides, first, count, int(plan.planned),
-        first // plan.window * plan.groups, n_groups, run_groups, plan.bits, plan.tile_items, queries.n_items,
+        *call.sizes, strides, first, count, int(plan.planned),
+        first // plan.window * plan.groups, n_groups, run_groups, plan.bits, plan.tile_items, call.n_queries,
         plan.n_tiles, n_runs,
     )  # fmt: skip
-    key = call.key(contexts), call.key(queries), found.indices.dtype, max(strides) >= 2**30 - 2
+    key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
     arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, found, all_hidden(sizes))
     kernel, n_programs = best_of_tiles, n_runs * plan.n_tiles
     if call.pairs is not None or queries.width > SumMax.LARGEST_TILE:
