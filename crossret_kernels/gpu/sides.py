@@ -172,7 +172,8 @@ def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, capturing: 
             raise ValueError(f"offsets reach from {values[0]} to {values[-1]}, but there are {most} rows")
         _check(counts, most, may_be_empty)
     elif own is None:
-        _check(np.full(min(features.size(0), 1), most), most, may_be_empty)
+        if not most:
+            _check(np.zeros(min(features.size(0), 1), np.int64), most, may_be_empty)
     elif packed or own.is_cpu:
         raise RuntimeError(
             "while a CUDA graph is captured lengths and masks lie on the device, and features are padded: offsets, and "

@@ -47,24 +47,24 @@ class SideSizes(NamedTuple):
     Attributes:
         slots: rows from item to item; 0 where packed.
         most: rows that an item has at most.
-        told: 1 where extents tell lengths, else 0.
         n_rows: of all items.
         item, row: strides, the former 0 where packed.
+        told: 1 where extents tell lengths, else 0.
     """
 
     slots: int
     most: int
-    told: int
     n_rows: int
     item: int
     row: int
+    told: int
 
     @classmethod
     def of(cls, side: Side, rows: Rows, unit: int) -> SideSizes:
         """With strides counted in so many elements."""
         most, told, count = side.slots, int(side.extents is not None), side.features.size(0)
         slots, n_rows = (0, count) if side.packed else (most, count * most)
-        return cls(slots, most, told, n_rows, rows.item_stride // unit, rows.row_stride // unit)
+        return cls(slots, most, n_rows, rows.item_stride // unit, rows.row_stride // unit, told)
 
 
 class Tables(NamedTuple):

@@ -35,13 +35,13 @@ class Blocks(NamedTuple):
         rows: of one, at most.
         of_item: of each item, some of them behind its end.
         first_item: the first's.
-        count: of all.
+        n_blocks: of all.
     """
 
     rows: int
     of_item: int
     first_item: int
-    count: int
+    n_blocks: int
 
 
 @dataclass

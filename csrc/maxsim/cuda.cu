@@ -109,8 +109,7 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
     search.planned = call.groups != nullptr;
     if (search.planned) {
       search.groups = input<int>(stream, "groups", call.groups, call.n_groups_in_all << call.bits);
-      search.items =
-          input<int>(stream, "items", call.items, call.n_tiles * kTileRows[static_cast<int>(call.tiles)]);
+      search.items = input<int>(stream, "items", call.items, call.n_tiles * kTileRows[static_cast<int>(call.tiles)]);
     }
     search.bits = static_cast<int>(call.bits);
     search.pooling = call.pooling, search.normalize = call.normalize, search.listed = listed;
@@ -137,8 +136,7 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
       const ListedTiles tiles{output<int>(stream, "rows", made.rows, blocks * height),
                               output<int>(stream, "contexts", made.contexts, blocks),
                               output<int64_t>(stream, "cells", made.cells, blocks * height), static_cast<int>(blocks)};
-      launch("list_tiles", list_tiles, {blocks, 1, height}, stream, pairs, search.queries, tiles,
-             call.pitch);
+      launch("list_tiles", list_tiles, {blocks, 1, height}, stream, pairs, search.queries, tiles, call.pitch);
       search.rows = tiles.rows, search.tile_contexts = tiles.contexts, search.cells = tiles.cells;
       if (call.scores != nullptr) {
         search.maxima = output<float>(stream, "maxima", made.maxima, made.n_maxima);

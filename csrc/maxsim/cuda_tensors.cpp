@@ -44,7 +44,7 @@ int64_t extent(const Tensor& tensor) {
 }
 
 // Of a side that launches call `name`.
-#define CROSSRET_SIDE_OF(name, features, extents, sizes)                                                             \
+#define CROSSRET_SIDE_OF(name, features, extents, sizes)                                                               \
   side_of(features, extents, sizes.name##_slots, sizes.name##_most, sizes.name##_item_stride, sizes.name##_row_stride, \
           sizes.name##_rows, sizes.name##_items)
 
@@ -106,8 +106,9 @@ void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales,
   call.index_context = sizes.index_context, call.query_stride = sizes.query_stride;
   call.tiles_of_pair = sizes.tiles_of_pair, call.pitch = sizes.pitch;
   call.listed.context_column = static_cast<int>(sizes.context_column);
-  STD_TORCH_CHECK(groups.has_value() == (call.tile_items == 0 && listed.empty()) && groups.has_value() == items.has_value(),
-                  "tables tell both groups and tiles, or neither");
+  STD_TORCH_CHECK(
+      groups.has_value() == (call.tile_items == 0 && listed.empty()) && groups.has_value() == items.has_value(),
+      "tables tell both groups and tiles, or neither");
   if (groups) {
     call.n_groups_in_all = groups->numel() >> call.bits;
     call.groups = ints(*groups, 1, "groups");

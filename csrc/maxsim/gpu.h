@@ -15,8 +15,8 @@ namespace maxsim {
 struct SideCall {
   const void* features;
   int64_t elements, item_stride, row_stride;  // from the first element to behind the last one; strides
-  int64_t slots, most, n_rows, n_items;        // `most` rows in an item
-  const float* scales;                         // (n_rows), 1 / ‖x‖; null where similarities are none of cosines
+  int64_t slots, most, n_rows, n_items;       // `most` rows in an item
+  const float* scales;                        // (n_rows), 1 / ‖x‖; null where similarities are none of cosines
   const int64_t* extents;  // offsets (n_items + 1), or lengths (n_items); null where all have `most` rows
   int dim;
   Dtype dtype;

@@ -26,8 +26,8 @@ struct GradientProblem {
   Global<const float> grads;  // of scores
   Global<const int> indices;  // what queries found, index_context apart for items of contexts or pairs
   Global<const float> maxima;
-  // Of an item of queries, where what they have found starts, and of what is found, the item; where tables tell. Else an
-  // item has query_slots places.
+  // Of an item of queries, where what they have found starts, and of what is found, the item; where tables tell. Else
+  // an item has query_slots places.
   Global<const int> starts, holders;
   Global<const int64_t> pairs, order, begins;  // listed: their order by own items, whose begin at begins
   Global<T> out;
@@ -94,7 +94,7 @@ CROSSRET_DEVICE void leave(const GradientProblem<T>& problem, int run, int row, 
 struct GradientBlock {
   int64_t begin;
   int row, height, item, start, length;  // of the first row, its number and its place in the item; rows of that
-  int column, run;  // of a lane; of the block
+  int column, run;                       // of a lane; of the block
 
   template <class T>
   CROSSRET_DEVICE static GradientBlock of(const GradientProblem<T>& problem) {

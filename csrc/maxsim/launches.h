@@ -15,7 +15,7 @@ using OptionalTensor = std::optional<torch::stable::Tensor>;
 // clang-format off
 // Of a side: rows numbered as `SideCall` has them.
 #define CROSSRET_SIDE_NUMBERS(X, name) \
-  X(name##_slots) X(name##_most) X(name##_item_stride) X(name##_row_stride) X(name##_rows) X(name##_items)
+  X(name##_slots) X(name##_most) X(name##_rows) X(name##_item_stride) X(name##_row_stride) X(name##_items)
 #define CROSSRET_NORM_NUMBERS(X) CROSSRET_SIDE_NUMBERS(X, own)
 // As `SearchCall` has them.
 #define CROSSRET_SEARCH_NUMBERS(X) \

@@ -100,7 +100,9 @@ keep_best_query(CROSSRET_PARAMETER ListedPairs listed, Items queries, Global<con
   if (number >= int64_t{n_rows} * n_queries) return;
   const int64_t row = number / n_queries;
   const int item = listed.n_pairs > 0 ? listed.query(row) : static_cast<int>(number % n_queries);
-  const int64_t first = row * pitch + (listed.n_pairs > 0   ? 0 : query_stride > 0 ? item * query_stride : int64_t{load(starts, item)});
+  const int64_t first = row * pitch + (listed.n_pairs > 0 ? 0
+                                       : query_stride > 0 ? item * query_stride
+                                                          : int64_t{load(starts, item)});
   const int length = queries.item(item).length, lane = thread_index() % kWarp;
   int best = static_cast<int>(0x80000000), best_place = 0x7FFFFFFF;
   const auto take = [&](int order, int place) {

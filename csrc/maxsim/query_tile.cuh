@@ -12,8 +12,8 @@ struct TileOfQueries {
 
   int tile, pieces;
 
-  // What is kept in shared memory, registers being few: where rows begin; their cells; their numbers; where items' slots
-  // begin, and behind these the slots in use, the number of items, and the rows of an item in pieces.
+  // What is kept in shared memory, registers being few: where rows begin; their cells; their numbers; where items'
+  // slots begin, and behind these the slots in use, the number of items, and the rows of an item in pieces.
   CROSSRET_DEVICE static Shared<int64_t> offsets() { return shared_at<int64_t>(Shape::offsets); }
   CROSSRET_DEVICE static Shared<int64_t> cells() { return shared_at<int64_t>(Shape::cells); }
   CROSSRET_DEVICE static Shared<int> numbers() { return shared_at<int>(Shape::numbers); }

@@ -25,6 +25,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     """Gradients of one side, to all that is in this part."""
     call, plan, blocks = part.call, part.plan, part.blocks(of_contexts)
+    assert isinstance(call, CudaCall)
     own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
     side, other = part.operands if of_contexts else part.operands[::-1]
     n_units = -(-(plan.pitch if of_contexts else part.count) // CudaSumMax.GRADIENT_UNIT)
@@ -34,7 +35,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     n_columns = -(-call.dim // constant("maxsim_gradient_columns"))
     sizes_of_own = call.side_numbers("own", of_contexts)
     most_runs = CudaSumMax.RUNS_BYTES // (4 * (call.dim + 1) * sizes_of_own["own_rows"])
-    wanted = CudaSumMax.GRADIENT_BLOCKS * processors(call.device) // (blocks.count * n_columns)
+    wanted = CudaSumMax.GRADIENT_BLOCKS * processors(call.device) // (blocks.n_blocks * n_columns)
     n_runs = max(1, min(wanted, n_units // CudaSumMax.LEAST_UNITS, most_runs))
     listed = part.listed(call.context_column if of_contexts else 1 - call.context_column)
     scales = (side.scales, other.scales) if call.normalize else (None, None)
@@ -47,7 +48,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
         add=part.adds(of_contexts),
         first_own=blocks.first_item,
         item_blocks=blocks.of_item,
-        n_blocks=blocks.count,
+        n_blocks=blocks.n_blocks,
         block_rows=blocks.rows,
         grad_context=part.strides[0],
         grad_query=part.strides[1],

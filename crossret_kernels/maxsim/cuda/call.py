@@ -68,18 +68,13 @@ class CudaCall(Call):
     def side_numbers(self, name: str, of_contexts: bool) -> dict[str, int]:
         """What kernels know of a side's rows, by the names that they have for those of `name`."""
         sizes, n_items = (self.sizes[0], self.n_contexts) if of_contexts else (self.sizes[1], self.n_queries)
-        return {
-            f"{name}_slots": sizes.slots,
-            f"{name}_most": sizes.most,
-            f"{name}_item_stride": sizes.item,
-            f"{name}_row_stride": sizes.row,
-            f"{name}_rows": sizes.n_rows,
-            f"{name}_items": n_items,
-        }
+        return dict(zip(_names_of(name), (*sizes[:-1], n_items), strict=True))
 
     def _suits_wide_tiles(self, planned: bool) -> bool:
         queries, contexts = self.queries, self.contexts
-        rows = [int(side.known_counts().sum()) if planned else side.n_items * side.slots for side in (queries, contexts)]
+        rows = [
+            int(side.known_counts().sum()) if planned else side.n_items * side.slots for side in (queries, contexts)
+        ]
         if rows[0] * rows[1] < CudaSumMax.WIDE_CELLS:
             return False
         if shared_memory(self.device) < constant("maxsim_wide_shared_bytes"):
@@ -91,6 +86,11 @@ class CudaCall(Call):
             for size in constants("maxsim_tile_rows")
         )
         return usual < CudaSumMax.WELL_FILLED or wide >= CudaSumMax.WELL_FILLED * usual
+
+
+@cache
+def _names_of(side: str) -> tuple[str, ...]:
+    return tuple(f"{side}_{number}" for number in ("slots", "most", "rows", "item_stride", "row_stride", "items"))
 
 
 @cache

@@ -115,7 +115,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
     most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
-    wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.count * n_columns)
+    wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.n_blocks * n_columns)
     n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
     alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
     sums = Sums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
@@ -131,8 +131,8 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     pairs = part.found.indices if part.pairs is None else part.pairs
     arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, part.found, sums, sizes)
     kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
-    launch(kernel, (blocks.count, n_columns, n_runs), arguments, kind, key, warps)
-    programs = blocks.count * kind.ROWS if n_runs > 1 else 0  # another batch may have several
+    launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)
+    programs = blocks.n_blocks * kind.ROWS if n_runs > 1 else 0  # another batch may have several
     launch(sum_of_runs, (programs, n_columns, 1), (side, sums, sizes), kind, key, 4)
 
 

@@ -19,7 +19,7 @@ from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import product, shown
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import searches
-from crossret_kernels.maxsim.calls import Call, Operand, Plan, SideSizes
+from crossret_kernels.maxsim.calls import Operand, Plan, SideSizes
 from crossret_kernels.maxsim.searches import Found, Strides
 from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
 
@@ -193,9 +193,7 @@ def group_items(tables, group, place, sizes):
     """Items of contexts that have these places in a group, −1 for none."""
     number = (group << shown(sizes.bits)) + place
     planned = number * 0 < shown(sizes.planned)
-    of_table = tl.load(
-        tables.groups + (shown(sizes.first_group) << shown(sizes.bits)) + number, mask=planned, other=-1
-    )
+    of_table = tl.load(tables.groups + (shown(sizes.first_group) << shown(sizes.bits)) + number, mask=planned, other=-1)
     of_shapes = tl.where(number < shown(sizes.n_items), shown(sizes.first_item) + number, -1)
     return tl.where(planned, of_table, of_shapes).to(tl.int64)
 
