@@ -35,10 +35,11 @@ from tests.kernels.tolerance import Expectation
 
 @pytest.fixture(params=["usual tiles", "small tiles"], autouse=True, scope="module")
 def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Small ones, so that a few items take several of everything, and longer ones pass in pieces."""
+    """Small ones, so that a few items take several of everything, longer ones pass in pieces, and some are planned."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small tiles":
             for module, name, value in (
+                (SumMax, "UNPLANNED_PRODUCTS", 4000),
                 (SumMax, "LARGEST_TILE", 16),
                 (SumMax, "LARGER_TILE", 32),
                 (SumMax, "CELLS", 16 * 32),

@@ -122,7 +122,7 @@ def item_rows(side, item, sizes, UNIT: tl.constexpr):
     count = tl.minimum(tl.maximum(count, 0), most).to(tl.int32)
     before = tl.where(packed, tl.minimum(tl.maximum(start, 0), shown(sizes.n_rows) - 1), 0)
     begin = (item * shown(sizes.item) + before * shown(sizes.row)) * UNIT
-    return tl.where(packed, before, item * slots), begin, count
+    return tl.where(packed, before, item * slots).to(tl.int32), begin, count
 
 
 @triton.jit(do_not_specialize=["sizes"])

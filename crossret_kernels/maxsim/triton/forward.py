@@ -251,7 +251,7 @@ def items_of_columns(contexts, tables, group, sizes, KIND: tl.constexpr):
 def start_of(tables, item, stride):
     """Where what queries of an item have found starts in the row of an item of contexts."""
     planned = item * 0 == shown(stride)
-    return tl.where(planned, tl.load(tables.starts + item, mask=planned, other=0), item * shown(stride))
+    return tl.where(planned, tl.load(tables.starts + item, mask=planned, other=0), item.to(tl.int64) * shown(stride))
 
 
 @triton.jit
@@ -273,7 +273,7 @@ def tile_items(tables, tile, place, sizes, M: tl.constexpr):
     """Items of queries that have these places in a tile."""
     planned = place * 0 < shown(sizes.planned)
     told = tl.load(tables.items + tile * M + place, mask=planned, other=0)
-    return tl.where(planned, told, tile * shown(sizes.tile_items) + place).to(tl.int64)
+    return tl.where(planned, told, tile * shown(sizes.tile_items) + place)
 
 
 @triton.jit
@@ -332,7 +332,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
         else:
             for place in range(n_own):
                 score = pooled(found, owners == place, KIND)
-                own_item = tile_items(tables, tile, place, sizes, M)
+                own_item = tile_items(tables, tile, place, sizes, M).to(tl.int64)
                 if KIND.POOLING == "avg":
                     _, _, count = item_rows(queries, own_item, sizes.queries, KIND.UNIT)
                     score /= tl.maximum(count, 1).to(tl.float32)
