@@ -26,7 +26,10 @@ def numbers(launch: str, **values: int) -> Tensor:
     Raises ValueError where one is missing or unknown.
     """
     names = _told()[launch]
-    given = array("q", [values[name] for name in names if name in values])
+    try:
+        given = array("q", map(values.__getitem__, names))
+    except KeyError:
+        given = array("q")
     if not len(given) == len(names) == len(values):
         raise ValueError(f"{launch} takes {', '.join(names)}, not {', '.join(values)}")
     return torch.frombuffer(given, dtype=torch.int64)  # in a tenth of the time of a list
