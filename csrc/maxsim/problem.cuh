@@ -10,7 +10,7 @@ namespace maxsim {
 // What is stored of a search.
 enum : int { kScores = 1, kMaxima = 2, kIndices = 4, kWideIndices = 8 };
 
-// An item of a group of contexts, and its number, −1 for none: its rows are then those of the group's first.
+// An item of a group of contexts, and its number, −1 for none: its rows are then the first item's.
 struct ContextItem : ItemRows {
   int number;
 
@@ -45,24 +45,16 @@ struct Search {
   int resident_rows;  // of queries, which stay in shared memory; 0 where they come with every step
 
   CROSSRET_DEVICE ContextItem context(int group, int place) const {
-    const int first = group << bits, number = number_of(first + place);
-    return {contexts.item(number < 0 ? number_of(first) : number), number};
+    const int number = number_of((group << bits) + place);
+    return {contexts.item(number < 0 ? 0 : number), number};
   }
 
-  // In which so many columns pass a group; by whole warps.
+  // In which so many columns pass a group: of one item, or with its longest first; of others the longest is not looked
+  // for, one of many is about as long as any may be.
   CROSSRET_DEVICE int steps(int group, int columns) const {
-    int longest = 1;
-    for (int place = thread_index() % kWarp; place < 1 << bits; place += kWarp) {
-      const int length = context(group, place).length;
-      longest = length > longest ? length : longest;
-    }
-#pragma unroll
-    for (int near = kWarp / 2; near > 0; near /= 2) {
-      const int other = shuffle_xor(longest, near);
-      longest = other > longest ? other : longest;
-    }
+    const int longest = planned || bits == 0 ? context(group, 0).length : contexts.most;
     const int rows_of_step = columns >> bits;
-    return (longest + rows_of_step - 1) / rows_of_step;
+    return longest > 0 ? (longest + rows_of_step - 1) / rows_of_step : 1;
   }
 
   // The item that has this place in a tile of queries, −1 for none.

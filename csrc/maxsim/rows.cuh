@@ -21,16 +21,14 @@ struct Items {
   bool told;
 
   CROSSRET_DEVICE ItemRows item(int number) const {
-    int64_t first = int64_t{number} * slots, length = most;
-    if (told) length = load(extents, number);
-    if (slots == 0) {
-      first = length < n_rows ? length : n_rows - 1;
-      length = load(extents, number + 1) - length;
-      if (first < 0) first = 0;
-    }
-    if (length > most) length = most;
-    if (length < 0) length = 0;
-    return {slots == 0 ? first * row_stride : number * item_stride, static_cast<int>(first), static_cast<int>(length)};
+    const int64_t extent = told ? load(extents, number) : most;
+    if (slots > 0) return {number * item_stride, number * slots, within(extent, most)};
+    const int first = within(extent, n_rows - 1);
+    return {first * row_stride, first, within(load(extents, number + 1) - first, most)};
+  }
+
+  CROSSRET_DEVICE static int within(int64_t count, int most) {
+    return count < 0 ? 0 : count < most ? static_cast<int>(count) : most;
   }
 
   // Where a row begins.
