@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import cache, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +22,19 @@ def constants(name: str) -> tuple[int, ...]:
 
 
 @lru_cache(1024)  # a tensor of some numbers takes the host as long as a launch
-def numbers(launch: str, dtype: torch.dtype = torch.int64, /, **values: float) -> Tensor:
+def numbers(launch: str, real: bool = False, /, **values: float) -> Tensor:
     """The numbers that a launch takes, by their names, as it takes them: int64 or float64 on the CPU.
 
     Raises ValueError where one is missing or unknown.
     """
     names = _told()[launch]
-    if len(values) != len(names) or any(name not in values for name in names):
+    try:
+        given: Any = array("d" if real else "q", map(values.__getitem__, names))
+    except KeyError:
+        given = ()
+    if not len(given) == len(names) == len(values):
         raise ValueError(f"{launch} takes {', '.join(names)}, not {', '.join(values)}")
-    return torch.tensor([values[name] for name in names], dtype=dtype)
+    return torch.frombuffer(given, dtype=torch.float64 if real else torch.int64)  # in a tenth of the time of a list
 
 
 @cache

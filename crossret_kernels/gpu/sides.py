@@ -4,8 +4,8 @@ features are multiplied in.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,26 +32,6 @@ def shared_memory(device: torch.device) -> int:
 @cache
 def _shared_memory_of(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
-
-
-class Geometry(NamedTuple):
-    """How the items of a side follow one another.
-
-    Attributes:
-        lengths: (n,) int32.
-        starts: (n + 1,) int64, where items would begin if packed.
-        places: (rows,) int32, where in its item a row lies; None where rows follow one another.
-        longest, n_rows: rows of the longest item, and of all.
-        width: what kernels are compiled for in place of the longest item: of padded features the rows of padding, of
-            packed ones the power of two from the longest on, so that it is the same for most batches of a training.
-    """
-
-    lengths: Ints
-    starts: NDArray[np.int64]
-    places: Ints | None
-    longest: int
-    n_rows: int
-    width: int
 
 
 class Rows(NamedTuple):
@@ -193,95 +173,6 @@ def _check(counts: NDArray[Any], most: int, may_be_empty: bool) -> None:
     if len(counts) and (np.minimum.reduce(counts) < least or np.maximum.reduce(counts) > most):
         wrong = int(np.flatnonzero((counts < least) | (counts > most))[0])
         raise ValueError(f"item {wrong} has length {counts[wrong]}, it must lie in {least}..{most}")
-
-
-class HostSide(NamedTuple):
-    """A side's features, rows contiguous, and the integers that tell its lengths on the host.
-
-    Attributes:
-        features: as the caller has them: padded (n, L, D) or packed (rows, D).
-        integers: of packed ones the offsets (n + 1,); of padded ones lengths (n,), a mask (n, L), or None.
-    """
-
-    features: Tensor
-    integers: Tensor | None
-
-    @classmethod
-    def of(cls, values: Tensor, offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> HostSide:
-        """From what operations take; integers are waited for where they are on the device."""
-        integers = offsets if offsets is not None else lengths if lengths is not None else mask
-        values = values if values.stride(-1) == 1 else values.contiguous()
-        return cls(values, None if integers is None else integers.cpu())
-
-    @property
-    def layout(self) -> tuple[tuple[int, ...], int, torch.dtype | None]:
-        """Strides, how far from a multiple of 16 bytes features begin, dtype of the integers."""
-        features, integers = self
-        return features.stride(), features.data_ptr() % 16, None if integers is None else integers.dtype
-
-    @property
-    def key(self) -> Hashable:
-        """What tells sides of one layout apart whose items are others."""
-        return self.features.shape, None if self.integers is None else self.integers.numpy().tobytes()
-
-    @property
-    def packed(self) -> bool:
-        return self.features.dim() == 2
-
-    @property
-    def masked(self) -> bool:
-        return self.integers is not None and self.integers.dtype is torch.bool
-
-    @property
-    def n_items(self) -> int:
-        return self.features.shape[0] if not self.packed or self.integers is None else self.integers.shape[0] - 1
-
-    def geometry(self, may_be_empty: bool) -> Geometry:
-        """How the items follow one another.
-
-        Checked here too, for inside torch.compile nothing else looks at lengths, and kernels read by them.
-
-        Raises:
-            ValueError: an item is empty that must not be, or has rows that are not there.
-            UnsupportedByBackend: more rows than tables can name.
-        """
-        most, count, places = self.features.shape[-2], self.n_items, None
-        if self.integers is None:
-            return _even(count, most, may_be_empty)
-        given = self.integers.numpy()
-        if self.packed:
-            counts = np.diff(given)
-            if given[0] != 0 or given[-1] != most:
-                raise ValueError(f"offsets reach from {given[0]} to {given[-1]}, but there are {most} rows")
-        elif self.masked:
-            counts = given.sum(1)
-            places = np.nonzero(given)[1].astype(np.int32)
-        else:
-            counts = given
-        return _following(counts, places, most, may_be_empty, self.packed)
-
-
-@lru_cache(16)
-def _even(count: int, length: int, may_be_empty: bool) -> Geometry:
-    return _following(np.full(count, length, np.int64), None, length, may_be_empty, packed=False)
-
-
-def _following(counts: NDArray[Any], places: Ints | None, most: int, may_be_empty: bool, packed: bool) -> Geometry:
-    """Of items that have so many rows, checked."""
-    least = 0 if may_be_empty else 1
-    shortest, longest = (int(np.minimum.reduce(counts)), int(np.maximum.reduce(counts))) if len(counts) else (least, 0)
-    if shortest < least or longest > most:
-        wrong = int(np.flatnonzero((counts < least) | (counts > most))[0])
-        raise ValueError(f"item {wrong} has length {counts[wrong]}, it must lie in {least}..{most}")
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.add.accumulate(counts, out=starts[1:])
-    n_rows = int(starts[-1])
-    if n_rows >= MOST_ROWS:
-        raise UnsupportedByBackend(
-            f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, these are {n_rows}"
-        )
-    width = power_from(longest) if packed else most
-    return Geometry(counts.astype(np.int32), starts, places, longest, n_rows, width)
 
 
 def power_from(count: int) -> int:

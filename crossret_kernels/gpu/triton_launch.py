@@ -147,4 +147,4 @@ def hidden(value: int) -> int:
 
 def all_hidden(sizes: Any) -> Any:
     """A named tuple with its sizes, and those of tuples in it, hidden."""
-    return type(sizes)(*(all_hidden(x) if isinstance(x, tuple) else hidden(x) for x in sizes))
+    return sizes._make([all_hidden(x) if isinstance(x, tuple) else 2 * x + 3 for x in sizes])

@@ -1,24 +1,23 @@
-"""One call of Sum-Max on a GPU: its sides and options, and the kept plan that their lengths come to.
+"""One call of Sum-Max on a GPU: its sides and options, and how it is cut up into tiles, groups and parts.
 
-A plan is made at the first call with its lengths, layouts and options; its tables reach the device in one copy.
+Small calls are cut up by their shapes alone, and kernels read lengths where they lie on the device: nothing is planned,
+copied or waited for. Larger ones have tables made of their lengths, in one copy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.gpu.kept_plans import kept_plan, on_device
-from crossret_kernels.gpu.sides import MOST_ROWS, Geometry, HostSide, precisions
-from crossret_kernels.gpu.tuning import SumMax, slots_for
-from crossret_kernels.maxsim.tables import Ints, Layout, blocks_of, groups_of, valid_rows
+from crossret_kernels.gpu.planning import on_device
+from crossret_kernels.gpu.sides import Rows, Side, both_sides, precisions
+from crossret_kernels.gpu.tuning import SumMax
+from crossret_kernels.maxsim.tables import best_abreast, groups_of, tiles_of
 from crossret_kernels.padded.arithmetic import POOLINGS
 
 if TYPE_CHECKING:
@@ -28,173 +27,104 @@ if TYPE_CHECKING:
 Of = TypeVar("Of")
 
 
-class Side(NamedTuple):
+class Operand(NamedTuple):
     """A side as kernels read it.
 
     Attributes:
-        features: as the caller has them, or packed by their mask.
+        features: as the caller has them; of a mask those that it keeps ahead of others.
         scales: (rows,) float32, 1 / ‖x‖ where similarities are cosines; else anything.
-        firsts, lengths: (items,) int32; of an item without rows one of another's, and its scores are replaced.
+        extents: as `Side` has them; anything where all items have all rows.
     """
 
     features: Tensor
     scales: Tensor
-    firsts: Tensor
-    lengths: Tensor
+    extents: Tensor
 
 
-class Strides(NamedTuple):
-    """Rows lie `row` apart, groups of `per_item` rows `item`, both counted in 16 bytes if all begin at multiples."""
+class SideSizes(NamedTuple):
+    """Where a side's rows lie, numbered through all items' as features hold them, padding included.
 
-    per_item: int
+    Attributes:
+        slots: rows from item to item; 0 where packed.
+        most: rows that an item has at most.
+        n_rows: of all items.
+        item, row: strides, the former 0 where packed.
+        told: 1 where extents tell lengths, else 0.
+    """
+
+    slots: int
+    most: int
+    n_rows: int
     item: int
     row: int
-
-
-class Tiles(NamedTuple):
-    """As `tables.tiles_of` makes them."""
-
-    rows: Tensor
-    owners: Tensor
-    items: Tensor
-
-
-class Valid(NamedTuple):
-    """As `tables.valid_rows` makes them."""
-
-    rows: Tensor
-    items: Tensor
-    starts: Tensor
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a plan has of a side.
-
-    Attributes:
-        firsts, lengths: (items,) int32 for kernels.
-        strides: of the features that they read.
-        longest, count: rows of the longest item, and of all with those that stand in for an empty item's.
-        width: as of `Geometry`.
-        n_rows: what features have room for.
-        kept: (rows,) int32, where those that a mask keeps lie; None without a mask.
-        empty: (items,) int32, 1 where an item has no rows; None where all have.
-        blocks, borders: of gradients, as `tables.blocks_of` makes them, the borders on the host.
-        block: rows of one, at most.
-        covered: whether all rows are an item's.
-        key: what kernels that read the features depend on besides their kinds.
-    """
-
-    firsts: Tensor
-    lengths: Tensor
-    strides: Strides
-    longest: int
-    count: int
-    width: int
-    n_rows: int
-    kept: Tensor | None
-    empty: Tensor | None
-    blocks: Tensor
-    borders: Ints
-    block: int
-    covered: bool
-    key: Hashable
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the lengths, layouts and options of a call come to.
-
-    Attributes:
-        contexts, queries: of either side.
-        dim: D.
-        kind: what the backend searches by.
-        tiles: of queries; None where each item has its own.
-        n_tiles: so many of them.
-        groups: of contexts, in windows of so many items at a time.
-        bits: log₂ of the items of a group.
-        window: items of contexts, or listed pairs, that gradients are made of at a time.
-        valid: of queries, for gradients.
-        launches: sizes of those that were made, by what differs between them.
-    """
-
-    contexts: Rows
-    queries: Rows
-    dim: int
-    kind: Any
-    tiles: Tiles | None
-    n_tiles: int
-    groups: Tensor
-    bits: int
-    window: int
-    valid: Valid
-    launches: dict[Hashable, Any]
-
-
-class Shape(NamedTuple):
-    """A side's items on the host: where they lie for kernels, what they really have, and what stands in for none."""
-
-    host: Geometry
-    layout: Layout
-    counts: Ints
-    kept: Ints | None
-    n_rows: int
-    strides: tuple[int, int, int]  # as `Strides`, in elements
-    aligned: bool
-    unit: int  # elements of 16 bytes where every row begins at a multiple of them; else 1
+    told: int
 
     @classmethod
-    def of(cls, side: HostSide, may_be_empty: bool) -> Shape:
-        """Raises what `HostSide.geometry` does, and UnsupportedByBackend where padding makes rows too many."""
-        values, host = side.features, side.geometry(may_be_empty)
-        counts = host.lengths.astype(np.int64)
-        firsts = host.starts[:-1]
-        n_rows, row = values.size(0), values.stride(0)
-        kept, strides = None, (1, row, row)
-        aligned = values.data_ptr() % 16 == 0
-        if not side.packed:
-            n, longest, dim = values.shape
-            padded = np.arange(n) * longest
-            n_rows, item, row = n * longest, values.stride(0), values.stride(1)
-            if side.masked:
-                assert host.places is not None
-                kept, n_rows, strides = np.repeat(padded, counts) + host.places, host.n_rows, (1, dim, dim)
-                aligned = True
-            else:
-                firsts = padded
-                # Where all rows lie alike kernels need not divide to find them.
-                strides = (1, row, row) if item == longest * row else (max(longest, 1), item, row)
-        if n_rows >= MOST_ROWS:
-            raise UnsupportedByBackend(
-                f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, padding included, "
-                f"these are {n_rows}"
-            )
-        lengths = counts
-        if host.n_rows and not counts.all():
-            firsts = np.where(counts > 0, firsts, firsts[(counts > 0).argmax()])
-            lengths = np.maximum(counts, 1)
-        unit = 16 // values.element_size() if aligned else 1
-        unit = 1 if any(stride % unit for stride in strides[1:]) else unit
-        return cls(host, Layout(firsts, lengths), counts, kept, n_rows, strides, aligned, unit)
+    def of(cls, side: Side, rows: Rows, unit: int) -> SideSizes:
+        """With strides counted in so many elements."""
+        most, told, count = side.slots, int(side.extents is not None), side.features.size(0)
+        slots, n_rows = (0, count) if side.packed else (most, count * most)
+        return cls(slots, most, n_rows, rows.item_stride // unit, rows.row_stride // unit, told)
 
 
-class Tiling(NamedTuple):
+class Tables(NamedTuple):
+    """What is made of lengths, int32; anything where shapes tell.
+
+    Attributes:
+        groups: of contexts, as `tables.groups_of` makes them, window by window.
+        places, owners, items: tiles of queries, as `tables.tiles_of` makes them.
+        starts, holders: queries without padding, numbered through: of items the first's number, of numbers the item.
+    """
+
+    groups: Tensor
+    places: Tensor
+    owners: Tensor
+    items: Tensor
+    starts: Tensor
+    holders: Tensor
+
+
+class Cut(NamedTuple):
     """How a backend cuts both sides of a call up.
 
     Attributes:
         kind: what it searches by.
-        columns, depth: of its tiles, as `tables.groups_of` takes them.
-        tiles: of queries, as `tables.tiles_of` makes them; () where each item has its own.
-        n_tiles: so many of them.
-        unit: elements that strides count in.
+        columns, depth: of its tiles, as `tables.best_abreast` takes them.
+        size: queries of a tile of whole items; 0 where each item has its own.
     """
 
     kind: Any
     columns: int
     depth: int
-    tiles: tuple[Ints, ...]
+    size: int
+
+
+class Plan(NamedTuple):
+    """What a call comes to.
+
+    Attributes:
+        kind: what the backend searches by.
+        tables: of its lengths.
+        planned: whether they are there.
+        bits: log₂ of the items of a group of contexts.
+        n_tiles: of queries.
+        tile_items: successive items of queries in a tile; 0 where tables tell.
+        window: items of contexts, or listed pairs, that gradients are made of at a time.
+        groups: in the table, of a window.
+        pitch: places for what is found of queries, of an item of contexts or of a listed pair.
+        found_slots: of which an item of queries has so many; 0 where tables tell.
+    """
+
+    kind: Any
+    tables: Tables
+    planned: bool
+    bits: int
     n_tiles: int
-    unit: int
+    tile_items: int
+    window: int
+    groups: int
+    pitch: int
+    found_slots: int
 
 
 @dataclass(slots=True)
@@ -208,81 +138,147 @@ class Call(ABC):
         normalize: whether similarities are cosines.
         empty_score: of pairs of an item without rows; None where there are no such.
         precision: of products.
+        n_contexts, n_queries: items of either side.
+        lies, unit, sizes: how rows of either side lie, the elements that strides count in, and sizes for kernels.
     """
 
-    contexts: HostSide
-    queries: HostSide
+    COUNTS_UNITS: ClassVar[bool] = False
+
+    contexts: Side
+    queries: Side
     pairs: Tensor | None
     context_column: int
     pooling: str
     normalize: bool
     empty_score: float | None
     precision: str
+    n_contexts: int
+    n_queries: int
+    lies: tuple[Rows, Rows]
+    unit: int
+    sizes: tuple[SideSizes, SideSizes]
 
     @classmethod
     def of(cls, arguments: tuple[Any, ...], places: bool = False) -> Self:
-        """From what the operations take; of those that search for places, which pool nothing."""
-        images, captions, pairs = HostSide.of(*arguments[:4]), HostSide.of(*arguments[4:8]), arguments[8]
-        empty_score, reduced, direction, normalize = arguments[9:13]
+        """From what the operations take; of those that search for places, which pool nothing.
+
+        Raises what `both_sides` does.
+        """
+        pairs, empty_score, reduced, direction, normalize = arguments[8:13]
+        images, captions = map(_in_order, both_sides(arguments, empty_score is not None))
         pairs = None if pairs is None else pairs.contiguous()
         pooling = "none" if places else POOLINGS[arguments[13]]
-        sides = (images, captions) if direction == 0 else (captions, images)
+        contexts, queries = (images, captions) if direction == 0 else (captions, images)
         precision = precisions(images.features.dtype, reduced)[0]
-        return cls(*sides, pairs, direction, pooling, normalize, empty_score, precision)
+        lies = contexts.rows, queries.rows
+        unit = min(lies[0].unit, lies[1].unit) if cls.COUNTS_UNITS else 1
+        sizes = SideSizes.of(contexts, lies[0], unit), SideSizes.of(queries, lies[1], unit)
+        return cls(
+            contexts, queries, pairs, direction, pooling, normalize, empty_score, precision, contexts.n_items,
+            queries.n_items, lies, unit, sizes,
+        )  # fmt: skip
 
     @property
     def device(self) -> torch.device:
         return self.contexts.features.device
 
     @property
+    def dim(self) -> int:
+        return self.contexts.features.size(-1)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the scores."""
         if self.pairs is not None:
             return (self.pairs.size(0),)
-        return self.in_order(self.contexts.n_items, self.queries.n_items)
+        return self.in_order(self.n_contexts, self.n_queries)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no pair has rows of both sides, as far as the host knows."""
+        if 0 in self.shape or not self.sizes[0].n_rows or not self.sizes[1].n_rows:
+            return True
+        if self.empty_score is None:
+            return False
+        return any(side.counts is not None and not side.counts.any() for side in (self.contexts, self.queries))
 
     def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
         """What there is of either side as (image's, caption's)."""
         return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
 
-    def plan(self, index: bool, gradients: bool = False) -> Plan | None:
-        """For scores or, with `index`, for places; None where a side has no rows at all."""
-        values = self.contexts.features
-        key = (
-            type(self), index, gradients, values.device, values.dtype, self.precision, self.context_column,
-            self.pooling, self.normalize,
-            None if self.pairs is None else self.pairs.size(0) if gradients else 0, self.empty_score is None,
-            self.contexts.layout, self.contexts.key, self.queries.layout, self.queries.key,
-        )  # fmt: skip
-        found = kept_plan(_Kept, key, values.device, lambda: self._plan(index, gradients, self.precision))
-        return found.plan
+    @abstractmethod
+    def cut(self, index: bool, gradients: bool, planned: bool) -> Cut:
+        """For scores or, with `index`, for places."""
 
     @abstractmethod
-    def tiling(
-        self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
-    ) -> Tiling:
-        """For scores or, with `index`, for places; `unit` is that of both sides."""
-
-    @abstractmethod
-    def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
-        """1 / ‖x‖ of the rows (rows.n_rows,), float32."""
+    def inverse_norms(self, of_contexts: bool) -> Tensor:
+        """1 / ‖x‖ of a side's rows as `SideSizes` numbers them, float32."""
 
     @property
     def keeps_maxima(self) -> bool:
         """Whether gradients are made of similarities too, beside the best contexts' places."""
         return self.normalize
 
-    def sides(self, plan: Plan) -> tuple[Side, Side]:
-        """Contexts and queries."""
-        return self._side(self.contexts.features, plan.contexts, plan), self._side(
-            self.queries.features, plan.queries, plan
-        )
+    @property
+    def planned(self) -> bool:
+        """Whether a plan saves more than it costs: shapes serve a call of any size."""
+        contexts, queries = self.contexts, self.queries
+        if self.pairs is not None or (contexts.counts is None and queries.counts is None):
+            return False
+        cells = self.n_contexts * contexts.slots * self.n_queries * queries.slots
+        return cells * self.dim > SumMax.UNPLANNED_PRODUCTS
 
-    def _side(self, values: Tensor, rows: Rows, plan: Plan) -> Side:
-        if rows.kept is not None:
-            values = values.flatten(0, 1).index_select(0, rows.kept)
-        scales = self.inverse_norms(values, rows, plan) if self.normalize else rows.lengths
-        return Side(values, scales, rows.firsts, rows.lengths)
+    def plan(self, index: bool, gradients: bool = False) -> Plan:
+        """For scores or, with `index`, for places; there is something to search."""
+        contexts, queries = self.contexts, self.queries
+        planned, found_slots, n_tiles = self.planned, queries.slots, self.n_queries
+        cut = self.cut(index, gradients, planned)
+        pitch = found_slots if self.pairs is not None else found_slots * n_tiles
+        tables: tuple[Any, ...] = ()
+        tile_items = 0
+        if planned:
+            lengths = queries.known_counts()
+            empty = np.zeros(1, np.int32)
+            tables = (empty,) * 3
+            if cut.size:
+                tables = tiles_of(np.minimum(lengths, cut.size), cut.size)
+                n_tiles = len(tables[0])
+            if gradients:
+                tables += (lengths.cumsum() - lengths, np.repeat(np.arange(len(lengths)), lengths))
+                found_slots, pitch = 0, len(tables[-1])
+            else:
+                tables += (empty,) * 2
+        elif cut.size:
+            tile_items = max(1, cut.size // queries.slots)
+            n_tiles = -(-n_tiles // tile_items)
+        window = self.n_contexts
+        if gradients:
+            total = window if self.pairs is None else min(SumMax.PAIRS_AT_ONCE, self.pairs.size(0))
+            window = max(1, min(total, SumMax.WORKSPACE_BYTES // ((8 if self.keeps_maxima else 4) * pitch)))
+        bits = n_groups = 0
+        if planned:
+            lengths = contexts.known_counts()
+            typical = -(-int(lengths.sum()) // len(lengths))
+            bits = best_abreast(window, typical, cut.columns, cut.depth, n_tiles)
+            groups = groups_of(lengths, bits, window)
+            n_groups = groups.shape[1]
+            brought = Tables(*on_device(self.device, groups, *tables))
+        else:
+            if self.pairs is None:
+                bits = best_abreast(window, contexts.slots, cut.columns, cut.depth, n_tiles)
+            brought = Tables(*[torch.empty(1, dtype=torch.int32, device=self.device)] * len(Tables._fields))
+        return Plan(cut.kind, brought, planned, bits, n_tiles, tile_items, window, n_groups, pitch, found_slots)
+
+    def operands(self) -> tuple[Operand, Operand]:
+        """Contexts and queries as kernels read them."""
+        return self._operand(of_contexts=True), self._operand(of_contexts=False)
+
+    def _operand(self, of_contexts: bool) -> Operand:
+        side = self.contexts if of_contexts else self.queries
+        values, extents = side.features, side.extents
+        if extents is None:
+            extents = torch.empty(2, dtype=torch.int64, device=values.device)
+        return Operand(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
 
     def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
         """What items of a side have (items, …), as that of pairs' items: in the scores' shape, or broadcast to it."""
@@ -290,73 +286,23 @@ class Call(ABC):
             return of_items[self.pairs[:, self.context_column if of_contexts else 1 - self.context_column]]
         return of_items.unsqueeze(1 if of_contexts == (self.context_column == 0) else 0)
 
-    def empty(self, plan: Plan) -> Tensor | None:
-        """Which pairs have an item without rows, in the shape of the scores; None where none has."""
-        masks = [
-            self.of_pairs(rows.empty, of_contexts=own).bool()
-            for rows, own in ((plan.contexts, True), (plan.queries, False))
-            if rows.empty is not None
-        ]
-        return torch.stack(torch.broadcast_tensors(*masks)).any(0).expand(self.shape) if masks else None
-
-    def _plan(self, index: bool, gradients: bool, precision: str) -> _Kept:
-        may_be_empty = self.empty_score is not None
-        contexts, queries = (Shape.of(side, may_be_empty) for side in (self.contexts, self.queries))
-        if not contexts.host.n_rows or not queries.host.n_rows:
-            return _Kept(None, ())
-        unit = min(contexts.unit, queries.unit)
-        tiling = self.tiling(queries, contexts, index, gradients, precision, unit)
-        unit, n_items = tiling.unit, len(contexts.counts)
-        count = int(queries.layout.lengths.sum())
-        window = n_items
-        if gradients:
-            width = queries.host.longest if self.pairs is not None else count
-            total = min(SumMax.PAIRS_AT_ONCE, self.pairs.size(0)) if self.pairs is not None else n_items
-            window = max(1, min(total, SumMax.WORKSPACE_BYTES // ((8 if self.keeps_maxima else 4) * width)))
-        listed = self.pairs is not None
-        bits, groups = groups_of(
-            contexts.layout, tiling.columns, tiling.depth, 1 if listed else window, 1 if listed else tiling.n_tiles
-        )
-        tables: list[Any] = [groups, *tiling.tiles]
-        most = SumMax.BLOCK_OF_CONTEXTS, SumMax.BLOCK_OF_QUERIES
-        sizes = [min(size, slots_for(side.host.width)) for side, size in zip((contexts, queries), most, strict=True)]
-        borders = []
-        for side, size in zip((contexts, queries), sizes, strict=True):
-            of_blocks, of_items = blocks_of(side.layout.firsts, side.counts, size)
-            borders.append(of_items)
-            tables += [*side.layout, of_blocks if gradients else of_items[:1]]
-            tables += [] if side.kept is None else [side.kept]
-            tables += [] if side.counts.all() else [side.counts == 0]
-        tables += valid_rows(queries.layout) if gradients else ()
-        there = on_device(self.device, *tables)
-        brought = iter(there)
-        groups_there = next(brought)
-        tiles = Tiles(*(next(brought) for _ in tiling.tiles)) if tiling.tiles else None
-        of_contexts = self._rows(contexts, brought, unit, borders[0], sizes[0])
-        of_queries = self._rows(queries, brought, unit, borders[1], sizes[1])
-        valid = Valid(*brought) if gradients else Valid(*[of_queries.lengths] * 3)
-        plan = Plan(
-            of_contexts, of_queries, self.contexts.features.size(-1), tiling.kind, tiles, tiling.n_tiles, groups_there,
-            bits, window, valid, {},
-        )  # fmt: skip
-        return _Kept(plan, there)
-
-    def _rows(self, side: Shape, brought: Any, unit: int, borders: Ints, block: int) -> Rows:
-        firsts, lengths, blocks = next(brought), next(brought), next(brought)
-        kept = None if side.kept is None else next(brought)
-        empty = None if side.counts.all() else next(brought)
-        per_item, item, row = side.strides
-        strides = Strides(per_item, item // unit, row // unit)
-        key = (self.device, self.contexts.features.dtype, side.aligned, max(strides) >= 2**30 - 2)
-        return Rows(
-            firsts, lengths, strides, side.host.longest, int(side.layout.lengths.sum()), side.host.width, side.n_rows,
-            kept, empty, blocks, borders, block, int(side.counts.sum()) == side.n_rows, key,
-        )  # fmt: skip
+    def empty(self) -> Tensor | None:
+        """Which pairs have an item without rows, broadcast to the scores' shape; None where none has."""
+        found = None
+        for side, of_contexts in ((self.contexts, True), (self.queries, False)):
+            if self.empty_score is None or side.extents is None or (side.counts is not None and side.counts.all()):
+                continue
+            own = self.of_pairs((side.extents.diff() if side.packed else side.extents) < 1, of_contexts)
+            found = own if found is None else found | own
+        return found
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A plan, None where none is needed, and all of its tables."""
-
-    plan: Plan | None
-    tables: tuple[Tensor, ...]
+def _in_order(side: Side) -> Side:
+    """With rows that a mask keeps ahead of others, and extents as kernels take them."""
+    features, extents, places = side.features, side.extents, side.places
+    if extents is None or (places is None and extents.is_contiguous() and extents.data_ptr() % 16 == 0):
+        return side
+    if places is not None:
+        features = features.gather(1, places.unsqueeze(2).expand(features.shape))
+    # In a tuple kernels would be compiled for where their memory begins.
+    return side._replace(features=features, extents=extents.clone(memory_format=torch.contiguous_format))

@@ -15,8 +15,8 @@ struct CopiedColumns {
 
   int64_t begin[count];
   int last[count], steps;
-  ContextItem next[count];  // of the group to come
-  int next_steps;
+  int64_t next_begin[count];  // of the group to come
+  int next_last[count], next_steps;
 
   // The column among those that maxima are kept of; how often it comes round in a step is `turn`.
   CROSSRET_DEVICE static int kept_column(int column) {
@@ -33,14 +33,16 @@ struct CopiedColumns {
   CROSSRET_DEVICE void look_ahead(const Search<T>& search, int group) {
     next_steps = search.steps(group, Tile::columns);
 #pragma unroll
-    for (int i = 0; i < count; ++i) next[i] = search.context(group, item_of(Tile::copied_row(i), search.bits));
+    for (int i = 0; i < count; ++i) {
+      const ContextItem item = search.context(group, item_of(Tile::copied_row(i), search.bits));
+      next_begin[i] = item.begin, next_last[i] = item.last();
+    }
   }
 
-  template <class T>
-  CROSSRET_DEVICE void enter(const Search<T>& search) {
+  CROSSRET_DEVICE void enter() {
     steps = next_steps;
 #pragma unroll
-    for (int i = 0; i < count; ++i) begin[i] = search.contexts.begin(next[i].first), last[i] = next[i].length - 1;
+    for (int i = 0; i < count; ++i) begin[i] = next_begin[i], last[i] = next_last[i];
   }
 
   template <class T>
@@ -93,7 +95,7 @@ class Copies {
   CROSSRET_DEVICE void copy_next() {
     if (group_ < end_) {
       if (stage_ == 0 && step_ == 0 && piece_ == 0) {
-        columns_.enter(search_);
+        columns_.enter();
         if (group_ + 1 < end_) columns_.look_ahead(search_, group_ + 1);
       }
       const Shared<Chunk> to = ring_ + copied_ * ring_chunks_;

@@ -106,12 +106,17 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
     using T = decltype(element);
     Search<T> search{};
     search.queries = rows_of<T>(call.queries, stream), search.contexts = rows_of<T>(call.contexts, stream);
-    search.groups = input<int>(stream, "groups", call.groups, (call.n_groups_in_all << call.bits) * 3);
+    search.planned = call.groups != nullptr;
+    if (search.planned) {
+      search.groups = input<int>(stream, "groups", call.groups, call.n_groups_in_all << call.bits);
+      search.items = input<int>(stream, "items", call.items, call.n_tiles * kTileRows[static_cast<int>(call.tiles)]);
+    }
     search.bits = static_cast<int>(call.bits);
     search.pooling = call.pooling, search.normalize = call.normalize, search.listed = listed;
     search.resident_rows = static_cast<int>(call.resident_rows);
     search.index_context = call.index_context, search.query_stride = call.query_stride;
-    search.first_item = static_cast<int>(call.first_item);
+    search.first_item = static_cast<int>(call.first_item), search.n_items = static_cast<int>(call.count);
+    search.n_queries = static_cast<int>(call.queries.n_items);
     if (call.indices != nullptr) search.indices = updated<int>(stream, "indices", call.indices, call.n_found);
     if (call.wide_indices != nullptr) {
       search.wide_indices = updated<int64_t>(stream, "indices", call.wide_indices, call.n_found);
@@ -131,21 +136,17 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
       const ListedTiles tiles{output<int>(stream, "rows", made.rows, blocks * height),
                               output<int>(stream, "contexts", made.contexts, blocks),
                               output<int64_t>(stream, "cells", made.cells, blocks * height), static_cast<int>(blocks)};
-      launch("list_tiles", list_tiles, {blocks, 1, height}, stream, pairs, search.queries.firsts,
-             search.queries.lengths, tiles, call.pitch);
+      launch("list_tiles", list_tiles, {blocks, 1, height}, stream, pairs, search.queries, tiles, call.pitch);
       search.rows = tiles.rows, search.tile_contexts = tiles.contexts, search.cells = tiles.cells;
       if (call.scores != nullptr) {
         search.maxima = output<float>(stream, "maxima", made.maxima, made.n_maxima);
         search.stored = kMaxima;
       }
     } else {
-      const int64_t slots = call.n_tiles * kTileRows[static_cast<int>(call.tiles)];
-      search.rows = input<int>(stream, "rows", call.rows, slots);
-      search.owners = input<int>(stream, "owners", call.owners, slots);
-      search.items = input<int>(stream, "items", call.items, slots);
       search.first_group = static_cast<int>(call.first_group), search.n_groups = static_cast<int>(call.n_groups);
       search.run_groups = static_cast<int>(call.run_groups);
-      search.n_tiles = static_cast<int>(call.n_tiles), search.n_runs = static_cast<int>(call.n_runs);
+      search.n_tiles = static_cast<int>(call.n_tiles), search.tile_items = static_cast<int>(call.tile_items);
+      search.n_runs = static_cast<int>(call.n_runs);
     }
     if constexpr (std::is_same_v<T, float>) {
       if (call.tf32) {
@@ -158,12 +159,12 @@ void search_best_contexts(const SearchCall& call, const Stream& stream, void* sc
     }
     if (listed && call.scores != nullptr) {
       launch("pool_pairs", pool_pairs, {parts_of(call.listed.count, kPairWarps), 1, kPairThreads}, stream, pairs,
-             search.queries.lengths, search.maxima, search.scores, call.pitch, call.pooling);
+             search.queries, search.maxima, search.scores, call.pitch, call.pooling);
     }
     if (call.index && call.pooling == Pooling::max) {
       const int64_t n_rows = listed ? call.listed.count : call.count, n_queries = listed ? 1 : call.queries.n_items;
       launch("keep_best_query", keep_best_query, {parts_of(n_rows * n_queries, kPairWarps), 1, kPairThreads}, stream,
-             pairs, search.queries.lengths, search.starts, search.maxima, search.indices, call.index_context,
+             pairs, search.queries, search.starts, call.query_stride, search.maxima, search.indices, call.index_context,
              static_cast<int>(n_rows), static_cast<int>(n_queries));
     }
   });

@@ -24,13 +24,15 @@ void add_gradients(const GradientCall& call, const Stream& stream, float* scratc
     using T = decltype(element);
     GradientProblem<T> problem{};
     problem.own = rows_of<T>(call.own, stream), problem.others = rows_of<T>(call.others, stream);
-    problem.blocks = input<int>(stream, "blocks", call.blocks, 4 * call.n_blocks_in_all);
     problem.grads = input<float>(stream, "grads", call.grads, call.n_grads);
     problem.indices = input<int>(stream, "indices", call.indices, call.n_found);
     if (call.normalize) problem.maxima = input<float>(stream, "maxima", call.maxima, call.n_found);
-    problem.valid_rows = input<int>(stream, "rows of queries", call.valid_rows, call.n_queries);
-    problem.valid_items = input<int>(stream, "items of queries", call.valid_items, call.n_queries);
-    problem.valid_starts = input<int>(stream, "starts of queries", call.valid_starts, call.n_query_items);
+    problem.query_slots = static_cast<int>(call.query_slots);
+    if (call.query_slots == 0) {
+      const int64_t n_items = call.of_contexts ? call.others.n_items : call.own.n_items;
+      problem.starts = input<int>(stream, "starts of queries", call.starts, n_items);
+      problem.holders = input<int>(stream, "items of queries", call.holders, call.n_queries);
+    }
     problem.listed = call.listed.pairs != nullptr;
     if (problem.listed) {
       problem.pairs = input<int64_t>(stream, "pairs", call.listed.pairs, 2 * call.listed.count);
@@ -45,9 +47,9 @@ void add_gradients(const GradientCall& call, const Stream& stream, float* scratc
     }
     problem.grad_context = call.grad_context, problem.grad_query = call.grad_query;
     problem.index_context = call.index_context;
-    problem.first_block = static_cast<int>(call.first_block), problem.block_rows = static_cast<int>(call.block_rows);
+    problem.first_own = static_cast<int>(call.first_own), problem.item_blocks = static_cast<int>(call.item_blocks);
+    problem.block_rows = static_cast<int>(call.block_rows);
     problem.n_runs = static_cast<int>(call.n_runs);
-    problem.n_rows = static_cast<int>(call.own.n_rows);
     problem.first_item = static_cast<int>(call.first_item), problem.n_items = static_cast<int>(call.n_items);
     problem.n_queries = static_cast<int>(call.n_queries);
     problem.context_column = call.listed.context_column;

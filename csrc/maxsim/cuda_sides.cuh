@@ -16,10 +16,13 @@ Rows<T> rows_of(const SideCall& side, const Stream& stream) {
   Rows<T> rows{};
   rows.features = input<T>(stream, "features", side.features, side.elements);
   if (side.scales != nullptr) rows.scales = input<float>(stream, "scales", side.scales, side.n_rows);
-  if (side.firsts != nullptr) rows.firsts = input<int>(stream, "firsts", side.firsts, side.n_items);
-  if (side.lengths != nullptr) rows.lengths = input<int>(stream, "lengths", side.lengths, side.n_items);
+  rows.told = side.extents != nullptr;
+  if (rows.told) {
+    rows.extents = input<int64_t>(stream, "lengths", side.extents, side.n_items + (side.slots == 0 ? 1 : 0));
+  }
   rows.item_stride = side.item_stride, rows.row_stride = side.row_stride;
-  rows.per_item = static_cast<uint32_t>(side.per_item);
+  rows.slots = static_cast<int>(side.slots), rows.most = static_cast<int>(side.most);
+  rows.n_rows = static_cast<int>(side.n_rows);
   const auto bytes = static_cast<int64_t>(sizeof(T));
   const int64_t apart = reinterpret_cast<uintptr_t>(side.features) | side.item_stride * bytes | side.row_stride * bytes;
   rows.whole = apart % 16 == 0;

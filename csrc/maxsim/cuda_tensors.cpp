@@ -44,18 +44,19 @@ int64_t extent(const Tensor& tensor) {
 }
 
 // Of a side that launches call `name`.
-#define CROSSRET_SIDE_OF(name, features, sizes)                                                                  \
-  side_of(features, sizes.name##_per_item, sizes.name##_item_stride, sizes.name##_row_stride, sizes.name##_rows, \
-          sizes.name##_items)
+#define CROSSRET_SIDE_OF(name, features, extents, sizes)                                                               \
+  side_of(features, extents, sizes.name##_slots, sizes.name##_most, sizes.name##_item_stride, sizes.name##_row_stride, \
+          sizes.name##_rows, sizes.name##_items)
 
-SideCall side_of(const Tensor& features, int64_t per_item, int64_t item_stride, int64_t row_stride, int64_t n_rows,
-                 int64_t n_items) {
+SideCall side_of(const Tensor& features, const OptionalTensor& extents, int64_t slots, int64_t most,
+                 int64_t item_stride, int64_t row_stride, int64_t n_rows, int64_t n_items) {
   STD_TORCH_CHECK(gpu::on_device(features), "features must be on ", gpu::kDevices);
   SideCall side{};
   side.features = features.const_data_ptr();
   side.elements = extent(features);
-  side.per_item = per_item, side.item_stride = item_stride, side.row_stride = row_stride;
-  side.n_rows = n_rows, side.n_items = n_items;
+  side.item_stride = item_stride, side.row_stride = row_stride;
+  side.slots = slots, side.most = most, side.n_rows = n_rows, side.n_items = n_items;
+  if (extents) side.extents = longs(*extents, n_items + (slots == 0 ? 1 : 0), "lengths");
   side.dim = static_cast<int>(features.size(features.dim() - 1));
   side.dtype = feature_dtype(features, "features");
   return side;
@@ -73,7 +74,7 @@ Tensor scratch(int64_t bytes, const Tensor& like) {
 
 void maxsim_norms(Tensor features, Tensor scales, Tensor numbers) {
   const auto sizes = numbers_of<NormNumbers>(numbers);
-  const SideCall side = CROSSRET_SIDE_OF(own, features, sizes);
+  const SideCall side = CROSSRET_SIDE_OF(own, features, OptionalTensor(), sizes);
   floats(scales, side.n_rows, "scales");
   if (side.n_rows == 0) return;
   const gpu::CurrentStream stream(features);
@@ -81,18 +82,17 @@ void maxsim_norms(Tensor features, Tensor scales, Tensor numbers) {
 }
 
 void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales, OptionalTensor context_scales,
-                   Tensor query_firsts, Tensor query_lengths, Tensor groups, OptionalTensor rows, OptionalTensor owners,
+                   OptionalTensor query_extents, OptionalTensor context_extents, OptionalTensor groups,
                    OptionalTensor items, OptionalTensor starts, OptionalTensor scores, OptionalTensor maxima,
                    OptionalTensor indices, std::vector<Tensor> listed, Tensor numbers) {
   const auto sizes = numbers_of<SearchNumbers>(numbers);
   gpu::maxsim::SearchCall call{};
-  call.queries = CROSSRET_SIDE_OF(queries, queries, sizes), call.contexts = CROSSRET_SIDE_OF(contexts, contexts, sizes);
+  call.queries = CROSSRET_SIDE_OF(queries, queries, query_extents, sizes);
+  call.contexts = CROSSRET_SIDE_OF(contexts, contexts, context_extents, sizes);
   STD_TORCH_CHECK(call.queries.dtype == call.contexts.dtype && call.queries.dim == call.contexts.dim,
                   "both sides must be of one dtype and D");
   call.queries.scales = scales_of(query_scales, call.queries);
   call.contexts.scales = scales_of(context_scales, call.contexts);
-  call.queries.firsts = ints(query_firsts, call.queries.n_items, "firsts");
-  call.queries.lengths = ints(query_lengths, call.queries.n_items, "lengths");
   call.normalize = query_scales.has_value();
   STD_TORCH_CHECK(call.normalize == context_scales.has_value(), "both sides have scales, or none");
   call.tiles = sizes.wide != 0 ? gpu::maxsim::Tiles::wide : gpu::maxsim::Tiles::usual;
@@ -101,23 +101,23 @@ void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales,
   call.resident_rows = sizes.resident_rows, call.bits = sizes.bits;
   call.first_item = sizes.first_item, call.count = sizes.count;
   call.first_group = sizes.first_group, call.n_groups = sizes.n_groups, call.run_groups = sizes.run_groups;
-  call.n_tiles = sizes.n_tiles, call.n_runs = sizes.n_runs;
+  call.n_tiles = sizes.n_tiles, call.tile_items = sizes.tile_items, call.n_runs = sizes.n_runs;
   call.score_context = sizes.score_context, call.score_query = sizes.score_query;
   call.index_context = sizes.index_context, call.query_stride = sizes.query_stride;
   call.tiles_of_pair = sizes.tiles_of_pair, call.pitch = sizes.pitch;
   call.listed.context_column = static_cast<int>(sizes.context_column);
-  call.n_groups_in_all = groups.numel() / 3 >> call.bits;
-  call.groups = ints(groups, 3, "groups");
-  const int64_t slots = call.n_tiles * gpu::maxsim::kTileRows[static_cast<int>(call.tiles)];
-  if (listed.empty()) {
-    STD_TORCH_CHECK(rows && owners && items, "tiles of queries are missing");
-    call.rows = ints(*rows, slots, "rows"), call.owners = ints(*owners, slots, "owners");
-    call.items = ints(*items, slots, "items");
+  STD_TORCH_CHECK(
+      groups.has_value() == (call.tile_items == 0 && listed.empty()) && groups.has_value() == items.has_value(),
+      "tables tell both groups and tiles, or neither");
+  if (groups) {
+    call.n_groups_in_all = groups->numel() >> call.bits;
+    call.groups = ints(*groups, 1, "groups");
+    call.items = ints(*items, call.n_tiles * gpu::maxsim::kTileRows[static_cast<int>(call.tiles)], "items");
     STD_TORCH_CHECK(call.first_group + call.n_groups <= call.n_groups_in_all, "groups are missing");
-  } else {
+  }
+  if (!listed.empty()) {
     call.listed.count = listed[0].size(0), call.listed.n_contexts = call.contexts.n_items;
     call.listed.pairs = longs(listed[0], 2 * call.listed.count, "pairs");
-    STD_TORCH_CHECK(call.n_groups_in_all == call.contexts.n_items, "a group for each item is missing");
     STD_TORCH_CHECK(call.listed.count <= std::numeric_limits<int>::max(), "too many pairs");
     if (listed.size() > 1) {
       STD_TORCH_CHECK(listed.size() == 5, "of ordered pairs there are five tables");
@@ -151,37 +151,34 @@ void maxsim_search(Tensor queries, Tensor contexts, OptionalTensor query_scales,
 }
 
 void maxsim_gradients(Tensor own, Tensor others, OptionalTensor own_scales, OptionalTensor other_scales,
-                      Tensor own_lengths, Tensor other_firsts, Tensor other_lengths, Tensor blocks, Tensor grads,
-                      Tensor indices, Tensor maxima, std::vector<Tensor> valid, std::vector<Tensor> listed, Tensor out,
-                      Tensor numbers) {
+                      OptionalTensor own_extents, OptionalTensor other_extents, OptionalTensor starts,
+                      OptionalTensor holders, Tensor grads, Tensor indices, Tensor maxima, std::vector<Tensor> listed,
+                      Tensor out, Tensor numbers) {
   const auto sizes = numbers_of<GradientNumbers>(numbers);
   gpu::maxsim::GradientCall call{};
-  call.own = CROSSRET_SIDE_OF(own, own, sizes), call.others = CROSSRET_SIDE_OF(others, others, sizes);
+  call.own = CROSSRET_SIDE_OF(own, own, own_extents, sizes);
+  call.others = CROSSRET_SIDE_OF(others, others, other_extents, sizes);
   call.own.scales = scales_of(own_scales, call.own), call.others.scales = scales_of(other_scales, call.others);
-  call.own.lengths = ints(own_lengths, call.own.n_items, "lengths");
-  call.others.firsts = ints(other_firsts, call.others.n_items, "firsts");
-  call.others.lengths = ints(other_lengths, call.others.n_items, "lengths");
   call.normalize = own_scales.has_value();
   call.of_contexts = sizes.of_contexts != 0, call.average = sizes.average != 0, call.add = sizes.add != 0;
-  call.first_block = sizes.first_block, call.n_blocks = sizes.n_blocks, call.block_rows = sizes.block_rows;
+  call.first_own = sizes.first_own, call.item_blocks = sizes.item_blocks;
+  call.n_blocks = sizes.n_blocks, call.block_rows = sizes.block_rows;
   call.grad_context = sizes.grad_context, call.grad_query = sizes.grad_query;
   call.index_context = sizes.index_context;
   call.first_item = sizes.first_item, call.n_items = sizes.count;
   call.longest = sizes.longest, call.n_runs = sizes.n_runs;
   call.listed.context_column = static_cast<int>(sizes.context_column);
   STD_TORCH_CHECK(call.block_rows <= gpu::maxsim::kMostBlockRows, "a block has too many rows");
-  call.n_blocks_in_all = blocks.numel() / 4;
-  call.blocks = ints(blocks, 4 * (call.first_block + call.n_blocks), "blocks");
   STD_TORCH_CHECK(grads.scalar_type() == ScalarType::Float, "gradients of scores must be float32");
   call.grads = static_cast<const float*>(grads.const_data_ptr());
   call.n_grads = extent(grads);
   call.n_found = extent(indices);
   call.indices = ints(indices, 0, "indices");
   if (call.normalize) call.maxima = floats(maxima, call.n_found, "maxima");
-  STD_TORCH_CHECK(valid.size() == 3, "queries without padding have three tables");
-  call.n_queries = valid[0].numel(), call.n_query_items = valid[2].numel();
-  call.valid_rows = ints(valid[0], 0, "rows of queries"), call.valid_items = ints(valid[1], 0, "items of queries");
-  call.valid_starts = ints(valid[2], 0, "starts of queries");
+  call.n_queries = sizes.index_context, call.query_slots = sizes.query_slots;
+  STD_TORCH_CHECK((call.query_slots == 0) == (starts && holders), "tables tell where queries stand, or their number");
+  if (starts) call.starts = ints(*starts, sizes.of_contexts != 0 ? sizes.others_items : sizes.own_items, "starts");
+  if (holders) call.holders = ints(*holders, call.n_queries, "holders");
   if (!listed.empty()) {
     STD_TORCH_CHECK(listed.size() == 3, "listed pairs have their order and its begins");
     call.listed.count = listed[0].size(0);

@@ -70,8 +70,8 @@ CROSSRET_DEVICE void store_found(const Search<T>& search, const TileOfQueries<Sh
         pools[number] = score;  // of the one item; the thread is the same for every piece
         continue;
       }
-      const int item = load(search.items, int64_t{tile.tile} * Tile::rows + owner);
-      if (search.pooling == Pooling::avg) score /= static_cast<float>(load(search.queries.lengths, item));
+      const int item = search.query_item(tile.tile, owner, Tile::rows);
+      if (search.pooling == Pooling::avg) score /= static_cast<float>(search.queries.item(item).length);
       store(search.scores, context.number * search.score_context + item * search.score_query, score);
     }
   }

@@ -10,14 +10,14 @@ namespace crossret {
 namespace gpu {
 namespace maxsim {
 
-// A side whose rows are numbered through all items' rows as the features hold them, padding included: rows of groups of
-// `per_item` lie row_stride apart and the groups item_stride, in elements.
+// A side whose rows are numbered through all items' rows as the features hold them, padding included: those of padded
+// items lie `slots` apart, of packed ones, where that is 0, offsets tell. Strides are in elements.
 struct SideCall {
   const void* features;
   int64_t elements, item_stride, row_stride;  // from the first element to behind the last one; strides
-  int64_t per_item, n_rows, n_items;
-  const float* scales;          // (n_rows), 1 / ‖x‖; null where similarities are none of cosines
-  const int *firsts, *lengths;  // (n_items)
+  int64_t slots, most, n_rows, n_items;       // `most` rows in an item
+  const float* scales;                        // (n_rows), 1 / ‖x‖; null where similarities are none of cosines
+  const int64_t* extents;  // offsets (n_items + 1), or lengths (n_items); null where all have `most` rows
   int dim;
   Dtype dtype;
 };
@@ -43,8 +43,8 @@ struct SearchCall {
   Tiles tiles;
   bool tf32, index, normalize;
   Pooling pooling;
-  const int *rows, *owners, *items;  // (n_tiles, kTileRows)
-  const int *groups, *starts;        // (n_groups_in_all, 1 << bits, 3), (queries' items) or null
+  // (n_tiles, kTileRows), (n_groups_in_all, 1 << bits), (queries' items); null where successive items are taken.
+  const int *items, *groups, *starts;
   int64_t n_groups_in_all;
   PairsCall listed;              // pairs are null where all are searched
   int64_t tiles_of_pair, pitch;  // of listed pairs without an order; from pair to pair of what is found
@@ -53,7 +53,8 @@ struct SearchCall {
   int64_t* wide_indices;
   int64_t n_scores, n_found;  // elements of scores; of the three others
   int64_t score_context, score_query, index_context, query_stride;
-  int64_t first_item, count, first_group, n_groups, run_groups, bits, n_tiles, n_runs;  // `count` items of contexts
+  int64_t first_item, count, first_group, n_groups, run_groups, bits;  // `count` items of contexts
+  int64_t n_tiles, tile_items, n_runs;
   int64_t resident_rows;
 };
 
@@ -70,15 +71,14 @@ constexpr int kMostBlockRows = 64, kGradientColumns = 128;  // of features, of a
 struct GradientCall {
   SideCall own, others;
   bool of_contexts, normalize, average, add;
-  const int* blocks;  // (all blocks, 4)
-  int64_t n_blocks_in_all, first_block, n_blocks, block_rows;
+  int64_t first_own, item_blocks, n_blocks, block_rows;  // the first block's item; blocks of an item, and of all
   const float* grads;
   int64_t n_grads, grad_context, grad_query;
   const int* indices;
   const float* maxima;
   int64_t n_found, index_context, first_item, n_items;
-  const int *valid_rows, *valid_items, *valid_starts;  // (n_queries), (n_queries), (queries' items)
-  int64_t n_queries, n_query_items;
+  const int *starts, *holders;  // of what is found: (queries' items), (n_queries); null where items have query_slots
+  int64_t n_queries, query_slots;
   PairsCall listed;  // `order` is by own items
   const int64_t* begins;
   int64_t longest;  // of queries' items

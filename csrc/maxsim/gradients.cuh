@@ -23,20 +23,23 @@ constexpr int kNormRows = kGradientWarps;
 template <class T>
 struct GradientProblem {
   Rows<T> own, others;
-  Global<const int> blocks;   // (blocks, 4): a block's first row, rows of its item from it on, item, place in that
   Global<const float> grads;  // of scores
   Global<const int> indices;  // what queries found, index_context apart for items of contexts or pairs
   Global<const float> maxima;
-  Global<const int> valid_rows, valid_items, valid_starts;  // of queries without padding
-  Global<const int64_t> pairs, order, begins;               // listed: their order by own items, whose begin at begins
+  // Of an item of queries, where what they have found starts, and of what is found, the item; where tables tell. Else
+  // an item has query_slots places.
+  Global<const int> starts, holders;
+  Global<const int64_t> pairs, order, begins;  // listed: their order by own items, whose begin at begins
   Global<T> out;
   Global<float> runs, alongs;  // what runs of sums leave: (runs, rows, D), (runs, rows)
   int64_t grad_context, grad_query, index_context;
-  int first_block, block_rows, n_runs, n_rows;  // rows of a block, at most; runs of a sum, rows of each
-  int first_item, n_items, n_queries;           // items of contexts; rows of queries
+  int first_own, item_blocks, block_rows, n_runs;   // the first block's item; blocks of an item; rows of one; of a sum
+  int first_item, n_items, n_queries, query_slots;  // items of contexts; places for what is found of queries
   int context_column, pieces;  // of listed pairs: the column of contexts; pieces of 32 queries of the longest item
   bool listed, average, normalize, add;
   bool fours;  // whether rows of either side begin at multiples of four elements
+
+  CROSSRET_DEVICE int start_of(int item) const { return query_slots > 0 ? item * query_slots : load(starts, item); }
 };
 
 template <class T>
@@ -53,12 +56,12 @@ CROSSRET_DEVICE void load_columns(const Rows<T>& side, int64_t begin, int column
 
 // A row's gradient in four columns of a lane, in place or beside what an earlier part has left there.
 template <class T>
-CROSSRET_DEVICE void store_gradient(const GradientProblem<T>& problem, int row, int column, float (&total)[4],
-                                    float along) {
+CROSSRET_DEVICE void store_gradient(const GradientProblem<T>& problem, int row, int64_t begin, int column,
+                                    float (&total)[4], float along) {
   if (problem.normalize) {
     const float scale = load(problem.own.scales, row);
     float x[4];
-    load_columns(problem.own, problem.own.begin(row), column, problem.fours, x);
+    load_columns(problem.own, begin, column, problem.fours, x);
 #pragma unroll
     for (int k = 0; k < 4; ++k) total[k] = (total[k] - x[k] * scale * along) * scale;
   }
@@ -75,10 +78,10 @@ CROSSRET_DEVICE void store_gradient(const GradientProblem<T>& problem, int row, 
 
 // The same, or of one of several runs its share of the sum.
 template <class T>
-CROSSRET_DEVICE void leave(const GradientProblem<T>& problem, int run, int row, int column, float (&total)[4],
-                           float along) {
-  if (problem.n_runs == 1) return store_gradient(problem, row, column, total, along);
-  const int64_t number = int64_t{run} * problem.n_rows + row;
+CROSSRET_DEVICE void leave(const GradientProblem<T>& problem, int run, int row, int64_t begin, int column,
+                           float (&total)[4], float along) {
+  if (problem.n_runs == 1) return store_gradient(problem, row, begin, column, total, along);
+  const int64_t number = int64_t{run} * problem.own.n_rows + row;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     if (column + k < problem.own.dim) store(problem.runs, number * problem.own.dim + column + k, total[k]);
@@ -86,19 +89,25 @@ CROSSRET_DEVICE void leave(const GradientProblem<T>& problem, int run, int row, 
   if (problem.normalize && column == 0) store(problem.alongs, number, along);
 }
 
-// A block's rows, and its share of their sums: blockIdx is (block of rows, columns · runs).
+// A block's rows, none of one that is behind its item's end, and its share of their sums: blockIdx is (block of rows,
+// columns · runs).
 struct GradientBlock {
-  int row, height, item, start;
-  int column, run;  // of a lane; of the block
+  int64_t begin;
+  int row, height, item, start, length;  // of the first row, its number and its place in the item; rows of that
+  int column, run;                       // of a lane; of the block
 
   template <class T>
   CROSSRET_DEVICE static GradientBlock of(const GradientProblem<T>& problem) {
-    const int64_t at = 4 * (int64_t{problem.first_block} + block_x());
-    const int left = load(problem.blocks, at + 1);
-    return {load(problem.blocks, at),
+    const int item = problem.first_own + block_x() / problem.item_blocks;
+    const int start = block_x() % problem.item_blocks * problem.block_rows;
+    const ItemRows rows = problem.own.item(item);
+    const int left = rows.length - start;
+    return {rows.begin + start * problem.own.row_stride,
+            rows.first + start,
             left < problem.block_rows ? left : problem.block_rows,
-            load(problem.blocks, at + 2),
-            load(problem.blocks, at + 3),
+            item,
+            start,
+            rows.length,
             block_y() / problem.n_runs * kGradientColumns + thread_index() % kWarp * 4,
             block_y() % problem.n_runs};
   }
@@ -146,7 +155,7 @@ query_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
   const Run run = problem.listed ? Run::of(load(problem.begins, block.item), load(problem.begins, block.item + 1),
                                            block.run, problem.n_runs)
                                  : Run::of(0, problem.n_items, block.run, problem.n_runs);
-  const int start = block.start + (problem.listed ? 0 : load(problem.valid_starts, block.item));
+  const int start = block.start + (problem.listed ? 0 : problem.start_of(block.item));
   for (int slot = thread_index() / kWarp; slot < block.height; slot += kGradientWarps) {
     float total[4] = {0.0f, 0.0f, 0.0f, 0.0f}, along = 0.0f;
     for (int64_t first = run.begin; first < run.end; first += kWarp) {
@@ -160,26 +169,27 @@ query_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
         if (taken) {
           const int item = problem.listed ? static_cast<int>(load(problem.pairs, 2 * local + problem.context_column))
                                           : problem.first_item + static_cast<int>(local);
-          const int row = load(problem.others.firsts, item) + best;
-          mine.begin = problem.others.begin(row);
+          const ItemRows rows = problem.others.item(item);
+          mine.begin = rows.begin + best * problem.others.row_stride;
           mine.weight =
               load(problem.grads, problem.listed ? local * problem.grad_context
                                                  : item * problem.grad_context + block.item * problem.grad_query);
           if (problem.normalize) {
             mine.share = mine.weight * load(problem.maxima, cell);
-            mine.weight *= load(problem.others.scales, row);
+            mine.weight *= load(problem.others.scales, rows.first + best);
           }
         }
       }
       gather(problem.others, mine, taken, block.column, problem.fours, total, along);
     }
     if (problem.average) {
-      const auto count = static_cast<float>(load(problem.own.lengths, block.item));
+      const auto count = static_cast<float>(block.length);
 #pragma unroll
       for (int k = 0; k < 4; ++k) total[k] /= count;
       along /= count;
     }
-    leave(problem, block.run, block.row + slot, block.column, total, along);
+    leave(problem, block.run, block.row + slot, block.begin + slot * problem.own.row_stride, block.column, total,
+          along);
   }
 }
 
@@ -194,6 +204,7 @@ context_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
   CROSSRET_SHARED(int, counts, kGradientWarps);
   constexpr int warp_rows = kMostBlockRows / kGradientWarps;
   const GradientBlock block = GradientBlock::of(problem);
+  if (block.height <= 0) return;
   const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
   const int64_t first_pair = problem.listed ? load(problem.begins, block.item) : 0;
   const int64_t n_units = problem.listed ? (load(problem.begins, block.item + 1) - first_pair) * problem.pieces
@@ -211,37 +222,31 @@ context_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
     Gathered mine{0, 0.0f, 0.0f};
     int place = -1;
     if (unit < run.end) {
-      int item = 0, row = 0;
+      int item = 0, query = 0;
       int64_t cell = -1, grad = 0;
       if (problem.listed) {
         const int64_t local = load(problem.order, first_pair + unit / problem.pieces);
         item = static_cast<int>(load(problem.pairs, 2 * local + 1 - problem.context_column));
-        const int query = static_cast<int>(unit % problem.pieces) * kWarp + lane;
-        if (query < load(problem.others.lengths, item)) {
-          cell = local * problem.index_context + query;
-          row = load(problem.others.firsts, item) + query;
-          grad = local * problem.grad_context;
-        }
-      } else {
-        const int64_t query = unit * kWarp + lane;
-        if (query < problem.n_queries) {
-          cell = (block.item - problem.first_item) * problem.index_context + query;
-        }
+        query = static_cast<int>(unit % problem.pieces) * kWarp + lane;
+        cell = local * problem.index_context + query;
+        grad = local * problem.grad_context;
+      } else if (unit * kWarp + lane < problem.n_queries) {
+        const int number = static_cast<int>(unit) * kWarp + lane;
+        item = problem.query_slots > 0 ? number / problem.query_slots : load(problem.holders, number);
+        query = number - problem.start_of(item);
+        cell = (block.item - problem.first_item) * problem.index_context + number;
+        grad = block.item * problem.grad_context + item * problem.grad_query;
       }
-      const int best = cell < 0 ? -1 : load(problem.indices, cell) - block.start;
+      const ItemRows rows = problem.others.item(item);
+      const int best = cell < 0 || query >= rows.length ? -1 : load(problem.indices, cell) - block.start;
       if (best >= 0 && best < block.height) {
         place = best;
-        if (!problem.listed) {
-          row = load(problem.valid_rows, unit * kWarp + lane);
-          item = load(problem.valid_items, unit * kWarp + lane);
-          grad = block.item * problem.grad_context + item * problem.grad_query;
-        }
-        mine.begin = problem.others.begin(row);
+        mine.begin = rows.begin + query * problem.others.row_stride;
         mine.weight = load(problem.grads, grad);
-        if (problem.average) mine.weight /= static_cast<float>(load(problem.others.lengths, item));
+        if (problem.average) mine.weight /= static_cast<float>(rows.length);
         if (problem.normalize) {
           mine.share = mine.weight * load(problem.maxima, cell);
-          mine.weight *= load(problem.others.scales, row);
+          mine.weight *= load(problem.others.scales, rows.first + query);
         }
       }
     }
@@ -277,7 +282,9 @@ context_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
 #pragma unroll
   for (int i = 0; i < warp_rows; ++i) {
     const int slot = warp + i * kGradientWarps;
-    if (slot < block.height) leave(problem, block.run, block.row + slot, block.column, totals[i], along[i]);
+    if (slot >= block.height) continue;
+    leave(problem, block.run, block.row + slot, block.begin + slot * problem.own.row_stride, block.column, totals[i],
+          along[i]);
   }
 }
 
@@ -285,14 +292,12 @@ context_gradients(CROSSRET_PARAMETER GradientProblem<T> problem) {
 template <class T>
 CROSSRET_KERNEL(kGradientThreads, 2)
 sum_of_runs(CROSSRET_PARAMETER GradientProblem<T> problem) {
-  const int64_t at = 4 * (int64_t{problem.first_block} + block_x());
-  const int row = load(problem.blocks, at), left = load(problem.blocks, at + 1);
-  const int height = left < problem.block_rows ? left : problem.block_rows;
+  const GradientBlock block = GradientBlock::of(problem);
   const int column = block_y() * kGradientColumns + thread_index() % kWarp * 4;
-  for (int slot = thread_index() / kWarp; slot < height; slot += kGradientWarps) {
+  for (int slot = thread_index() / kWarp; slot < block.height; slot += kGradientWarps) {
     float total[4] = {0.0f, 0.0f, 0.0f, 0.0f}, along = 0.0f;
     for (int run = 0; run < problem.n_runs; ++run) {
-      const int64_t number = int64_t{run} * problem.n_rows + row + slot;
+      const int64_t number = int64_t{run} * problem.own.n_rows + block.row + slot;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         if (column + k < problem.own.dim) {
@@ -301,7 +306,7 @@ sum_of_runs(CROSSRET_PARAMETER GradientProblem<T> problem) {
       }
       if (problem.normalize) along += load(Global<const float>(problem.alongs), number);
     }
-    store_gradient(problem, row + slot, column, total, along);
+    store_gradient(problem, block.row + slot, block.begin + slot * problem.own.row_stride, column, total, along);
   }
 }
 

@@ -44,8 +44,7 @@ struct ListedTiles {
 // A thread has a slot of a tile; a block has `tile_rows` threads. What is found of pair p's queries stands from
 // p · pitch on.
 CROSSRET_KERNEL(kPairThreads, 2)
-list_tiles(CROSSRET_PARAMETER ListedPairs listed, Global<const int> firsts, Global<const int> lengths,
-           ListedTiles tiles, int64_t pitch) {
+list_tiles(CROSSRET_PARAMETER ListedPairs listed, Items queries, ListedTiles tiles, int64_t pitch) {
   const int slot = thread_index(), height = block_threads(), tile = block_x();
   int64_t pair = -1, place = 0;
   int context = -1;
@@ -65,23 +64,23 @@ list_tiles(CROSSRET_PARAMETER ListedPairs listed, Global<const int> firsts, Glob
     }
   } else {
     const int number = tile / listed.tiles_of_pair;
-    const int length = load(lengths, listed.query(number)), first = tile % listed.tiles_of_pair * height;
+    const int length = queries.item(listed.query(number)).length, first = tile % listed.tiles_of_pair * height;
     if (first < length) context = listed.context(number);
     if (first + slot < length) pair = number, place = first + slot;
   }
   const int64_t at = int64_t{tile} * height + slot;
-  store(tiles.rows, at, pair < 0 ? -1 : load(firsts, listed.query(pair)) + static_cast<int>(place));
+  store(tiles.rows, at, pair < 0 ? -1 : queries.item(listed.query(pair)).first + static_cast<int>(place));
   store(tiles.cells, at, pair * pitch + place);
   if (slot == 0) store(tiles.contexts, tile, context);
 }
 
 // Scores of listed pairs from what their queries have found: a warp has a pair.
 CROSSRET_KERNEL(kPairThreads, 2)
-pool_pairs(CROSSRET_PARAMETER ListedPairs listed, Global<const int> lengths, Global<const float> maxima,
-           Global<float> scores, int64_t pitch, Pooling pooling) {
+pool_pairs(CROSSRET_PARAMETER ListedPairs listed, Items queries, Global<const float> maxima, Global<float> scores,
+           int64_t pitch, Pooling pooling) {
   const int pair = block_x() * kPairWarps + thread_index() / kWarp;
   if (pair >= listed.n_pairs) return;
-  const int length = load(lengths, listed.query(pair));
+  const int length = queries.item(listed.query(pair)).length;
   float score = nothing_pooled(pooling);
   for (int place = thread_index() % kWarp; place < length; place += kWarp) {
     score = pool(pooling, score, load(maxima, pair * pitch + place));
@@ -95,14 +94,16 @@ pool_pairs(CROSSRET_PARAMETER ListedPairs listed, Global<const int> lengths, Glo
 // Forgets what all queries of an item have found but the first of the best: a warp has an item of contexts, or a listed
 // pair, and an item of queries.
 CROSSRET_KERNEL(kPairThreads, 2)
-keep_best_query(CROSSRET_PARAMETER ListedPairs listed, Global<const int> lengths, Global<const int> starts,
+keep_best_query(CROSSRET_PARAMETER ListedPairs listed, Items queries, Global<const int> starts, int64_t query_stride,
                 Global<const float> maxima, Global<int> indices, int64_t pitch, int n_rows, int n_queries) {
   const int64_t number = int64_t{block_x()} * kPairWarps + thread_index() / kWarp;
   if (number >= int64_t{n_rows} * n_queries) return;
   const int64_t row = number / n_queries;
   const int item = listed.n_pairs > 0 ? listed.query(row) : static_cast<int>(number % n_queries);
-  const int64_t first = row * pitch + (listed.n_pairs > 0 ? 0 : load(starts, item));
-  const int length = load(lengths, item), lane = thread_index() % kWarp;
+  const int64_t first = row * pitch + (listed.n_pairs > 0 ? 0
+                                       : query_stride > 0 ? item * query_stride
+                                                          : int64_t{load(starts, item)});
+  const int length = queries.item(item).length, lane = thread_index() % kWarp;
   int best = static_cast<int>(0x80000000), best_place = 0x7FFFFFFF;
   const auto take = [&](int order, int place) {
     if (order > best || (order == best && place < best_place)) best = order, best_place = place;

@@ -6,23 +6,45 @@ namespace crossret {
 namespace gpu {
 namespace maxsim {
 
-// Rows of a side, numbered through all of its items' as features hold them, padding included.
-template <class T>
-struct Rows {
-  Global<const T> features;
-  Global<const float> scales;         // of rows, 1 / ‖x‖; read where similarities are cosines
-  Global<const int> firsts, lengths;  // of items
-  int64_t item_stride, row_stride;    // elements
-  uint32_t per_item;                  // rows of groups that lie item_stride apart
-  bool whole;                         // whether rows begin at multiples of 16 bytes
-  int dim;
+// An item's rows: its first one's number, where that begins among the elements, and how many; an item without rows has
+// one to be read, which is nobody's or another's.
+struct ItemRows {
+  int64_t begin;
+  int first, length;
+};
 
-  CROSSRET_DEVICE int64_t begin(int row) const {
-    const auto number = static_cast<uint32_t>(row);
-    if (per_item == 1) return number * item_stride;
-    const uint32_t item = number / per_item;
-    return item * item_stride + (number - item * per_item) * row_stride;
+// Items of a side, whose rows are numbered through all of them as features hold them, padding included.
+struct Items {
+  Global<const int64_t> extents;    // offsets of packed items, lengths of padded ones; where they are told
+  int64_t item_stride, row_stride;  // elements
+  int slots, most, n_rows;          // rows between padded items, 0 where packed; of an item, at most; of all
+  bool told;
+
+  CROSSRET_DEVICE ItemRows item(int number) const {
+    const int64_t extent = told ? load(extents, number) : most;
+    if (slots > 0) return {number * item_stride, number * slots, within(extent, most)};
+    const int first = within(extent, n_rows - 1);
+    return {first * row_stride, first, within(load(extents, number + 1) - first, most)};
   }
+
+  CROSSRET_DEVICE static int within(int64_t count, int most) {
+    return count < 0 ? 0 : count < most ? static_cast<int>(count) : most;
+  }
+
+  // Where a row begins.
+  CROSSRET_DEVICE int64_t begin(int row) const {
+    if (slots == 0) return row * row_stride;
+    const int item = row / slots;
+    return item * item_stride + (row - item * slots) * row_stride;
+  }
+};
+
+template <class T>
+struct Rows : Items {
+  Global<const T> features;
+  Global<const float> scales;  // of rows, 1 / ‖x‖; read where similarities are cosines
+  bool whole;                  // whether rows begin at multiples of 16 bytes
+  int dim;
 
   CROSSRET_DEVICE int row_bytes() const { return dim * static_cast<int>(sizeof(T)); }
 };

@@ -37,8 +37,7 @@ struct Program {
     const int band = number / (height * search.n_runs), within = number % (height * search.n_runs);
     const int left = search.n_tiles - band * height, rows = left < height ? left : height;
     const int first = within / rows * search.run_groups, last = first + search.run_groups;
-    return {band * height + within % rows, search.first_group + first,
-            search.first_group + (last < search.n_groups ? last : search.n_groups)};
+    return {band * height + within % rows, first, last < search.n_groups ? last : search.n_groups};
   }
 };
 
@@ -49,14 +48,14 @@ CROSSRET_DEVICE void load_scales(const Search<T>& search, const TileOfQueries<Sh
   using Columns = CopiedColumns<Shape>;
   const int thread = thread_index();
   if (step == 0) {
-    const float scale = thread < tile.used(piece) ? load(search.queries.scales, tile.row(search, thread, piece)) : 0.0f;
+    const float scale = thread < tile.used(piece) ? load(search.queries.scales, tile.row(thread, piece)) : 0.0f;
     shared_at<float>(Shape::query_scales)[thread] = scale;
   }
   if (thread >= Shape::Tile::columns) return;
   const ContextItem item = search.context(group, Columns::item_of(thread, search.bits));
   const int place = Columns::place_of(thread, step, search.bits);
   shared_at<float>(Shape::context_scales)[thread] =
-      load(search.contexts.scales, item.first + (place < item.length ? place : item.length - 1));
+      load(search.contexts.scales, item.first + (place < item.length ? place : item.last()));
 }
 
 // Blocks of a multiprocessor: places, and operands of products without tensor cores, take more registers.

@@ -73,9 +73,7 @@ def names_of(backend: str) -> set[str]:
 def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     triton, cuda = names_of("triton"), names_of("cuda")
     assert {f"crossret_kernels/{name}.py" for name in ("gpu/triton_tiles", "gpu/triton_launch")} <= triton - cuda
-    assert {
-        f"crossret_kernels/{name}.py" for name in ("gpu/sides", "gpu/kept_plans", "maxsim/searches")
-    } <= triton & cuda
+    assert {f"crossret_kernels/{name}.py" for name in ("gpu/sides", "gpu/planning", "maxsim/searches")} <= triton & cuda
     assert "crossret_kernels/cross_attention/triton/forward.py" in triton - cuda
     assert {
         "crossret_kernels/cross_attention/cuda/plan.py", "crossret_kernels/topk/cuda.py", "setup.py", "setup_cuda.py",

@@ -18,6 +18,7 @@ from tests.kernels.maxsim_checks import (
     check_masks_and_items_without_rows,
     check_nothing,
     check_operations,
+    check_that_lengths_stay_within_the_features,
     check_topk,
     directions,
     layouts,
@@ -26,6 +27,13 @@ from tests.kernels.maxsim_checks import (
 )
 
 
+@pytest.fixture(params=[SumMax.UNPLANNED_PRODUCTS, 0], ids=["by shapes", "by lengths"])
+def cut_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As small calls are, and large ones."""
+    monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", request.param)
+
+
+@pytest.mark.usefixtures("cut_up")
 @directions
 @layouts
 def test_layouts(direction: str, layout: str) -> None:
@@ -42,6 +50,12 @@ def test_nothing(direction: str) -> None:
     check_nothing("triton", direction)
 
 
+@listed_or_all
+def test_lengths_stay_within_the_features(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_that_lengths_stay_within_the_features("triton", listed, monkeypatch)
+
+
+@pytest.mark.usefixtures("cut_up")
 @directions
 @pytest.mark.parametrize("pooling", ["avg", "max"])
 @listed_or_all

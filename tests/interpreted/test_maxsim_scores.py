@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret_kernels import maxsim_scores
-from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.tuning import SumMax
 from tests.kernels.maxsim_checks import (
     check_argmax_of,
@@ -36,11 +35,11 @@ from tests.kernels.tolerance import Expectation
 
 @pytest.fixture(params=["usual tiles", "small tiles"], autouse=True, scope="module")
 def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Small ones, so that a few items take several of everything, and longer ones pass in pieces."""
+    """Small ones, so that a few items take several of everything, longer ones pass in pieces, and some are planned."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "small tiles":
             for module, name, value in (
-                (kept_plans, "_kept", kept_plans._Kept()),  # none of other tiles
+                (SumMax, "UNPLANNED_PRODUCTS", 4000),
                 (SumMax, "LARGEST_TILE", 16),
                 (SumMax, "LARGER_TILE", 32),
                 (SumMax, "CELLS", 16 * 32),

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores, maxsim_topk
+from crossret_kernels.gpu.sides import Side
+from crossret_kernels.maxsim import calls
 from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.holes import Holes
 from tests.kernels.strategies import Features, listed_pairs
@@ -148,6 +150,34 @@ def check_gradients_of_equal_maxima(backend: str, seed: int, options: dict[str, 
     actual = evaluate(maxsim_scores, batch, torch.float32, backend=backend, **options)
     for ours, true in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
+
+
+def check_that_lengths_stay_within_the_features(backend: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host does not look at them: in a captured CUDA graph they change from one replay to the next."""
+    memory = torch.full((2, 5, 6, 12), torch.nan)
+    for side, seed in zip(memory, (1, 2), strict=True):
+        side[1:4] = randn(3, 6, 12, seed=seed)
+    lengths = torch.tensor([6, 2, 0]), torch.tensor([0, 6, 6])
+    beyond = torch.tensor([50, 0, -3]), torch.tensor([-(2**40), 1, 2**40])
+    looked_at = calls.both_sides
+
+    def not_looked_at(*arguments: Any) -> tuple[Side, ...]:
+        return tuple(
+            side._replace(counts=None, extents=side.extents + more)
+            for side, more in zip(looked_at(*arguments), beyond, strict=True)
+        )
+
+    options: dict[str, Any] = {"normalize": True, "empty_score": -1.0, "backend": backend}
+    options["pairs"] = torch.tensor([[0, 1], [2, 1], [1, 0], [0, 2], [0, 1]]) if listed else None
+    made: list[tuple[Tensor, ...]] = []
+    for both_sides in (looked_at, not_looked_at):
+        monkeypatch.setattr(calls, "both_sides", both_sides)
+        sides = [side[1:4].clone() for side in memory] if both_sides is looked_at else [side[1:4] for side in memory]
+        leaves = [side.detach().requires_grad_() for side in sides]
+        scores, argmax = maxsim_argmax(*leaves, *lengths, **options)
+        made.append((scores.detach(), argmax, *torch.autograd.grad(scores.sum(), leaves)))
+    assert made[0][0].max() > -1
+    assert all(torch.equal(once, again) for once, again in zip(*made, strict=True))
 
 
 # --- what is not finite

@@ -34,7 +34,7 @@ BOUNDS = {
     "pool_pairs": (40, 0),
     "keep_best_query": (40, 0),
     "query_gradients": (64, 0),
-    "context_gradients": (96, 6144),
+    "context_gradients": (120, 6144),
     "sum_of_runs": (80, 0),
     "inverse_norms": (40, 0),
     "pack_rows": (64, 0),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
-from crossret_kernels.gpu import kept_plans
 from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.gpu.tuning import CudaSumMax, SumMax
 from crossret_kernels.maxsim import tables
@@ -26,6 +25,7 @@ from tests.kernels.maxsim_checks import (
     check_long_items,
     check_masks_and_items_without_rows,
     check_padding_is_never_read,
+    check_that_lengths_stay_within_the_features,
     check_what_is_not_finite,
     directions,
     ignore_no_numbers,
@@ -50,7 +50,7 @@ def cut(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in many parts":
             for module, name, value in (
-                (kept_plans, "_kept", kept_plans._Kept()),  # none of other parts
+                (SumMax, "UNPLANNED_PRODUCTS", 4000),
                 (CudaSumMax, "WIDE_CELLS", 0),
                 (CudaSumMax, "WELL_FILLED", 0.0),
                 (CudaSumMax, "BLOCKS", 3),
@@ -259,9 +259,18 @@ def test_padding_is_never_read(batch: Features, options: dict[str, Any]) -> None
 # --- masks
 
 
+@listed_or_all
+def test_lengths_stay_within_the_features(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_that_lengths_stay_within_the_features("cuda", listed, monkeypatch)
+
+
+@pytest.mark.parametrize("products", [SumMax.UNPLANNED_PRODUCTS, 0], ids=["by shapes", "by lengths"])
 @directions
 @pytest.mark.parametrize("pooling", ["avg", "max"])
 @listed_or_all
 @pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
-def test_masks_and_items_without_rows(direction: str, pooling: str, listed: bool, layout: str) -> None:
+def test_masks_and_items_without_rows(
+    direction: str, pooling: str, listed: bool, layout: str, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", products)
     check_masks_and_items_without_rows("cuda", direction, pooling, listed, layout)

@@ -77,7 +77,7 @@ class Call:
         self.packed = torch.float32 if wide else features.dtype
         self.tfloat32, self.softmax = wide or (reduced and features.dtype is torch.float32), norm == 0
         self.choices = numbers(
-            "attention_choices", torch.float64, wide=wide, tfloat32=self.tfloat32, empty_score=self.empty_score,
+            "attention_choices", True, wide=wide, tfloat32=self.tfloat32, empty_score=self.empty_score,
             normalize=normalize, raw_feature_norm=norm, clip_slope=slope, lambda_softmax=lambda_softmax,
             pooling=pooling, lambda_lse=lambda_lse,
         )  # fmt: skip

@@ -11,16 +11,16 @@ norms = define("maxsim_norms_cuda", (), "Tensor features, Tensor(a!) scales, Ten
 search = define(
     "maxsim_search_cuda",
     (),
-    "Tensor queries, Tensor contexts, Tensor? query_scales, Tensor? context_scales, Tensor query_firsts, "
-    "Tensor query_lengths, Tensor groups, Tensor? rows, Tensor? owners, Tensor? items, Tensor? starts, "
-    "Tensor(a!)? scores, Tensor(b!)? maxima, Tensor(c!)? indices, Tensor[] listed, Tensor sizes",
+    "Tensor queries, Tensor contexts, Tensor? query_scales, Tensor? context_scales, Tensor? query_extents, "
+    "Tensor? context_extents, Tensor? groups, Tensor? items, Tensor? starts, Tensor(a!)? scores, "
+    "Tensor(b!)? maxima, Tensor(c!)? indices, Tensor[] listed, Tensor sizes",
     made="()",
 )
 gradients = define(
     "maxsim_gradients_cuda",
     (),
-    "Tensor own, Tensor others, Tensor? own_scales, Tensor? other_scales, Tensor own_lengths, Tensor other_firsts, "
-    "Tensor other_lengths, Tensor blocks, Tensor grads, Tensor indices, Tensor maxima, Tensor[] valid, "
+    "Tensor own, Tensor others, Tensor? own_scales, Tensor? other_scales, Tensor? own_extents, "
+    "Tensor? other_extents, Tensor? starts, Tensor? holders, Tensor grads, Tensor indices, Tensor maxima, "
     "Tensor[] listed, Tensor(a!) out, Tensor sizes",
     made="()",
 )

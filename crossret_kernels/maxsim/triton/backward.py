@@ -20,10 +20,10 @@ from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
 from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim import gradients as host
-from crossret_kernels.maxsim.calls import Strides
+from crossret_kernels.maxsim.calls import SideSizes
 from crossret_kernels.maxsim.gradients import Part
-from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets
-from crossret_kernels.maxsim.triton.forward import find
+from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
+from crossret_kernels.maxsim.triton.forward import find, start_of
 
 RUNS = tl.constexpr(SumMax.RUNS)
 
@@ -41,24 +41,26 @@ class Sizes(NamedTuple):
 
     Attributes:
         own, others: of the side whose gradients they make, and of the other one.
-        grad_context, grad_query, index_context: strides of scores' gradients and of best contexts.
-        n_runs, n_rows: runs of a sum, rows of each.
+        grad_context, grad_query: strides of scores' gradients.
+        index_context, index_query: of best contexts, as of `searches.Strides`.
+        n_runs: of a sum.
         first_item, n_items: of contexts; `first_item` has the first row of best contexts.
-        first_block: of contexts.
-        n_queries: rows.
+        first_own, blocks: the first block's item, and how many an item has.
+        n_queries: places for what is found of all.
         later: 1 where an earlier part has left its gradients where this one's belong, else 0.
     """
 
-    own: Strides
-    others: Strides
+    own: SideSizes
+    others: SideSizes
     grad_context: int
     grad_query: int
     index_context: int
+    index_query: int
     n_runs: int
-    n_rows: int
     first_item: int
     n_items: int
-    first_block: int
+    first_own: int
+    blocks: int
     n_queries: int
     later: int
 
@@ -71,7 +73,6 @@ class Kind(NamedTuple):
         STEP: items of contexts, or queries, at a time.
         WIDTH: columns of features of a program.
         SPLIT: whether float16 features are multiplied in float32: gradients of scores may be beyond what float16 holds.
-        GAPS, OTHER_GAPS: as of `call.Kind`, of the sides as `Sizes` has them.
     """
 
     LISTED: bool
@@ -85,8 +86,6 @@ class Kind(NamedTuple):
     PRECISION: str
     D: int
     UNIT: int
-    GAPS: bool
-    OTHER_GAPS: bool
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -98,75 +97,72 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     """Gradients of one side, to all that is in this part."""
-    call, plan, found = part.call, part.plan, part.plan.kind
-    own, others = (plan.contexts, plan.queries) if of_contexts else (plan.queries, plan.contexts)
-    first, last, valid = 0, int(own.borders[-1]), plan.valid
+    call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
+    assert isinstance(call, TritonCall)
+    own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
+    of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
     in_registers = of_contexts and found.PRECISION == "ieee"
     step = SumMax.ITEMS if not of_contexts else min(SumMax.QUERIES, 16) if in_registers else SumMax.QUERIES
-    n_steps = part.count // step if not of_contexts else others.count // step
+    n_steps = (plan.pitch if of_contexts else part.count) // step
     if part.pairs is not None:
-        n_steps = part.pairs.size(0) // len(own.firsts) // (1 if of_contexts else step)
+        n_steps = part.pairs.size(0) // own.n_items // (1 if of_contexts else step)
         step = min(step, slots_for(others.width)) if of_contexts else step
-    elif of_contexts:
-        first, last = (int(own.borders[item]) for item in (part.first, part.first + part.count))
-    if first == last:
-        return
     kind = Kind(
-        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize, own.block, step,
+        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize, blocks.rows, step,
         min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
-        found.UNIT, *((found.GAPS, found.QUERY_GAPS) if of_contexts else (found.QUERY_GAPS, found.GAPS)),
+        found.UNIT,
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
-    most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * own.n_rows)
-    wanted = SumMax.PROGRAMS_OF_GRADIENTS // ((last - first) * n_columns)
+    most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
+    wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.n_blocks * n_columns)
     n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
-    n_rows = own.n_rows if n_runs > 1 else 1
-    alongs = torch.empty(n_runs, n_rows, dtype=torch.float32, device=out.device)
-    sums = Sums(out, alongs.new_empty(n_runs, n_rows, found.D) if n_runs > 1 else alongs, alongs)
-    strides = (part.grads.stride(0), 0) if part.pairs is not None else part.strides
+    alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
+    sums = Sums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
     plain = Sizes(
-        own.strides, others.strides, *strides, part.pitch, n_runs, n_rows, part.first, part.count, first,
-        plan.valid.rows.size(0), int(part.later and (part.pairs is not None or not of_contexts)),
+        of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
+        part.count, blocks.first_item, blocks.of_item, plan.pitch, int(part.adds(of_contexts)),
     )  # fmt: skip
     sizes = all_hidden(plain)
-    key = (own.key, others.key, max(part.pitch, *strides) >= 2**30 - 2)
-    side, other = part.sides if of_contexts else part.sides[::-1]
+    key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
+    side, other = part.operands if of_contexts else part.operands[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
     # In a tuple, kernels would be compiled for where their memory begins.
     pairs = part.found.indices if part.pairs is None else part.pairs
-    arguments: tuple[Any, ...] = (side, other, own.blocks, pairs, listed, part.grads, part.found, valid, sums, sizes)
+    arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, part.found, sums, sizes)
     kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
-    launch(kernel, (last - first, n_columns, n_runs), arguments, kind, key, warps)
-    programs = (last - first) * kind.ROWS if n_runs > 1 else 0  # another batch may have several
-    launch(sum_of_runs, (programs, n_columns, 1), (side, own.blocks, sums, sizes), kind, key, 4)
+    launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)
+    programs = blocks.n_blocks * kind.ROWS if n_runs > 1 else 0  # another batch may have several
+    launch(sum_of_runs, (programs, n_columns, 1), (side, sums, sizes), kind, key, 4)
 
 
 @triton.jit
-def block_of(blocks, sizes):
-    """(First row, rows of its item from it on, item, place of the first row in it) of a program's block of rows."""
-    block = blocks + 4 * (shown(sizes.first_block) + tl.program_id(0))
-    return tl.load(block), tl.load(block + 1), tl.load(block + 2).to(tl.int64), tl.load(block + 3)
+def block_of(side, number, sizes, KIND: tl.constexpr):
+    """Of a block of rows (item, place of the first row in it, that row's number, where it begins, rows from it on)."""
+    item = shown(sizes.first_own).to(tl.int64) + number // shown(sizes.blocks)
+    start = number % shown(sizes.blocks) * KIND.ROWS
+    row, begin, count = item_rows(side, item, sizes.own, KIND.UNIT)
+    return item, start, row + start, begin + start.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT, count - start
 
 
 @triton.jit
-def run_of(begin, end, n_runs):
-    """(Begin, end) of one of the runs that a sum is shared out into."""
+def run_of(begin, end, n_runs, left):
+    """(Begin, end) of one of the runs that a sum is shared out into; of a block without rows they are one."""
     length = tl.cdiv(end - begin, n_runs)
     begin += tl.program_id(2) * length
-    return begin, tl.minimum(begin + length, end)
+    return begin, tl.where(left > 0, tl.minimum(begin + length, end), begin)
 
 
 @triton.jit
-def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constexpr, KIND: tl.constexpr):
+def store_gradients(sums, total, along, side, row, begin, left, sizes, ROWS: tl.constexpr, KIND: tl.constexpr):
     """Some columns of a block of rows' gradients, beside what earlier parts have left there."""
     slot = tl.arange(0, ROWS)
     column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-    rows = (row + tl.minimum(slot, left - 1)).to(tl.int64)
+    rows = row + slot
     inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
     if KIND.NORMALIZE:
-        scales = tl.load(side.scales + rows)[:, None]
-        offsets = row_offsets(rows, sizes.own, KIND.UNIT, KIND.GAPS)
+        scales = tl.load(side.scales + rows, mask=slot < left, other=0.0)[:, None]
+        offsets = begin + slot.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT
         x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         total = (total - x * scales * along[:, None]) * scales
     cells = sums.out + rows[:, None] * KIND.D + column[None, :]
@@ -176,46 +172,47 @@ def store_gradients(sums, total, along, side, row, left, sizes, ROWS: tl.constex
 
 
 @triton.jit
-def leave(sums, total, along, side, row, left, sizes, KIND: tl.constexpr):
+def leave(sums, total, along, side, row, begin, left, sizes, KIND: tl.constexpr):
     """Stores some columns of a block of rows' gradients or, of one of several runs, its share of their sums."""
     if shown(sizes.n_runs) > 1:
         slot = tl.arange(0, KIND.ROWS)
         column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-        rows = tl.program_id(2).to(tl.int64) * shown(sizes.n_rows) + row + slot
+        rows = tl.program_id(2).to(tl.int64) * shown(sizes.own.n_rows) + row + slot
         inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
         tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
         if KIND.NORMALIZE:  # alike in all columns: the first ones store it
             tl.store(sums.alongs + rows, along, mask=slot < tl.where(tl.program_id(1) == 0, left, 0))
     else:
-        store_gradients(sums, total, along, side, row, left, sizes, KIND.ROWS, KIND)
+        store_gradients(sums, total, along, side, row, begin, left, sizes, KIND.ROWS, KIND)
 
 
 @triton.jit(do_not_specialize=["sizes"])
-def sum_of_runs(side, blocks, sums, sizes, KIND: tl.constexpr):
+def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
     """Some columns of a row's gradient from what the runs have left."""
     WIDTH: tl.constexpr = KIND.WIDTH
-    block = blocks + 4 * (shown(sizes.first_block) + tl.program_id(0) // KIND.ROWS)
+    _, _, row, begin, left = block_of(side, tl.program_id(0) // KIND.ROWS, sizes, KIND)
     slot = tl.program_id(0) % KIND.ROWS
-    left = tl.load(block + 1) - slot
+    left -= slot
     if left > 0:
-        row = tl.load(block) + slot
+        row += slot
+        begin += slot.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT
         column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
         total = tl.zeros((1, WIDTH), tl.float32)
         along = tl.zeros((1,), tl.float32)
         for first in range(0, shown(sizes.n_runs), RUNS):
             run = first + tl.arange(0, RUNS)
             inside = run < shown(sizes.n_runs)
-            rows = run.to(tl.int64) * shown(sizes.n_rows) + row
+            rows = run.to(tl.int64) * shown(sizes.own.n_rows) + row
             cells = rows[:, None] * KIND.D + column[None, :]
             x = tl.load(sums.runs + cells, mask=inside[:, None] & (column < KIND.D)[None, :], other=0.0)
             total += tl.sum(x, 0)[None, :]
             if KIND.NORMALIZE:
                 along += tl.sum(tl.load(sums.alongs + rows, mask=inside, other=0.0), 0)
-        store_gradients(sums, total, along, side, row, left, sizes, 1, KIND)
+        store_gradients(sums, total, along, side, row, begin, left, sizes, 1, KIND)
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
-def query_gradients(queries, contexts, blocks, pairs, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
     """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
 
     The best contexts in STEP of them are gathered at a time. Pair k in order stands in row order[k] of all that has a
@@ -224,18 +221,18 @@ def query_gradients(queries, contexts, blocks, pairs, listed, grads, found, vali
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
-    row, left, own, start = block_of(blocks, sizes)
+    own, start, row, first, left = block_of(queries, tl.program_id(0), sizes, KIND)
     ahead = tl.arange(0, STEP * ROWS) // ROWS
     slot = tl.arange(0, STEP * ROWS) % ROWS
-    place = start + slot
+    place = (start + slot).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     along = tl.zeros((ROWS,), tl.float32)
     if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs))
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
     else:
-        begin, end = run_of(0, shown(sizes.n_items), shown(sizes.n_runs))
-        place += tl.load(found.firsts + own)
+        begin, end = run_of(0, shown(sizes.n_items), shown(sizes.n_runs), left)
+        place += start_of(tables, own, sizes.index_query)
     for number in range(begin, end, STEP):
         inside = (number + ahead < end) & (slot < left)
         if KIND.LISTED:
@@ -251,32 +248,34 @@ def query_gradients(queries, contexts, blocks, pairs, listed, grads, found, vali
         cells = local * shown(sizes.index_context) + place
         best = tl.load(found.indices + cells, mask=inside, other=-1)
         taken = best >= 0
-        rows = (tl.load(contexts.firsts + item, mask=inside, other=0) + tl.maximum(best, 0)).to(tl.int64)
-        offsets = row_offsets(rows, sizes.others, KIND.UNIT, KIND.OTHER_GAPS)
+        best = tl.maximum(best, 0).to(tl.int64)
+        rows, begins, _ = item_rows(contexts, tl.where(inside, item, 0), sizes.others, KIND.UNIT)
+        offsets = begins + best * shown(sizes.others.row) * KIND.UNIT
         there = taken[:, None] & (column < KIND.D)[None, :]
         x = tl.load(contexts.features + offsets[:, None] + column[None, :], mask=there, other=0.0).to(tl.float32)
         weights = tl.where(taken, weight, 0.0)
         if KIND.NORMALIZE:
             share = weights * tl.load(found.maxima + cells, mask=taken, other=0.0)
             along += tl.sum(tl.reshape(share, (STEP, ROWS)), 0)
-            weights *= tl.load(contexts.scales + rows)
+            weights *= tl.load(contexts.scales + rows + best)
         total += tl.sum(tl.reshape(weights[:, None] * x, (STEP, ROWS, WIDTH)), 0)
     if KIND.AVERAGE:
-        count = tl.load(queries.lengths + own).to(tl.float32)
+        count = (start + tl.maximum(left, 1)).to(tl.float32)
         total /= count
         along /= count
-    leave(sums, total, along, queries, row, left, sizes, KIND)
+    leave(sums, total, along, queries, row, first, left, sizes, KIND)
 
 
 @triton.jit
-def taken_queries(total, along, best, weights, cells, start, rows, queries, found, sizes, KIND: tl.constexpr):
+def taken_queries(
+    total, along, best, weights, cells, start, rows, offsets, queries, found, KIND: tl.constexpr,
+):  # fmt: skip
     """Adds some queries to the sums of the contexts that they take, and their similarities to `along`.
 
     Queries that take none of these contexts are not read.
     """
     column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
     taken = (best >= start) & (best < start + KIND.ROWS)
-    offsets = row_offsets(rows, sizes.others, KIND.UNIT, KIND.OTHER_GAPS)
     there = taken[:, None] & (column < KIND.D)[None, :]
     x = tl.load(queries.features + offsets[:, None] + column[None, :], mask=there, other=0.0)
     takes = best[None, :] == (start + tl.arange(0, KIND.ROWS))[:, None]
@@ -293,45 +292,52 @@ def taken_queries(total, along, best, weights, cells, start, rows, queries, foun
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
-def context_gradients(contexts, queries, blocks, pairs, listed, grads, found, valid, sums, sizes, KIND: tl.constexpr):
+def context_gradients(contexts, queries, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
     """Of a block of contexts: over all of the `n_queries` queries or, where LISTED, over those of the item's pairs."""
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
-    row, left, own, start = block_of(blocks, sizes)
+    own, start, row, first, left = block_of(contexts, tl.program_id(0), sizes, KIND)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     along = tl.zeros((ROWS,), tl.float32)
     if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs))
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
         for number in range(begin, end):
             local = tl.load(listed.order + number)
             item = tl.load(pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
-            count = tl.load(queries.lengths + item)
+            query_row, query_begin, count = item_rows(queries, item, sizes.others, KIND.UNIT)
             weight = tl.load(grads + local * shown(sizes.grad_context))
             if KIND.AVERAGE:
-                weight /= count.to(tl.float32)
+                weight /= tl.maximum(count, 1).to(tl.float32)
             for piece in range(0, count, STEP):
                 place = piece + tl.arange(0, STEP)
                 cells = local * shown(sizes.index_context) + place
                 best = tl.load(found.indices + cells, mask=place < count, other=-1)
-                rows = (tl.load(queries.firsts + item) + tl.minimum(place, count - 1)).to(tl.int64)
+                within = tl.minimum(place, count - 1).to(tl.int64)
+                offsets = query_begin + within * shown(sizes.others.row) * KIND.UNIT
                 weights = tl.full((STEP,), weight, tl.float32)
                 total, along = taken_queries(
-                    total, along, best, weights, cells, start, rows, queries, found, sizes, KIND
+                    total, along, best, weights, cells, start, query_row + within, offsets, queries, found, KIND
                 )  # fmt: skip
     else:
-        begin, end = run_of(0, shown(sizes.n_queries), shown(sizes.n_runs))
+        begin, end = run_of(0, shown(sizes.n_queries), shown(sizes.n_runs), left)
         for piece in range(begin, end, STEP):
             number = piece + tl.arange(0, STEP)
             inside = number < end
+            slots = shown(sizes.index_query)
+            told = tl.load(tables.holders + number, mask=inside & (number * 0 == slots), other=0)
+            item = tl.where(number * 0 == slots, told, tl.where(inside, number, 0) // tl.maximum(slots, 1)).to(tl.int64)
+            rows, begins, count = item_rows(queries, item, sizes.others, KIND.UNIT)
+            place = number - start_of(tables, item, sizes.index_query)
+            inside = inside & (place < count)
+            place = tl.where(inside, place, 0)
+            offsets = begins + place * shown(sizes.others.row) * KIND.UNIT
             cells = (own - shown(sizes.first_item)) * shown(sizes.index_context) + number
             best = tl.load(found.indices + cells, mask=inside, other=-1)
-            rows = tl.load(valid.rows + number, mask=inside, other=0).to(tl.int64)
-            items = tl.load(valid.items + number, mask=inside, other=0).to(tl.int64)
-            weights = tl.load(grads + own * shown(sizes.grad_context) + items * shown(sizes.grad_query))
+            weights = tl.load(grads + own * shown(sizes.grad_context) + item * shown(sizes.grad_query))
             if KIND.AVERAGE:
-                weights /= tl.load(queries.lengths + items).to(tl.float32)
+                weights /= tl.maximum(count, 1).to(tl.float32)
             total, along = taken_queries(
-                total, along, best, weights, cells, start, rows, queries, found, sizes, KIND
+                total, along, best, weights, cells, start, rows + place, offsets, queries, found, KIND
             )  # fmt: skip
-    leave(sums, total, along, contexts, row, left, sizes, KIND)
+    leave(sums, total, along, contexts, row, first, left, sizes, KIND)

@@ -1,7 +1,8 @@
-"""One call of Sum-Max in Triton: the tiles that its kernels search by, and the norms of rows."""
+"""One call of Sum-Max in Triton: the tiles that its kernels search by, where rows lie, and their norms."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,7 @@ from torch import Tensor
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import inverse, shown
 from crossret_kernels.gpu.tuning import SumMax, slots_for
-from crossret_kernels.maxsim.calls import Call, Plan, Rows, Shape, Strides, Tiling
-from crossret_kernels.maxsim.tables import tiles_of
+from crossret_kernels.maxsim.calls import Call, Cut
 
 
 class Kind(NamedTuple):
@@ -27,7 +27,6 @@ class Kind(NamedTuple):
         M, N, COLUMNS, K: a tile of M queries by N contexts in so many columns, D in steps of K.
         RESIDENT: whether queries stay in it at full length.
         UNIT: elements that strides count in.
-        GAPS, QUERY_GAPS: whether rows of contexts, of queries lie in groups.
     """
 
     INDEX: bool
@@ -43,8 +42,6 @@ class Kind(NamedTuple):
     RESIDENT: bool
     D: int
     UNIT: int
-    GAPS: bool
-    QUERY_GAPS: bool
     PRECISION: str
     STAGES: int
 
@@ -55,21 +52,20 @@ class Kind(NamedTuple):
 
 class TritonCall(Call):
     __slots__ = ()
+    COUNTS_UNITS = True
 
-    def tiling(
-        self, queries: Shape, contexts: Shape, index: bool, gradients: bool, precision: str, unit: int
-    ) -> Tiling:
+    def cut(self, index: bool, gradients: bool, planned: bool) -> Cut:
         """What a thread keeps is to fit it.
 
         What kernels are compiled for follows from the sides' widths, never from lengths or how many items there are. A
         single item of queries, as a search has, is the exception: it has no others to share a tile with.
         """
-        dtype, dim, listed = self.contexts.features.dtype, self.contexts.features.size(-1), self.pairs is not None
-        width, alone = queries.host.width, len(queries.counts) == 1
+        dtype, dim, listed = self.contexts.features.dtype, self.dim, self.pairs is not None
+        width, alone = self.queries.width, self.n_queries == 1
         by_items = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
         # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
-        in_registers, wide = precision == "ieee", dtype == torch.float32
+        in_registers, wide = self.precision == "ieee", dtype == torch.float32
         resident = dim <= SumMax.LARGEST_RESIDENT and not in_registers
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
         small = resident or in_registers
@@ -82,47 +78,52 @@ class TritonCall(Call):
         columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
         kind = Kind(
             index, gradients and self.normalize, listed, self.context_column, self.pooling, self.normalize,
-            m, n, min(n, columns), k, resident, dim, unit, contexts.strides[0] > 1, queries.strides[0] > 1, precision,
-            2 if wide and resident else 3,
+            m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
-        tiles = () if by_items else tiles_of(queries.layout, m)
-        n_tiles = len(tiles[0]) if tiles else len(queries.counts)
-        return Tiling(kind, kind.COLUMNS, n // kind.COLUMNS, tiles, n_tiles, unit)
+        return Cut(kind, kind.COLUMNS, n // kind.COLUMNS, 0 if by_items else m)
 
-    def inverse_norms(self, values: Tensor, rows: Rows, plan: Plan) -> Tensor:
-        scales = torch.empty(rows.n_rows, dtype=torch.float32, device=values.device)
-        kind = NormKind(plan.dim, plan.kind.UNIT, rows.strides.per_item > 1, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS)
+    def key(self, *others: Hashable) -> Hashable:
+        """What kernels depend on besides their kinds."""
+        contexts, queries = self.lies
+        values = self.contexts.features
+        return values.device, values.dtype, contexts.aligned, contexts.far, queries.aligned, queries.far, *others
+
+    def inverse_norms(self, of_contexts: bool) -> Tensor:
+        own = 0 if of_contexts else 1
+        sizes, features = self.sizes[own], (self.contexts, self.queries)[own].features
+        scales = torch.empty(sizes.n_rows, dtype=torch.float32, device=self.device)
         launch(
-            inverse_norms, (-(-rows.n_rows // SumMax.NORM_ROWS), 1, 1),
-            (values, scales, all_hidden(NormSizes(rows.n_rows, rows.strides))), kind, rows.key,
+            inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1), (features, scales, all_hidden(sizes)),
+            NormKind(self.dim, self.unit, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS),
+            (self.device, features.dtype, self.lies[own].aligned, self.lies[own].far),
         )  # fmt: skip
         return scales
-
-
-class NormSizes(NamedTuple):
-    n_rows: int
-    strides: Strides
 
 
 class NormKind(NamedTuple):
     D: int
     UNIT: int
-    GAPS: bool
     ROWS: int
     K: int
 
 
 @triton.jit
-def row_offsets(rows, strides, UNIT: tl.constexpr, GAPS: tl.constexpr):
-    """Where rows begin among a side's elements.
+def item_rows(side, item, sizes, UNIT: tl.constexpr):
+    """(Number of the first row, where that begins among the elements, how many rows) of a side's items.
 
-    Rows are counted in 32 bits, in which a division takes a third of the instructions; elements in 64.
+    Elements are counted in 64 bits. An item without rows has one to be read, which is nobody's or another's.
     """
-    if GAPS:
-        items = rows // shown(strides.per_item)
-        places = rows - items * shown(strides.per_item)
-        return (items.to(tl.int64) * shown(strides.item) + places.to(tl.int64) * shown(strides.row)) * UNIT
-    return rows.to(tl.int64) * shown(strides.row) * UNIT
+    slots, most = shown(sizes.slots), shown(sizes.most)
+    item = item.to(tl.int64)
+    none = item * 0  # masks are of their pointers' shape
+    packed, told = none == slots, none < shown(sizes.told)
+    start = tl.load(side.extents + item, mask=told, other=0)
+    end = tl.load(side.extents + item + 1, mask=packed, other=0)
+    count = tl.where(packed, end - start, tl.where(told, start, most))
+    count = tl.minimum(tl.maximum(count, 0), most).to(tl.int32)
+    before = tl.where(packed, tl.minimum(tl.maximum(start, 0), shown(sizes.n_rows) - 1), 0)
+    begin = (item * shown(sizes.item) + before * shown(sizes.row)) * UNIT
+    return tl.where(packed, before, item * slots).to(tl.int32), begin, count
 
 
 @triton.jit(do_not_specialize=["sizes"])
@@ -133,10 +134,14 @@ def inverse_norms(features, norms, sizes, KIND: tl.constexpr):
     """
     ROWS: tl.constexpr = KIND.ROWS
     K: tl.constexpr = KIND.K
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    n_rows = shown(sizes.n_rows)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    item = row // tl.where(shown(sizes.slots) == 0, n_rows, shown(sizes.slots))
+    place = (row - item * shown(sizes.slots)).to(tl.int64)
     column = tl.arange(0, K)
-    cells = features + row_offsets(row, sizes.strides, KIND.UNIT, KIND.GAPS)[:, None] + column[None, :]
-    inside = (row < shown(sizes.n_rows))[:, None]
+    begins = (item.to(tl.int64) * shown(sizes.item) + place * shown(sizes.row)) * KIND.UNIT
+    cells = features + begins[:, None] + column[None, :]
+    inside = (row < n_rows)[:, None]
     largest = tl.zeros((ROWS,), tl.float32)
     for d in range(0, KIND.D, K):
         x = tl.load(cells + d, mask=inside & (d + column < KIND.D)[None, :], other=0.0).to(tl.float32)
@@ -149,4 +154,4 @@ def inverse_norms(features, norms, sizes, KIND: tl.constexpr):
         squares += tl.sum(x * x, 1)
     norm = scale * tl.sqrt(squares)
     norm = tl.where((norm >= 2.0**-126) & (norm < float("inf")), norm, 0.0)
-    tl.store(norms + row, inverse(norm), mask=row < shown(sizes.n_rows))
+    tl.store(norms + row, inverse(norm), mask=row < n_rows)

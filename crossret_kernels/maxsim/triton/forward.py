@@ -1,6 +1,6 @@
 """Sum-Max in Triton: the best context of every query, SCAN Eqs. 9 and 10, without a matrix of similarities.
 
-A tile of queries stays while groups of items of contexts pass it (`tables.groups_of`). Every item of a group has
+A tile of queries stays while groups of items of contexts pass it (`group_items`). Every item of a group has
 columns of its own, so that maxima of cells are maxima of items, whatever their lengths: what a query has found of an
 item in one column is brought together with the item's other columns at the group's end alone. Rows behind an item's end
 repeat its last one, which changes no maximum. Whole items of queries share a tile (`best_of_tiles`), or one item that
@@ -19,35 +19,41 @@ from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import product, shown
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import searches
-from crossret_kernels.maxsim.calls import Call, Plan, Side, Strides
-from crossret_kernels.maxsim.searches import Found
-from crossret_kernels.maxsim.triton.call import TritonCall, row_offsets
+from crossret_kernels.maxsim.calls import Operand, Plan, SideSizes
+from crossret_kernels.maxsim.searches import Found, Strides
+from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
 
 BEYOND = tl.constexpr(2**30)  # no place of a context
 
 
 class Sizes(NamedTuple):
-    """What kernels are not compiled for: strides, and which groups of contexts they walk over.
+    """What kernels are not compiled for: where rows lie, and which groups of contexts they walk over.
 
     Attributes:
-        score_context, score_query, index_context: strides of `Found`.
-        first_item: of contexts, whose row is the first.
-        first_group, n_groups: of those that all programs together walk over.
+        strides: of `Found`.
+        first_item, n_items: of contexts, of which the first has the first row.
+        planned: 1 where tables tell groups and tiles, else 0.
+        first_group: in the table.
+        n_groups: of those that all programs together walk over.
         run_groups: those of one.
         bits: log₂ of the items of a group.
+        tile_items: successive items of queries in a tile.
+        n_queries: items of them.
         n_tiles, n_runs: of programs.
     """
 
-    contexts: Strides
-    queries: Strides
-    score_context: int
-    score_query: int
-    index_context: int
+    contexts: SideSizes
+    queries: SideSizes
+    strides: Strides
     first_item: int
+    n_items: int
+    planned: int
     first_group: int
     n_groups: int
     run_groups: int
     bits: int
+    tile_items: int
+    n_queries: int
     n_tiles: int
     n_runs: int
 
@@ -63,34 +69,29 @@ def indices(*arguments: Any) -> Tensor:
 
 
 def find(
-    call: Call, plan: Plan, sides: tuple[Side, Side], found: Found, score_strides: tuple[int, int],
-    index_stride: int = 0, first: int = 0, pairs: Tensor | None = None,
+    call: TritonCall, plan: Plan, operands: tuple[Operand, Operand], found: Found, strides: Strides,
+    first: int = 0, pairs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
-    place = (score_strides, index_stride, first)
-    if place not in plan.launches:
-        sizes = sizes_of(call, plan, *place)
-        plan.launches[place] = sizes.n_runs * sizes.n_tiles, all_hidden(sizes)
-    n_programs, hidden_sizes = plan.launches[place]
-    rows: Any = plan.tiles
-    if rows is None:
-        rows = plan.groups
-        if call.pairs is not None:
-            rows = call.pairs if pairs is None else pairs
-            n_programs = rows.size(0)
-    key = (plan.contexts.key, plan.queries.key, found.indices.dtype, index_stride >= 2**30 - 2)
-    arguments = (sides[1], sides[0], plan.groups, rows, found, hidden_sizes)
-    kernel = best_of_items if plan.tiles is None else best_of_tiles
-    launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
-
-
-def sizes_of(call: Call, plan: Plan, score_strides: tuple[int, int], index_stride: int, first: int) -> Sizes:
-    n_groups = -(-min(plan.window, call.contexts.n_items - first) >> plan.bits)
+    queries, count = call.queries, call.n_contexts
+    count = count if call.pairs is not None else min(plan.window, count - first)
+    n_groups = -(-count >> plan.bits)
     n_runs, run_groups = runs(n_groups, plan.n_tiles)
-    return Sizes(
-        plan.contexts.strides, plan.queries.strides, *score_strides, index_stride, first,
-        first // plan.window * plan.groups.size(1), n_groups, run_groups, plan.bits, plan.n_tiles, n_runs,
+    sizes = Sizes(
+        *call.sizes, strides, first, count, int(plan.planned),
+        first // plan.window * plan.groups, n_groups, run_groups, plan.bits, plan.tile_items, call.n_queries,
+        plan.n_tiles, n_runs,
     )  # fmt: skip
+    key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
+    arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, found, all_hidden(sizes))
+    kernel, n_programs = best_of_tiles, n_runs * plan.n_tiles
+    if call.pairs is not None or queries.width > SumMax.LARGEST_TILE:
+        kernel, listed = best_of_items, plan.tables.groups
+        if call.pairs is not None:
+            listed = call.pairs if pairs is None else pairs
+            n_programs = listed.size(0)
+        arguments = (*arguments[:3], listed, *arguments[3:])
+    launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
 
 
 def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:
@@ -180,19 +181,28 @@ def best_of_columns(best, places, bits, INDEX: tl.constexpr):
 
 
 @triton.jit
-def query_rows(queries, rows, sizes, KIND: tl.constexpr):
-    """(Offsets, scales, first columns) of rows of queries (M,)."""
+def query_rows(queries, numbers, offsets, KIND: tl.constexpr):
+    """(Scales, first columns) of rows of queries (M,)."""
     M: tl.constexpr = KIND.M
-    offsets = row_offsets(rows, sizes.queries, KIND.UNIT, KIND.QUERY_GAPS)
-    scales = tl.load(queries.scales + rows) if KIND.NORMALIZE else tl.full((M,), 1.0, tl.float32)
-    return offsets, scales, first_columns(queries.features + offsets, KIND)
+    scales = tl.load(queries.scales + numbers) if KIND.NORMALIZE else tl.full((M,), 1.0, tl.float32)
+    return scales, first_columns(queries.features + offsets, KIND)
 
 
 @triton.jit
-def best_of_group(queries, q_offsets, q_scales, q, contexts, items, sizes, KIND: tl.constexpr):
+def group_items(tables, group, place, sizes):
+    """Items of contexts that have these places in a group, −1 for none."""
+    number = (group << shown(sizes.bits)) + place
+    planned = number * 0 < shown(sizes.planned)
+    of_table = tl.load(tables.groups + (shown(sizes.first_group) << shown(sizes.bits)) + number, mask=planned, other=-1)
+    of_shapes = tl.where(number < shown(sizes.n_items), shown(sizes.first_item) + number, -1)
+    return tl.where(planned, of_table, of_shapes).to(tl.int64)
+
+
+@triton.jit
+def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, sizes, KIND: tl.constexpr):
     """(M, COLUMNS): the best similarity of a column's item and where INDEX its place.
 
-    `items` is the group's part of its table. A step takes the next N / COLUMNS rows of every column.
+    A step takes the next N / COLUMNS rows of every column.
     """
     M: tl.constexpr = KIND.M
     N: tl.constexpr = KIND.N
@@ -200,14 +210,14 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, items, sizes, KIND:
     PRECISION: tl.constexpr = KIND.PRECISION
     width = COLUMNS >> shown(sizes.bits)
     slot = tl.arange(0, N)
-    of_columns = items + (slot & ((1 << shown(sizes.bits)) - 1)) * 3
-    rows = tl.load(of_columns).to(tl.int64)
-    lasts = tl.load(of_columns + 1) - 1
+    item = group_items(tables, group, slot & ((1 << shown(sizes.bits)) - 1), sizes)
+    # Columns without an item repeat the last one's.
+    rows, firsts, counts = item_rows(contexts, tl.where(item < 0, tl.max(item, 0), item), sizes.contexts, KIND.UNIT)
+    lasts = tl.maximum(counts - 1, 0)
     first_places = slot // COLUMNS * width + (slot % COLUMNS >> shown(sizes.bits))
-    firsts = row_offsets(rows, sizes.contexts, KIND.UNIT, KIND.GAPS)
     best = tl.full((M, COLUMNS), float("-inf"), tl.float32)
     depths = tl.zeros((M, COLUMNS), tl.int32)
-    for step in tl.range(tl.cdiv(tl.load(items + 1), N >> shown(sizes.bits)), num_stages=KIND.STAGES):
+    for step in tl.range(tl.cdiv(tl.max(counts, 0), N >> shown(sizes.bits)), num_stages=KIND.STAGES):
         within = tl.minimum(first_places + step * (N >> shown(sizes.bits)), lasts).to(tl.int64)
         offsets = firsts + within * shown(sizes.contexts.row) * KIND.UNIT
         if KIND.RESIDENT:
@@ -228,13 +238,20 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, items, sizes, KIND:
 
 
 @triton.jit
-def items_of_columns(items, sizes, KIND: tl.constexpr):
+def items_of_columns(contexts, tables, group, sizes, KIND: tl.constexpr):
     """(Item of every column, its last place, whether the column stores what was found of it), each (COLUMNS,)."""
     column = tl.arange(0, KIND.COLUMNS)
     abreast = 1 << shown(sizes.bits)
-    own = items + (column & (abreast - 1)) * 3
-    item = tl.load(own + 2).to(tl.int64)
-    return item, tl.load(own + 1) - 1, (column < abreast) & (item >= 0)
+    item = group_items(tables, group, column & (abreast - 1), sizes)
+    _, _, count = item_rows(contexts, tl.maximum(item, 0), sizes.contexts, KIND.UNIT)
+    return item, count - 1, (column < abreast) & (item >= 0)
+
+
+@triton.jit
+def start_of(tables, item, stride):
+    """Where what queries of an item have found starts in the row of an item of contexts."""
+    planned = item * 0 == shown(stride)
+    return tl.where(planned, tl.load(tables.starts + item, mask=planned, other=0), item.to(tl.int64) * shown(stride))
 
 
 @triton.jit
@@ -251,8 +268,38 @@ def first_of(found, inside, top, slots):
     return tl.min(tl.where(inside[:, None] & (ordered(found) == ordered(top)[None, :]), slots[:, None], BEYOND), 0)
 
 
+@triton.jit
+def tile_items(tables, tile, place, sizes, M: tl.constexpr):
+    """Items of queries that have these places in a tile."""
+    planned = place * 0 < shown(sizes.planned)
+    told = tl.load(tables.items + tile * M + place, mask=planned, other=0)
+    return tl.where(planned, told, tile * shown(sizes.tile_items) + place)
+
+
+@triton.jit
+def tile_slots(queries, tables, tile, sizes, KIND: tl.constexpr):
+    """Of a tile's slots the owners' places among its items, −1 for none, these items, and the rows' places in them.
+
+    In a slot that nobody owns stands the first item's first row.
+    """
+    M: tl.constexpr = KIND.M
+    slot = tl.arange(0, M)
+    most, planned = shown(sizes.queries.most), slot * 0 < shown(sizes.planned)
+    owner = slot // most
+    place = slot - owner * most
+    item = tile * shown(sizes.tile_items) + owner
+    own = (owner < shown(sizes.tile_items)) & (item < shown(sizes.n_queries))
+    _, _, count = item_rows(queries, tl.where(own, item, 0), sizes.queries, KIND.UNIT)
+    own = own & (place < count)
+    told = tl.load(tables.owners + tile * M + slot, mask=planned, other=-1)
+    owner = tl.where(planned, told, tl.where(own, owner, -1))
+    told = tl.load(tables.places + tile * M + slot, mask=planned, other=0)
+    place = tl.where(planned, told, tl.where(own, place, 0))
+    return owner, tile_items(tables, tile, tl.maximum(owner, 0), sizes, M), place
+
+
 @triton.jit(do_not_specialize=["sizes"])
-def best_of_tiles(queries, contexts, groups, tiles, out, sizes, KIND: tl.constexpr):
+def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
     """A tile of whole items of queries against a run of groups.
 
     Stores scores or, where INDEX, every query's context; POOLING "max" stores that of the first best query alone.
@@ -260,18 +307,15 @@ def best_of_tiles(queries, contexts, groups, tiles, out, sizes, KIND: tl.constex
     M: tl.constexpr = KIND.M
     tile, run = grouped(tl.program_id(0), shown(sizes.n_tiles), shown(sizes.n_runs), 16)
     slot = tl.arange(0, M)
-    rows = tl.load(tiles.rows + tile * M + slot)
-    owners = tl.load(tiles.owners + tile * M + slot)
-    own_items = tiles.items + tile * M
+    owners, own, places_of = tile_slots(queries, tables, tile, sizes, KIND)
     n_own = tl.max(owners, 0) + 1
-    offsets, scales, q = query_rows(queries, rows, sizes, KIND)
-    begin = shown(sizes.first_group) + run * shown(sizes.run_groups)
-    for group in range(
-        begin, tl.minimum(begin + shown(sizes.run_groups), shown(sizes.first_group) + shown(sizes.n_groups))
-    ):
-        items = groups + (group << shown(sizes.bits)) * 3
-        found, places = best_of_group(queries, offsets, scales, q, contexts, items, sizes, KIND)
-        item, last, wanted = items_of_columns(items, sizes, KIND)
+    firsts, begins, _ = item_rows(queries, own, sizes.queries, KIND.UNIT)
+    offsets = begins + places_of.to(tl.int64) * shown(sizes.queries.row) * KIND.UNIT
+    scales, q = query_rows(queries, firsts + places_of, offsets, KIND)
+    begin = run * shown(sizes.run_groups)
+    for group in range(begin, tl.minimum(begin + shown(sizes.run_groups), shown(sizes.n_groups))):
+        found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
+        item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.INDEX:
             chosen = wanted[:, None] & (owners >= 0)[None, :]
             if KIND.POOLING == "max":
@@ -280,24 +324,24 @@ def best_of_tiles(queries, contexts, groups, tiles, out, sizes, KIND: tl.constex
                     first = first_of(found, owners == place, pooled(found, owners == place, KIND), slot)
                     taken = taken | (slot[None, :] == first[:, None])
                 chosen = chosen & taken
-            own = tl.load(own_items + tl.maximum(owners, 0))
-            slots = tl.load(out.firsts + own) + rows - tl.load(queries.firsts + own)
-            cells = ((item - shown(sizes.first_item)) * shown(sizes.index_context))[:, None] + slots[None, :]
+            slots = start_of(tables, own, sizes.strides.index_query) + places_of
+            cells = ((item - shown(sizes.first_item)) * shown(sizes.strides.index_context))[:, None] + slots[None, :]
             tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
             if KIND.VALUES:
                 tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
         else:
             for place in range(n_own):
                 score = pooled(found, owners == place, KIND)
-                own_item = tl.load(own_items + place).to(tl.int64)
+                own_item = tile_items(tables, tile, place, sizes, M).to(tl.int64)
                 if KIND.POOLING == "avg":
-                    score /= tl.load(queries.lengths + own_item).to(tl.float32)
-                cells = item * shown(sizes.score_context) + own_item * shown(sizes.score_query)
+                    _, _, count = item_rows(queries, own_item, sizes.queries, KIND.UNIT)
+                    score /= tl.maximum(count, 1).to(tl.float32)
+                cells = item * shown(sizes.strides.score_context) + own_item * shown(sizes.strides.score_query)
                 tl.store(out.scores + cells, score, mask=wanted)
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs"])
-def best_of_items(queries, contexts, groups, pairs, out, sizes, KIND: tl.constexpr):
+def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constexpr):
     """One item of queries, of any length, against a run of groups or, where LISTED, against the other item of a pair.
 
     What it stores is as of `best_of_tiles`; what a listed pair has found stands in the pair's own row.
@@ -312,28 +356,27 @@ def best_of_items(queries, contexts, groups, pairs, out, sizes, KIND: tl.constex
         end = begin + 1
     else:
         query_item = (program % shown(sizes.n_tiles)).to(tl.int64)
-        begin = shown(sizes.first_group) + program // shown(sizes.n_tiles) * shown(sizes.run_groups)
-        end = tl.minimum(begin + shown(sizes.run_groups), shown(sizes.first_group) + shown(sizes.n_groups))
-    query_row = tl.load(queries.firsts + query_item)
-    n_rows = tl.load(queries.lengths + query_item)
+        begin = program // shown(sizes.n_tiles) * shown(sizes.run_groups)
+        end = tl.minimum(begin + shown(sizes.run_groups), shown(sizes.n_groups))
+    query_row, query_begin, n_rows = item_rows(queries, query_item, sizes.queries, KIND.UNIT)
     for group in range(begin, end):
-        items = groups + (group << shown(sizes.bits)) * 3
-        item, last, wanted = items_of_columns(items, sizes, KIND)
+        item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.LISTED:
-            cells = tl.full((COLUMNS,), program, tl.int64) * shown(sizes.index_context)
+            cells = tl.full((COLUMNS,), program, tl.int64) * shown(sizes.strides.index_context)
         else:
-            cells = (item - shown(sizes.first_item)) * shown(sizes.index_context)
+            cells = (item - shown(sizes.first_item)) * shown(sizes.strides.index_context)
             if KIND.INDEX:
-                cells += tl.load(out.firsts + query_item)
+                cells += start_of(tables, query_item, sizes.strides.index_query)
         pool = tl.full((COLUMNS,), float("-inf") if KIND.POOLING == "max" else 0.0, tl.float32)
         pool_slot = tl.zeros((COLUMNS,), tl.int32)
         pool_place = tl.zeros((COLUMNS,), tl.int32)
         for piece in range(0, n_rows, M):
             slots = piece + tl.arange(0, M)
             inside = slots < n_rows
-            rows = (query_row + tl.minimum(slots, n_rows - 1)).to(tl.int64)
-            offsets, scales, q = query_rows(queries, rows, sizes, KIND)
-            found, places = best_of_group(queries, offsets, scales, q, contexts, items, sizes, KIND)
+            within = tl.minimum(slots, n_rows - 1).to(tl.int64)
+            offsets = query_begin + within * shown(sizes.queries.row) * KIND.UNIT
+            scales, q = query_rows(queries, query_row + within, offsets, KIND)
+            found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
             places = tl.minimum(places, last[None, :])
             of_piece = pooled(found, inside, KIND)
             if KIND.POOLING == "max":
@@ -353,14 +396,15 @@ def best_of_items(queries, contexts, groups, pairs, out, sizes, KIND: tl.constex
                         tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
         if KIND.INDEX:
             if KIND.POOLING == "max":
+                wanted = wanted & (pool_slot < n_rows)
                 tl.store(out.indices + cells + pool_slot, pool_place, mask=wanted)
                 if KIND.VALUES:
                     tl.store(out.maxima + cells + pool_slot, pool, mask=wanted)
         else:
             if KIND.POOLING == "avg":
-                pool = pool / n_rows.to(tl.float32)
+                pool = pool / tl.maximum(n_rows, 1).to(tl.float32)
             if KIND.LISTED:
                 tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=wanted)
             else:
-                cells = item * shown(sizes.score_context) + query_item * shown(sizes.score_query)
+                cells = item * shown(sizes.strides.score_context) + query_item * shown(sizes.strides.score_query)
                 tl.store(out.scores + cells, pool, mask=wanted)
