@@ -31,6 +31,7 @@ STACK_BOUNDS = {
     "gram_gradients": (512, 1152),
     "best_of_tiles": (1280, 1920),
     "best_of_items": (1408, 1024),
+    "context_gradients": (128, 128),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
