@@ -22,8 +22,7 @@ from crossret_kernels.maxsim import searches
 from crossret_kernels.maxsim.calls import Operand, Plan, SideSizes
 from crossret_kernels.maxsim.searches import Found, Strides
 from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
-
-BEYOND = tl.constexpr(2**30)  # no place of a context
+from crossret_kernels.maxsim.triton.maxima import BEYOND, best_of_columns, best_of_depth, better, disordered, ordered
 
 
 class Sizes(NamedTuple):
@@ -116,68 +115,6 @@ def first_columns(cells, KIND: tl.constexpr):
     k = tl.arange(0, KIND.K)
     rows = cells[:, None] + k[None, :]
     return tl.load(rows) if KIND.D % KIND.K == 0 else tl.load(rows, mask=(k < KIND.D)[None, :], other=0.0)
-
-
-@triton.jit
-def better(a, a_places, b, b_places, INDEX: tl.constexpr):
-    """The greater of a and b and, where INDEX, its place: a's where both are equal. NaN is greatest."""
-    if INDEX:
-        greater = (a == a) & ~(b <= a)
-        return tl.where(greater, b, a), tl.where(greater, b_places, a_places)
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL), a_places
-
-
-@triton.jit
-def parted(x, NEAR: tl.constexpr):
-    """(Columns whose number has no bit NEAR, those that are NEAR behind them), each in half as many columns."""
-    M: tl.constexpr = x.shape[0]
-    N: tl.constexpr = x.shape[1]
-    a, b = tl.split(tl.permute(tl.reshape(x, (M, N // (2 * NEAR), 2, NEAR)), (0, 1, 3, 2)))
-    return tl.reshape(a, (M, N // 2)), tl.reshape(b, (M, N // 2))
-
-
-@triton.jit
-def best_of_depth(s, COLUMNS: tl.constexpr, INDEX: tl.constexpr):
-    """(M, COLUMNS): the best of the rows that have passed through a column together and, where INDEX, which it is."""
-    which = tl.zeros((s.shape[0], s.shape[1]), tl.int32)
-    for bit in tl.static_range(3):
-        if s.shape[1] > COLUMNS:
-            a, b = parted(s, COLUMNS)
-            a_which, b_which = parted(which, COLUMNS)
-            s, which = better(a, a_which, b, b_which + (1 << bit), INDEX)
-    return s, which
-
-
-@triton.jit
-def ordered(x):
-    """int32 that are ordered as x is; NaN, of any kind, is greatest, and zeros are equal."""
-    bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return tl.where(x == x, bits ^ ((bits >> 31) & 0x7FFFFFFF), 0x7FFFFFFF)
-
-
-@triton.jit
-def disordered(order):
-    """What `ordered` was made of."""
-    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def best_of_columns(best, places, bits, INDEX: tl.constexpr):
-    """The best of all columns of an item, in each of them, and where INDEX the first place that has it."""
-    M: tl.constexpr = best.shape[0]
-    COLUMNS: tl.constexpr = best.shape[1]
-    order = ordered(best)
-    for bit in tl.static_range(7):
-        if 1 << bit < COLUMNS:  # noqa: SIM102 (known when it is compiled)
-            if bits == bit:
-                shape: tl.constexpr = (M, COLUMNS >> bit, 1 << bit)
-                cells = tl.reshape(order, shape)
-                top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
-                if INDEX:
-                    first = tl.min(tl.where(cells == top, tl.reshape(places, shape), BEYOND), 1, keep_dims=True)
-                    places = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
-                order = tl.reshape(top, (M, COLUMNS))
-    return disordered(order), places
 
 
 @triton.jit
