@@ -19,7 +19,6 @@ from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.operations import needs_gradient
 
 
 def gated_attention_scores(
@@ -122,8 +121,6 @@ def attend(
     listed = None if selected is None else selected.listed()
     with torch.autocast(device.type, enabled=False):
         own = parameters.to(torch.promote_types(dtype, torch.float32))
-        if needs_gradient((images.values, captions.values, *checked, *own.flat())):
-            images, captions = images.joined(), captions.joined()
         if chosen == "torch":
             made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
         else:

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import relevances
-from crossret_kernels.gated_attention.pairing import Pairing
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
+from crossret_kernels.padded.pairing import Pairing
 
 
 class Side(NamedTuple):
@@ -30,6 +30,11 @@ class Side(NamedTuple):
     memory: Tensor
     contexts: Tensor
     mask: Tensor
+
+    def part(self, first: int, stop: int, width: int) -> Side:
+        """Some successive items, `width` of their rows."""
+        keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
+        return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
 def image_side(regions: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
