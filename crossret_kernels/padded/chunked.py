@@ -264,12 +264,12 @@ def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
 def split(side: Ragged, rows: int) -> list[Ragged]:
     """Successive items whose padded form stays within `rows`, at the width of their longest; at least one at a time."""
     if _alike(side):
-        width = side.width
-        size = max(1, rows // width)
-        return [side.sliced(first, min(first + size, len(side)), width) for first in range(0, len(side), size)]
-    side = side.with_offsets_on_host()
-    pieces, start = [], 0
-    for group in runs(side.extents.tolist(), rows):
-        pieces.append(side.sliced(start, start + len(group), max(group)))
-        start += len(group)
-    return pieces
+        return split_evenly(side, max(1, rows // side.width))
+    groups = runs(side.extents.tolist(), rows)
+    return side.split([len(group) for group in groups], [max(group) for group in groups])
+
+
+def split_evenly(side: Ragged, size: int) -> list[Ragged]:
+    """So many successive items at a time, at the width of all."""
+    counts = [min(size, len(side) - first) for first in range(0, len(side), size)]
+    return side.split(counts, [side.width] * len(counts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import triton
@@ -15,7 +14,7 @@ from crossret_kernels import UnsupportedByBackend, info
 from crossret_kernels.backends import INTERPRETED
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.sides import MOST_ROWS, HostSide, Rows
-from crossret_kernels.inputs.ragged import Ragged, on_host
+from crossret_kernels.inputs.ragged import together_on_host
 
 
 def side(values: torch.Tensor, **integers: Any) -> HostSide:
@@ -181,10 +180,7 @@ def test_waiting_once_for_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "cpu", cpu)
     mask = torch.tensor([[True, False], [True, True]])
-    images = Ragged(torch.zeros(2, 2, 3), None, None, mask)
-    captions = Ragged(torch.zeros(5, 3), torch.tensor([0, 2, 5]), None)
-    sides = on_host(images, captions)
+    brought = together_on_host([mask, None, torch.tensor([0, 2, 5])])
     assert waited == [7]
-    assert sides[0].mask is not None and sides[1].offsets is not None
-    assert torch.equal(sides[0].mask, mask) and sides[1].offsets.tolist() == [0, 2, 5]
-    assert np.shares_memory(sides[1].values.numpy(), captions.values.numpy())
+    assert brought[0] is not None and brought[1] is None and brought[2] is not None
+    assert torch.equal(brought[0], mask) and brought[2].tolist() == [0, 2, 5]
