@@ -10,7 +10,7 @@ from torch import Tensor
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_pairs, pairs_in_chunk, upwards
+from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
 from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
@@ -52,7 +52,7 @@ class _Heterogeneous(Shared):
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         every = every_pair(self.images, self.captions)
-        scores = of_pairs(self.images, self.captions, every, nested(parameters), self.options)[0]
+        scores = of_listed(self.images, self.captions, every, nested(parameters), self.options)[0]
         return (scores.view(len(self.images), len(self.captions)),)
 
 
@@ -70,5 +70,5 @@ def heterogeneous_scores_chunked(
     if not len(regions) or not len(words):
         return heterogeneous_scores_reference(regions, words, pairs, layers, options)
     if pairs is not None:
-        return of_pairs(regions, words, pairs, layers, options)[0]
+        return of_listed(regions, words, pairs, layers, options)[0]
     return _Heterogeneous(regions, words, None, options).made(*(x for layer in layers for x in layer))[0]

@@ -15,7 +15,7 @@ from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
-from crossret_kernels.heterogeneous_attention.pairs import of_pairs
+from crossret_kernels.heterogeneous_attention.pairs import of_listed
 from crossret_kernels.heterogeneous_attention.reference import (
     heterogeneous_attention_reference,
     heterogeneous_scores_reference,
@@ -148,7 +148,7 @@ def attend(
         score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
         made = (score(images, captions, listed, parameters, options),)
     elif parameters:
-        made_by = of_pairs if chosen == "torch" else heterogeneous_attention_reference
+        made_by = of_listed if chosen == "torch" else heterogeneous_attention_reference
         made = made_by(images, captions, listed, parameters, options)
     else:
         attended = scan_attention_chunked if chosen == "torch" else scan_attention_reference

@@ -181,19 +181,35 @@ def of_pairs(
     words: Ragged,
     pairs: Tensor,
     size: int,
-    score: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]],
-    *,
+    score: Callable[..., tuple[Tensor, ...]],
+    *parameters: Tensor,
+    prepare: Callable[..., Tensor] | None = None,
     draws: bool = False,
 ) -> tuple[Tensor, ...]:
-    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`."""
-    r, w = regions.width, words.width
+    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`.
 
-    def gathered(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
-        images, captions = chunk.unbind(1)
-        return score(*replace(regions, values=v).gathered(images, r), *replace(words, values=e).gathered(captions, w))
+    `score` gets the parameters, too, as torch.compile sees arguments alone. `prepare` makes rows of rows and of these,
+    once for each item of a chunk, ahead of the pairs.
+    """
+    widths = regions.width, words.width
 
-    scored = [recomputed(gathered, regions.values, words.values, chunk, draws=draws) for chunk in pairs.split(size)]
-    return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
+    def scored(v: Tensor, e: Tensor, chunk: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        sides: list[Tensor] = []
+        for side, items, width in zip(
+            (replace(regions, values=v), replace(words, values=e)), chunk.unbind(1), widths, strict=True
+        ):
+            if prepare is None or not checkable():
+                rows, mask = side.gathered(items, width)
+                sides += rows if prepare is None else prepare(rows, *parameters), mask
+            else:
+                items, places = items.unique(return_inverse=True)
+                rows, mask = side.gathered(items, width)
+                sides += prepare(rows, *parameters)[places], mask[places]
+        return score(*sides, *parameters)
+
+    values = regions.values, words.values
+    parts = [recomputed(scored, *values, chunk, *parameters, draws=draws) for chunk in pairs.split(size)]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def pair_bytes(regions: Ragged, words: Ragged) -> int:
