@@ -11,7 +11,7 @@ from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
-from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
+from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
@@ -56,19 +56,19 @@ class _Heterogeneous(Shared):
         return (scores.view(len(self.images), len(self.captions)),)
 
 
-def heterogeneous_scores_chunked(
+def heterogeneous_attention_chunked(
     regions: Ragged,
     words: Ragged,
     pairs: Tensor | None,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
-) -> Tensor:
-    """Scores (n_images, n_captions) or (P,) of at least one layer; no features of a pair outlive its chunk.
+) -> tuple[Tensor, ...]:
+    """Scores (n_images, n_captions) of at least one layer, or what `of_listed` makes of pairs, in bounded chunks.
 
     A call that is traced or transformed takes all pairs as listed ones.
     """
     if not len(regions) or not len(words):
-        return heterogeneous_scores_reference(regions, words, pairs, layers, options)
+        return heterogeneous_attention_reference(regions, words, pairs, layers, options)
     if pairs is not None:
-        return of_listed(regions, words, pairs, layers, options)[0]
-    return _Heterogeneous(regions, words, None, options).made(*(x for layer in layers for x in layer))[0]
+        return of_listed(regions, words, pairs, layers, options)
+    return _Heterogeneous(regions, words, None, options).made(*(x for layer in layers for x in layer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,15 +11,10 @@ from torch import Tensor
 from crossret_kernels.backends import select_in_torch
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.op import score_sides
-from crossret_kernels.cross_attention.reference import scan_attention_reference
-from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
+from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
-from crossret_kernels.heterogeneous_attention.pairs import of_listed
-from crossret_kernels.heterogeneous_attention.reference import (
-    heterogeneous_attention_reference,
-    heterogeneous_scores_reference,
-)
+from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
@@ -93,7 +88,7 @@ def heterogeneous_scores(
     normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
     item (docs/kernels.md §3) once for each group of the other side's items, and not once a pair; higher layers are each
     pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass.
-    Inside torch.compile all pairs are taken as listed ones are.
+    Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are.
     """
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
@@ -129,17 +124,12 @@ def attend(
     if chosen == "torch":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
-    made: Sequence[Tensor]
-    if listed is None or not weights:
-        score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
-        made = (score(images, captions, listed, parameters, options),)
-    elif parameters:
-        made_by = of_listed if chosen == "torch" else heterogeneous_attention_reference
-        made = made_by(images, captions, listed, parameters, options)
+    if chosen == "torch" and not parameters:
+        made = scan_attention_chunked(images, captions, cast("Tensor", listed), options.local)
     else:
-        attended = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-        made = attended(images, captions, listed, options.local)
-    return as_asked(made, images, captions, listed, empty_score, asked[1])
+        attended = heterogeneous_attention_chunked if chosen == "torch" else heterogeneous_attention_reference
+        made = attended(images, captions, listed, parameters, options)
+    return as_asked(made if weights else made[:1], images, captions, listed, empty_score, asked[1])
 
 
 def _first_rows(side: Ragged, empty: bool) -> Ragged:
