@@ -15,7 +15,7 @@ from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import select_in_torch
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_offsets
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
 from crossret_kernels.inputs.tensors import Array, check_has_values
 from crossret_kernels.operations import needs_gradient
 
@@ -91,7 +91,7 @@ def attention_pool_weights(
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
     """The logits in the layout of the values."""
-    if isinstance(values, (Tensor, np.ndarray)) or (len(values) == 2 and is_offsets(values[1])):
+    if isinstance(values, (Tensor, np.ndarray)) or is_packed(values):
         form = "(n, L, r)" if items.offsets is None else "(rows, r)"
         return replace(items, values=_checked("logits", logits, items.values, form, items.values.shape[:-1]))
     if not isinstance(logits, Sequence):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.gated_attention.step import Side, caption_side, image_side, score
+from crossret_kernels.gated_attention.step import Side, score, side
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.items import Limits, Shared
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
@@ -33,8 +33,8 @@ class _Gated(Shared):
         hidden = [step.key_weight.size(0) for step in (own.region_step, own.word_step)]
         itemsize = own.embedding_bias.itemsize
         rows = [
-            max(1, ITEM_BYTES // (itemsize * (h + dim + side.values.size(-1))))
-            for h, side in zip(hidden, (self.images, self.captions), strict=True)
+            max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
+            for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
         if self.pairs is not None:  # which gather context vectors
@@ -50,7 +50,7 @@ class _Gated(Shared):
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> Side:
-        return (caption_side if of_captions else image_side)(rows, mask, beside[0], GatedAttention.of(parameters))
+        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
 
     def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)

@@ -37,21 +37,13 @@ class Side(NamedTuple):
         return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
-def image_side(regions: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
-    """Of padded regions (n, M, D_v), with zeros behind."""
-    memory = F.linear(contexts.sum(1), parameters.region_gate_weight, parameters.region_gate_bias)
-    values = F.linear(regions, parameters.embedding_weight)
-    return Side(_keys(regions, parameters.region_step), values, memory, contexts, mask)
-
-
-def caption_side(words: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
-    """Of padded words (n, L, D), with zeros behind."""
-    memory = F.linear(contexts.sum(1), parameters.word_gate_weight, parameters.word_gate_bias)
-    return Side(_keys(words, parameters.word_step), words, memory, contexts, mask)
-
-
-def _keys(rows: Tensor, step: AttentionStep) -> Tensor:
-    return torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
+def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
+    """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
+    step = parameters.word_step if of_captions else parameters.region_step
+    gate = parameters[2:4] if of_captions else parameters[:2]
+    keys = torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
+    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
+    return Side(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
 
 
 def score(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
-from crossret_kernels.heterogeneous_attention.matching import PairFeatures
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
@@ -43,12 +43,12 @@ class _Heterogeneous(Shared):
     ) -> tuple[Tensor, ...]:
         first, *others = nested(parameters)
         regions = normalize_rows(attend_across(images, captions, self.options.lambda_attention), first)
-        across = attend_across(captions, images, self.options.lambda_attention).transpose(0, 1).contiguous()
+        across = attend_across(captions, images, self.options.lambda_attention).transpose(0, 1)
         words = normalize_rows(across, first)
         count = regions.shape[:2]
-        masks = images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)
-        pairs = PairFeatures(*(side.flatten(0, 1) for side in (regions, words, *masks)))
-        return (upwards(pairs, others, self.options)[0].view(count).T,)
+        mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
+        h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
+        return (upwards(h, mask.flatten(0, 1), width, others, self.options)[0].view(count).T,)
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         every = every_pair(self.images, self.captions)

@@ -41,8 +41,8 @@ def of_listed(
 
     def score(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         first, *others = nested(parameters)
-        h = attend(torch.cat([v, e], 1), torch.cat([v_mask, e_mask], 1), first, options)
-        return upwards(PairFeatures(h[:, : v.size(1)], h[:, v.size(1) :], v_mask, e_mask), others, options)
+        mask = torch.cat([v_mask, e_mask], 1)
+        return upwards(attend(torch.cat([v, e], 1), mask, first, options), mask, v.size(1), others, options)
 
     order = pairs[:, 0].argsort(stable=True)
     size = pairs_in_chunk(regions.values, regions.width + words.width, options.heads)
@@ -53,15 +53,15 @@ def of_listed(
 
 
 def upwards(
-    pairs: PairFeatures, layers: Sequence[HeterogeneousLayer], options: HeterogeneousOptions
+    h: Tensor, mask: Tensor, width: int, layers: Sequence[HeterogeneousLayer], options: HeterogeneousOptions
 ) -> tuple[Tensor, ...]:
-    """Scores (P,) after the other layers; weights and relevances too of the local matching."""
-    if layers:
-        h, mask = torch.cat([pairs.regions, pairs.words], 1), torch.cat([pairs.region_mask, pairs.word_mask], 1)
-        for layer in layers:
-            h = attend(project(h, layer), mask, layer, options)
-        width = pairs.regions.size(1)
-        pairs = pairs._replace(regions=h[:, :width], words=h[:, width:])
+    """Scores (P,) after the other layers of rows (P, T, D), `width` regions ahead of words, and their mask (P, T).
+
+    Weights and relevances too of the local matching.
+    """
+    for layer in layers:
+        h = attend(project(h, layer), mask, layer, options)
+    pairs = PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
     return (match_globally(pairs),) if options.matching == "global" else match_locally(pairs, options)
 
 
