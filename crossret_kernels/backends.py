@@ -6,16 +6,16 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 from torch.compiler import is_compiling
 
 # Defines the operations that the library implements.
 from crossret_kernels import operations  # noqa: F401
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import check_traceable
 from crossret_kernels.torch_internals import environment
 
 PACKAGE = Path(__file__).parent
@@ -28,8 +28,6 @@ ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
 _CPU = torch.device("cpu")
-
-Refusal: TypeAlias = Callable[[], "str | None"]
 
 # Triton reads it once, when it is imported: kernels then run on the CPU, slowly, for tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
@@ -121,20 +119,22 @@ def runs_on(architectures: str, capability: tuple[int, int]) -> bool:
     return False
 
 
-def only_in_torch(made: str) -> Mapping[str, Refusal]:
-    """`refusals` for `select_backend` of a call that has no kernels; `made` says what is not made by one."""
+def select_in_torch(requested: str | None, made: str, takes_padded: str, *sides: Ragged) -> str:
+    """`select_backend` of a call that has no kernels, and `check_traceable`; `made` says what is made."""
+    check_traceable(takes_padded, *sides)
+    values = sides[0].values
     reason = f"{made} in PyTorch operations, by 'torch' and 'reference'"
-    return dict.fromkeys(("cpu", "triton", "cuda"), lambda: reason)
+    return select_backend(requested, values.device, values.dtype, reason)
 
 
 def select_backend(
-    requested: str | None, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None = None
+    requested: str | None, device: torch.device, dtype: torch.dtype, no_kernels: str | None = None
 ) -> str:
     """The backend that serves a call: named by the argument, else preferred by CROSSRET_BACKEND, else the fastest.
 
     The argument is a demand. A preference is taken for every call that it can serve, and is as if not set for others.
 
-    `refusals` tell by backend why it cannot serve this very call, whatever else it serves; they are asked in need.
+    `no_kernels` tells why those of no backend serve this very call, whatever else they serve; None where they may.
     Warns, once a process, where only the missing native library makes the fastest a slow one; not in what
     torch.compile traces, whose graph a warning would break.
 
@@ -145,16 +145,16 @@ def select_backend(
         if name not in BACKENDS:
             source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
             raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-        reason = _refusal(name, device, dtype, refusals)
+        reason = _refusal(name, device, dtype, no_kernels)
         if reason is None:
             return name
         if requested is not None:
             raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
-    missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, refusals) == NATIVE_MISSING
+    missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, no_kernels) == NATIVE_MISSING
     if missed and not is_compiling():
         _warn_of_slow_scores()
     for backend in FASTEST_FIRST.get(_type_of(device), ()):
-        if _refusal(backend, device, dtype, refusals) is None:
+        if _refusal(backend, device, dtype, no_kernels) is None:
             return backend
     return "torch"
 
@@ -169,13 +169,11 @@ def _type_of(device: torch.device) -> str:
     return "cpu" if device == _CPU else device.type
 
 
-def _refusal(
-    backend: str, device: torch.device, dtype: torch.dtype, refusals: Mapping[str, Refusal] | None
-) -> str | None:
+def _refusal(backend: str, device: torch.device, dtype: torch.dtype, no_kernels: str | None) -> str | None:
     reason = unsupported_reason(backend, device, dtype)
-    if not refusals or backend not in refusals or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
+    if backend in ("torch", "reference") or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
         return reason
-    return refusals[backend]() or reason  # what has no kernel does not miss the library
+    return no_kernels or reason  # what has no kernel does not miss the library
 
 
 def _frames_of_ours() -> int:

@@ -16,7 +16,7 @@ from crossret.files.shards import StoredShards
 from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_offsets
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_packed
 from crossret_kernels.topk.streamed import FeatureBlock
 
 REGIONS, WORDS = "region", "word"
@@ -62,7 +62,7 @@ def plain_features(features: Any) -> Any:
     """Features that are scored beside a stored corpus: arrays as they are, tensors in float32 as its blocks are."""
     if isinstance(features, Tensor):
         return features.detach().to("cpu", torch.float32)
-    if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
+    if is_packed(features):
         return plain_features(features[0]), features[1]
     if isinstance(features, Sequence):
         return [plain_features(item) for item in features]

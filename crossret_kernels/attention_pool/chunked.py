@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,8 +20,16 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     dtype = torch.promote_types(values.values.dtype, torch.float32)
     row_bytes = dtype.itemsize * (values.values.size(-1) + 2 * logits.values.size(-1))
     rows = max(1, WORKSPACE_BYTES // row_bytes)
-    chunks = _padded_chunks if values.offsets is None else _packed_chunks
-    parts = list(chunks(values, logits, rows, dtype))
+    copies = not values.by_width or values.mask is not None or values.values.dtype != dtype
+    parts = []
+    for x, a in zip(split(values, rows), split(logits, rows), strict=True):
+
+        def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
+            (padded, mask), (heads, _) = replace(x, values=x_rows).padded(), replace(a, values=a_rows).padded()
+            weights = torch.softmax(heads.to(dtype).mT.masked_fill(~mask[:, None], -torch.inf), -1)
+            return weights @ padded.to(dtype), weights
+
+        parts.append(recomputed(pooled, x.values, a.values) if copies else pooled(x.values, a.values))
     if not parts:
         n, r, dim = len(values), logits.values.size(-1), values.values.size(-1)
         # Of nothing, which reaches values and logits in the backward pass as any others do.
@@ -31,42 +38,3 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     return torch.cat([part[0] for part in parts]), torch.cat(
         [F.pad(part[1], (0, values.width - part[1].size(2))) for part in parts]
     )
-
-
-def _padded_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    size = max(1, rows // values.width)
-    x, a, lengths = values.values, logits.values, values.padded_lengths
-    masks: Sequence[Tensor | None]
-    pieces = list(zip(x.split(size), a.split(size), strict=True))
-    if values.mask is not None:
-        masks = values.mask.to(x.device, non_blocking=True).split(size)
-    elif lengths is None:
-        masks = [None] * len(pieces)
-    else:
-        lengths = lengths.to(x.device, non_blocking=True)
-        masks = (torch.arange(x.size(1), device=x.device) < lengths[:, None]).split(size)
-    for (x_piece, a_piece), mask in zip(pieces, masks, strict=True):
-        if mask is None and x.dtype == dtype:  # no copy to make twice
-            yield _pooled(x_piece, a_piece, None, dtype)
-        else:
-            yield recomputed(_pooled, x_piece, a_piece, mask, dtype)
-
-
-def _packed_chunks(values: Ragged, logits: Ragged, rows: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-    for x, a in zip(split(values, rows), split(logits, rows), strict=True):
-
-        def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
-            padded, mask = replace(x, values=x_rows).padded()
-            return _pooled(padded, replace(a, values=a_rows).padded()[0], mask, dtype)
-
-        yield recomputed(pooled, x.values, a.values)
-
-
-def _pooled(values: Tensor, logits: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Of padded values (k, L, D) and logits (k, L, r), valid where `mask` (k, L) is, or all of them."""
-    values, logits = values.to(dtype), logits.to(dtype).mT
-    if mask is not None:
-        values = values.masked_fill(~mask[:, :, None], 0)
-        logits = logits.masked_fill(~mask[:, None], -torch.inf)
-    weights = torch.softmax(logits, -1)
-    return weights @ values, weights

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
-from crossret_kernels.backends import only_in_torch, select_backend
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, check_traceable, is_offsets
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
 from crossret_kernels.inputs.tensors import Array, check_has_values
 from crossret_kernels.operations import needs_gradient
 
@@ -83,17 +83,15 @@ def attention_pool_weights(
     heads = _as_logits(logits, values, items)
     if heads.items is None:  # a gradient goes through the logits
         items = items.joined()
-    check_traceable("attention_pool takes padded values", items)
-    device, dtype = items.values.device, items.values.dtype
-    chosen = select_backend(backend, device, dtype, only_in_torch("attention is pooled"))
+    chosen = select_in_torch(backend, "attention is pooled", "attention_pool takes padded values", items)
     pool = attention_pool_chunked if chosen == "torch" else attention_pool_reference
-    with torch.autocast(device.type, enabled=False):
+    with torch.autocast(items.values.device.type, enabled=False):
         return PooledAttention(*pool(items, heads))
 
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
     """The logits in the layout of the values."""
-    if isinstance(values, (Tensor, np.ndarray)) or (len(values) == 2 and is_offsets(values[1])):
+    if isinstance(values, (Tensor, np.ndarray)) or is_packed(values):
         form = "(n, L, r)" if items.offsets is None else "(rows, r)"
         return replace(items, values=_checked("logits", logits, items.values, form, items.values.shape[:-1]))
     if not isinstance(logits, Sequence):

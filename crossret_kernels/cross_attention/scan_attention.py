@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from crossret_kernels.backends import only_in_torch, select_backend
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_attention_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 
 
@@ -73,9 +73,8 @@ def scan_attention(
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
     if selected is None:
         raise ValueError("scan_attention takes pairs or candidates: the weights of all pairs are not kept")
-    check_traceable("scan_attention takes padded features", images, captions)
-    device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, only_in_torch("the attention weights are made"))
+    made_by = "the attention weights are made", "scan_attention takes padded features"
+    chosen = select_in_torch(backend, *made_by, images, captions)
     attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
     listed = selected.listed()
     made = attend(images, captions, listed, options)

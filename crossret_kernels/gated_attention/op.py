@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import only_in_torch, select_backend
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
@@ -17,9 +17,8 @@ from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.operations import needs_gradient
 
 
 def gated_attention_scores(
@@ -47,17 +46,8 @@ def gated_attention_scores(
     the sum of the levels' cosines (Eqs. 19, 20): of v⁽²⁾ and t⁽²⁾, and of the given context vectors.
 
     Args:
-        regions: region features of the images: padded (n_images, M, D_v); or packed ``(values (rows, D_v), cu_seqlens
-            (n_images + 1,))``; or a list of (M_i, D_v) tensors. float32, bfloat16, float16 or float64.
-        words: word features of the captions, in any of the same three layouts, (…, L, D); same dtype and device.
-        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
-            them is never read.
-        word_lengths: the same for captions.
-        region_mask: in place of region_lengths, (n_images, M) bool on the features' device, True where a padded image
-            has a region, anywhere: it scores as these regions packed.
-        word_mask: the same for captions, (n_captions, L).
-        empty_score: what a pair scores of which an item has no rows, without a gradient to anything; may be infinite.
-            None: an empty item is an error.
+        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score: as `scan_scores` takes them,
+            but for D, which may differ: padded regions are (n_images, M, D_v) and words (n_captions, L, D).
         region_contexts: (n_images, K, D), the images' context vectors of the K ≥ 1 earlier levels: v⁽⁰⁾, v⁽¹⁾.
         word_contexts: (n_captions, K, D), the captions': t⁽⁰⁾, t⁽¹⁾.
         parameters: of the gate, both attentions and the embedding; as the context vectors on the features' device,
@@ -75,11 +65,8 @@ def gated_attention_scores(
         and all parameters.
 
     Raises:
-        ValueError: shapes, lengths, indices or alpha out of range; the message names the argument and the place. Packed
-            or listed features inside torch.compile.
-        TypeError: features, context vectors or parameters that are no floating-point tensors, lengths or indices that
-            are no integers, mixed dtypes.
-        UnsupportedByBackend: the backend of this name cannot serve the call.
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of context vectors, parameters and alpha, too;
+            packed or listed features inside torch.compile.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -115,15 +102,12 @@ def attend(
     images, captions = as_sides(*given, same_dim=False)
     check_parameters(parameters, images.values, captions.values)
     checked = _check_contexts(*contexts, images, captions)
-    check_traceable("gated attention takes padded features", images, captions)
-    device, dtype = images.values.device, images.values.dtype
-    chosen = select_backend(backend, device, dtype, only_in_torch("gated attention is made"))
+    name = "gated attention"
+    chosen = select_in_torch(backend, f"{name} is made", f"{name} takes padded features", images, captions)
     selected = as_pairs(*asked, "caption", images, captions)
     listed = None if selected is None else selected.listed()
-    with torch.autocast(device.type, enabled=False):
-        own = parameters.to(torch.promote_types(dtype, torch.float32))
-        if needs_gradient((images.values, captions.values, *checked, *own.flat())):
-            images, captions = images.joined(), captions.joined()
+    with torch.autocast(images.values.device.type, enabled=False):
+        own = parameters.to(torch.promote_types(images.values.dtype, torch.float32))
         if chosen == "torch":
             made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +59,7 @@ class GatedAttention(NamedTuple):
         return (*self[:4], *self.region_step, *self.word_step, *self[6:])
 
     @classmethod
-    def of(cls, flat: tuple[Tensor, ...]) -> GatedAttention:
+    def of(cls, flat: Sequence[Tensor]) -> GatedAttention:
         """The inverse of `flat`."""
         u_v, u_v_bias, u_t, u_t_bias, *steps, p, p_bias = flat
         return cls(u_v, u_v_bias, u_t, u_t_bias, AttentionStep(*steps[:5]), AttentionStep(*steps[5:]), p, p_bias)

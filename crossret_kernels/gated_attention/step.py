@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import relevances
-from crossret_kernels.gated_attention.pairing import Pairing
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
+from crossret_kernels.padded.pairing import Pairing
 
 
 class Side(NamedTuple):
@@ -31,22 +31,19 @@ class Side(NamedTuple):
     contexts: Tensor
     mask: Tensor
 
-
-def image_side(regions: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
-    """Of padded regions (n, M, D_v), with zeros behind."""
-    memory = F.linear(contexts.sum(1), parameters.region_gate_weight, parameters.region_gate_bias)
-    values = F.linear(regions, parameters.embedding_weight)
-    return Side(_keys(regions, parameters.region_step), values, memory, contexts, mask)
+    def part(self, first: int, stop: int, width: int) -> Side:
+        """Some successive items, `width` of their rows."""
+        keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
+        return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
-def caption_side(words: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
-    """Of padded words (n, L, D), with zeros behind."""
-    memory = F.linear(contexts.sum(1), parameters.word_gate_weight, parameters.word_gate_bias)
-    return Side(_keys(words, parameters.word_step), words, memory, contexts, mask)
-
-
-def _keys(rows: Tensor, step: AttentionStep) -> Tensor:
-    return torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
+def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
+    """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
+    step = parameters.word_step if of_captions else parameters.region_step
+    gate = parameters[2:4] if of_captions else parameters[:2]
+    keys = torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
+    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
+    return Side(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
 
 
 def score(

@@ -1,63 +1,74 @@
-"""Backend "torch" of heterogeneous attention: docs/kernels.md §3, in bounded groups of items and chunks of pairs."""
+"""Backend "torch" of heterogeneous attention: docs/kernels.md §3, in bounded runs of items and blocks of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.heterogeneous_attention.groups import Group
+from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import every_pair, of_pairs
-from crossret_kernels.heterogeneous_attention.reference import heterogeneous_scores_reference
+from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
+from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
+from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import checkable
+from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.items import Limits, Shared
+from crossret_kernels.padded.pairing import Pairing
 
-SHARED_BYTES = 24 * 2**20  # of one side's items in a group, as the first layer takes them
+SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer takes them
 
 
-def heterogeneous_scores_chunked(
+@dataclass(frozen=True)
+class _Heterogeneous(Shared):
+    options: HeterogeneousOptions
+
+    def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
+        heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
+        arrays = 2 * heads + 4  # (rows, D) of `FirstLayer`, and the rows themselves
+        itemsize = parameters[-1].itemsize
+        rows = [max(1, SHARED_BYTES // (itemsize * (arrays * dim + heads * width))) for width in widths]
+        return Limits(rows, pairs_in_chunk(parameters[-1], sum(widths), heads))
+
+    def share(
+        self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> FirstLayer:
+        rows = safe_normalize(rows) if self.options.normalize else rows
+        return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
+
+    def score(
+        self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        first, *others = nested(parameters)
+        regions = normalize_rows(attend_across(images, captions, self.options.lambda_attention), first)
+        across = attend_across(captions, images, self.options.lambda_attention).transpose(0, 1)
+        words = normalize_rows(across, first)
+        count = regions.shape[:2]
+        mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
+        h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
+        return (upwards(h, mask.flatten(0, 1), width, others, self.options)[0].view(count).T,)
+
+    def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        every = every_pair(self.images, self.captions)
+        scores = of_listed(self.images, self.captions, every, nested(parameters), self.options)[0]
+        return (scores.view(len(self.images), len(self.captions)),)
+
+
+def heterogeneous_attention_chunked(
     regions: Ragged,
     words: Ragged,
     pairs: Tensor | None,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
-) -> Tensor:
-    """Scores (n_images, n_captions) or (P,) of at least one layer; no features of a pair outlive its chunk.
+) -> tuple[Tensor, ...]:
+    """Scores (n_images, n_captions) of at least one layer, or what `of_listed` makes of pairs, in bounded chunks.
 
-    Groups go by lengths, whose values a traced call may not look at: it takes all pairs as listed ones.
+    A call that is traced or transformed takes all pairs as listed ones.
     """
     if not len(regions) or not len(words):
-        return heterogeneous_scores_reference(regions, words, pairs, layers, options)
+        return heterogeneous_attention_reference(regions, words, pairs, layers, options)
     if pairs is not None:
-        return of_pairs(regions, words, pairs, layers, options)[0]
-    if not checkable():
-        scores = of_pairs(regions, words, every_pair(regions, words), layers, options)[0]
-        return scores.view(len(regions), len(words))
-    arrays = 2 * options.heads + 4  # (rows, D) in `Shared`, and the rows themselves
-    itemsize = layers[0].norm_bias.itemsize
-    row, logit = itemsize * arrays * regions.values.size(-1), itemsize * options.heads
-    images, captions = (_grouped(side, row, logit) for side in (regions, words))
-    parameters = [parameter for layer in layers for parameter in layer]
-    return torch.cat(
-        [torch.cat([Group(image, caption, options).scores(*parameters) for caption in captions], 1) for image in images]
-    )
-
-
-def _grouped(side: Ragged, row: int, logit: int) -> list[Ragged]:
-    """Successive items in groups of equal size, as few as stay within the bound, of one item at least.
-
-    A row takes `row` bytes, and `logit` for each row of its own item.
-    """
-    lengths = side.lengths.tolist()
-    longest = max(1, *lengths)
-    most = max(1, SHARED_BYTES // (longest * (row + logit * longest)))
-    count = -(-len(lengths) // most)
-    size = -(-len(lengths) // count)
-    groups = []
-    for first in range(0, len(lengths), size):
-        own = lengths[first : first + size]
-        rows = side.sliced(first, first + len(own), side.width).packed()
-        groups.append(Ragged(rows, torch.tensor([0, *own]).cumsum(0), None))
-    return groups
+        return of_listed(regions, words, pairs, layers, options)
+    return _Heterogeneous(regions, words, None, options).made(*(x for layer in layers for x in layer))

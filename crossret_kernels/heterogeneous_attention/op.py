@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import only_in_torch, select_backend
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.op import score_sides
-from crossret_kernels.cross_attention.reference import scan_attention_reference
-from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_scores_chunked
+from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
-from crossret_kernels.heterogeneous_attention.pairs import of_pairs
-from crossret_kernels.heterogeneous_attention.reference import (
-    heterogeneous_attention_reference,
-    heterogeneous_scores_reference,
-)
+from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 
 
@@ -56,17 +51,7 @@ def heterogeneous_scores(
     outputs concatenated and projected, the query added to them, and a layer normalisation.
 
     Args:
-        regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
-            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64.
-        words: word features of the captions, in any of the same three layouts; same D, dtype and device.
-        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
-            them is never read.
-        word_lengths: the same for captions.
-        region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
-            has a region, anywhere: it scores as these regions packed.
-        word_mask: the same for captions, (n_captions, W).
-        empty_score: what a pair scores of which an item has no rows, without a gradient to anything; may be infinite.
-            None: an empty item is an error.
+        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score: as `scan_scores` takes them.
         layers: parameters of the layers, the first of which is the lowest; none for the matching alone. On the
             features' device; float64 with float64 features, else any narrower floating point.
         heads: of each layer; they split D.
@@ -93,11 +78,8 @@ def heterogeneous_scores(
         features. Differentiable in regions, words and all parameters.
 
     Raises:
-        ValueError: shapes, lengths, indices, parameters or options out of range; the message names the argument and the
-            place. Packed or listed features inside torch.compile, but for scores without layers.
-        TypeError: features or parameters that are no floating-point tensors, lengths or indices that are no integers,
-            mixed dtypes.
-        UnsupportedByBackend: the backend of this name cannot serve the call.
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of parameters, too; packed or listed features
+            inside torch.compile, but for scores without layers.
 
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
@@ -106,7 +88,7 @@ def heterogeneous_scores(
     normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
     item (docs/kernels.md §3) once for each group of the other side's items, and not once a pair; higher layers are each
     pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass.
-    Inside torch.compile all pairs are taken as listed ones are.
+    Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are.
     """
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
@@ -132,28 +114,22 @@ def attend(
     empty_score = given[-1]
     parameters = check_layers(layers, images.values, options.heads)
     selected = as_pairs(*asked, ATTENDING[options.direction], images, captions)
-    device, dtype = images.values.device, images.values.dtype
     if not parameters and not weights:
         if options.matching == "global":
             images, captions = (_first_rows(side, empty_score is not None) for side in (images, captions))
         return [shape_scores(score_sides(images, captions, selected, options.local, empty_score, backend), asked[1])]
     listed = None if selected is None else selected.listed()
-    check_traceable("heterogeneous attention takes padded features", images, captions)
-    chosen = select_backend(backend, device, dtype, only_in_torch("heterogeneous attention is made"))
+    name, dtype = "heterogeneous attention", images.values.dtype
+    chosen = select_in_torch(backend, f"{name} is made", f"{name} takes padded features", images, captions)
     if chosen == "torch":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
-    made: Sequence[Tensor]
-    if listed is None or not weights:
-        score = heterogeneous_scores_chunked if chosen == "torch" else heterogeneous_scores_reference
-        made = (score(images, captions, listed, parameters, options),)
-    elif parameters:
-        made_by = of_pairs if chosen == "torch" else heterogeneous_attention_reference
-        made = made_by(images, captions, listed, parameters, options)
+    if chosen == "torch" and not parameters:
+        made = scan_attention_chunked(images, captions, cast("Tensor", listed), options.local)
     else:
-        attended = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-        made = attended(images, captions, listed, options.local)
-    return as_asked(made, images, captions, listed, empty_score, asked[1])
+        attended = heterogeneous_attention_chunked if chosen == "torch" else heterogeneous_attention_reference
+        made = attended(images, captions, listed, parameters, options)
+    return as_asked(made if weights else made[:1], images, captions, listed, empty_score, asked[1])
 
 
 def _first_rows(side: Ragged, empty: bool) -> Ragged:

@@ -16,36 +16,29 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
 
 
-def heterogeneous_scores_reference(
+def heterogeneous_attention_reference(
     regions: Ragged,
     words: Ragged,
     pairs: Tensor | None,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
-) -> Tensor:
-    """Scores with the items of every pair concatenated, at the inputs' precision: the oracle in float64."""
-    every = pairs
-    if every is None:
-        every = every_pair(regions, words)
-    attended = _attended(regions, words, every, layers, options)
+) -> tuple[Tensor, ...]:
+    """Scores with the items of every pair concatenated, at the inputs' precision: the oracle in float64.
+
+    Of listed pairs also weights and relevances of the local matching.
+    """
+    attended = _attended(regions, words, every_pair(regions, words) if pairs is None else pairs, layers, options)
     if options.matching == "global":
         v = safe_normalize(first_valid(attended.regions, attended.region_mask))
         e = safe_normalize(first_valid(attended.words, attended.word_mask))
-        scores = (v * e).sum(-1)
+        made: tuple[Tensor, ...] = ((v * e).sum(-1),)
     else:
-        scores = _matched(attended, options)[0]
-    return scores if pairs is not None else scores.view(len(regions), len(words))
-
-
-def heterogeneous_attention_reference(
-    regions: Ragged,
-    words: Ragged,
-    pairs: Tensor,
-    layers: Sequence[HeterogeneousLayer],
-    options: HeterogeneousOptions,
-) -> tuple[Tensor, ...]:
-    """Scores of pairs, weights and relevances of the matching step, likewise."""
-    return _matched(_attended(regions, words, pairs, layers, options), options)
+        # Each pair's own regions with its own words, as stacked cross attention matches them.
+        images = Ragged(attended.regions, None, None, attended.region_mask)
+        captions = Ragged(attended.words, None, None, attended.word_mask)
+        places = torch.arange(len(images), device=attended.regions.device)
+        made = scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)
+    return made if pairs is not None else (made[0].view(len(regions), len(words)),)
 
 
 def _attended(
@@ -74,11 +67,3 @@ def _attended(
         h = F.layer_norm(h, h.shape[-1:], layer.norm_weight, layer.norm_bias, LAYER_NORM_EPS)
     width = v.size(1)
     return PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
-
-
-def _matched(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[Tensor, ...]:
-    """Each pair's own regions with its own words, as stacked cross attention matches them."""
-    images = Ragged(pairs.regions, None, None, pairs.region_mask)
-    captions = Ragged(pairs.words, None, None, pairs.word_mask)
-    places = torch.arange(len(images), device=pairs.regions.device)
-    return scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)

@@ -13,7 +13,7 @@ from torch import Tensor
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
 
 
-class Shared(NamedTuple):
+class FirstLayer(NamedTuple):
     """Items (n, L, …) of one side, as the first layer meets them in every pair.
 
     Attributes:
@@ -32,20 +32,12 @@ class Shared(NamedTuple):
     own_values: Tensor
     mask: Tensor
 
-    def split(self, size: int) -> list[Shared]:
-        """Runs of `size` items, the last of what is left, all at the same width."""
-        return [Shared(*parts) for parts in zip(*(tensor.split(size) for tensor in self), strict=True)]
-
-    def cut(self) -> Shared:
-        """The same as leaves of a graph of their own, which gather gradients where these have them."""
-        return Shared(*(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self))
-
-    def narrowed(self, width: int) -> Shared:
-        """The same without the rows behind `width`."""
-        return Shared(*(tensor[:, :width] for tensor in self))
+    def part(self, first: int, stop: int, width: int) -> FirstLayer:
+        """Some successive items, `width` of their rows."""
+        return FirstLayer(*(tensor[first:stop, :width] for tensor in self))
 
 
-def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float) -> Shared:
+def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float) -> FirstLayer:
     """What the first layer makes of items (n, L, D) by themselves."""
     queries = F.linear(items, layer.query_weight, layer.query_bias)
     q = queries.unflatten(-1, (heads, -1))
@@ -56,10 +48,10 @@ def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, la
     logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
     own_values = torch.einsum("nihj,njhd->nihd", torch.softmax(logits, -1), values)
     residual = (queries + layer.output_bias).unsqueeze(2)
-    return Shared(q, k, values.contiguous(), logits.logsumexp(-1), torch.cat([own_values, residual], 2), mask)
+    return FirstLayer(q, k, values.contiguous(), logits.logsumexp(-1), torch.cat([own_values, residual], 2), mask)
 
 
-def attend_across(queries: Shared, contexts: Shared, lambda_attention: float) -> Tensor:
+def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: float) -> Tensor:
     """The rows of some items (a, L, …) after the layer in pairs with other items (b, K, …): (b, a, L, D).
 
     The softmax runs over the other item's keys and the query's own item, which counts as one key.

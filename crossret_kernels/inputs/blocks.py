@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.inputs.arrays import as_tensor, check_array
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_offsets
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
 from crossret_kernels.inputs.tensors import Array, as_int64, as_integers, check_floating
 
 # Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
@@ -87,7 +87,7 @@ class FeatureBlocks:
         check: Any = features
         if isinstance(features, (Tensor, np.ndarray)):
             check = _stand_in(features, name)
-        elif isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
+        elif is_packed(features):
             values = features[0]
             check = (_stand_in(values, f"{name}[0]"), as_tensor(features[1], f"{name}[1] (cu_seqlens)"))
         elif isinstance(features, Sequence):

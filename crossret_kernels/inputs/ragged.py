@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -93,26 +94,27 @@ class Ragged:
         """The layout alone, to keep where the values must not be kept: they are to be replaced ahead of any use."""
         return replace(self, values=self.values.new_empty(0))
 
-    def with_offsets_on_host(self) -> Ragged:
-        """To be sliced: offsets of a device are waited for once."""
-        return self if self.offsets is None else replace(self, offsets=self.offsets.cpu())
+    def split(self, counts: Sequence[int], widths: Sequence[int]) -> list[Ragged]:
+        """Successive items, so many at a time, no copy; of padded ones the first places, so many of each.
 
-    def sliced(self, start: int, stop: int, width: int) -> Ragged:
-        """Some successive items, no copy; of padded ones the first `width` places."""
-        own = slice(start, stop)
+        Offsets of a device are waited for once. Gradients of all parts go to the values at once.
+        """
         if self.offsets is None:
-            lengths, mask = self.padded_lengths, self.mask
-            return Ragged(
-                self.values[own, :width],
-                None,
-                None if lengths is None else lengths[own],
-                None if mask is None else mask[own, :width],
-            )
-        offsets = self.offsets[start : stop + 1]
+            of_all: list[list[Tensor] | list[None]] = [
+                [None] * len(counts) if x is None else list(x.split(counts))
+                for x in (self.values, self.padded_lengths, self.mask)
+            ]
+            return [
+                Ragged(rows[:, :width], None, lengths, None if mask is None else mask[:, :width])
+                for rows, lengths, mask, width in zip(*of_all, widths, strict=True)
+            ]
+        borders = [0, *accumulate(counts)]
+        offsets = self.offsets.cpu()
+        own = [offsets[first : last + 1] - offsets[first] for first, last in pairwise(borders)]
         if self.items is not None:
-            return Ragged(self.values, offsets - offsets[0], None, items=self.items[own])
-        first, last = int(offsets[0]), int(offsets[-1])
-        return Ragged(self.values[first:last], offsets - first, None)
+            items = [self.items[first:last] for first, last in pairwise(borders)]
+            return [Ragged(self.values, x, None, items=listed) for x, listed in zip(own, items, strict=True)]
+        return [Ragged(x, y, None) for x, y in zip(self.values.split([int(x[-1]) for x in own]), own, strict=True)]
 
     def packed(self) -> Tensor:
         """Rows of all items without gaps, (sum of lengths, D)."""
@@ -176,17 +178,6 @@ class Ragged:
         if self.mask is None:
             return torch.arange(width, device=valid.device) < valid[:, None]
         return F.pad(valid, (0, width - valid.size(1)))
-
-
-def on_host(images: Ragged, captions: Ragged) -> tuple[Ragged, Ragged]:
-    """Sides whose offsets, lengths or masks are on the CPU: those of a device are waited for, once for both sides."""
-    given = [x for side in (images, captions) for x in (side.offsets, side.padded_lengths, side.mask)]
-    if all(x is None or x.is_cpu for x in given):
-        return images, captions
-    made = together_on_host(given)
-    sides = zip((images, captions), (made[:3], made[3:]), strict=True)
-    first, second = (replace(side, offsets=x[0], padded_lengths=x[1], mask=x[2]) for side, x in sides)
-    return first, second
 
 
 def together_on_host(given: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import lt
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -140,7 +140,14 @@ def _as_ragged(
             if lengths is not None or mask is not None:
                 given = lengths_name if lengths is not None else mask_name
                 raise ValueError(f"{given} goes with padded {name} only: packed and list inputs know their lengths")
-            return _from_packed_or_list(features, name, item, empty, looking, brought)
+            if is_packed(features):
+                return _from_packed(*features, name, item, empty, looking, brought)
+            if isinstance(features, Sequence):
+                return _from_list(features, name, item, empty)
+            raise TypeError(
+                f"{name} must be a (n, L, D) tensor, a (values, cu_seqlens) pair or a list of (L, D) tensors, "
+                f"not {type(features).__name__}"
+            )
         features = cast("Tensor", as_tensor(features, name))
     sizes = _check_features(features, name, 3, "(n, L, D)")
     if looking and not sizes[1] and sizes[0] and not empty:
@@ -169,25 +176,11 @@ def plural(item: str) -> str:
     return f"{item[:-1]}ies" if item.endswith("y") else f"{item}s"
 
 
-def _from_packed_or_list(
-    features: Any, name: str, item: str, empty: bool, looking: bool, brought: Tensor | None
-) -> Ragged:
-    if isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1]):
-        return _from_packed(features[0], features[1], name, item, empty, looking, brought)
-    if isinstance(features, Sequence):
-        return _from_list(features, name, item, empty)
-    raise TypeError(
-        f"{name} must be a (n, L, D) tensor, a (values, cu_seqlens) pair or a list of (L, D) tensors, "
-        f"not {type(features).__name__}"
-    )
-
-
 def most_rows(features: Features) -> int | None:
     """How many rows an item can have, as far as the shapes of checked input tell: None where packed."""
     if isinstance(features, (Tensor, np.ndarray)):
         return features.shape[1]
-    packed = isinstance(features, tuple) and len(features) == 2 and is_offsets(features[1])
-    return None if packed else max(item.shape[0] for item in features)
+    return None if is_packed(features) else max(item.shape[0] for item in features)
 
 
 def check_empty_score(value: Any) -> None:
@@ -207,13 +200,9 @@ def _check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, Side
         raise ValueError(f"{first} are on {v.device} but {second} are on {e.device}")
     if v.is_meta and checkable():
         raise ValueError(f"{first} and {second} are on the meta device, which holds no values to score")
-    if v.dtype is not e.dtype and not _autocast_unites(v, e):
+    # Autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one, but for float64.
+    if v.dtype is not e.dtype and (not autocasts(v.device.type) or torch.float64 in (v.dtype, e.dtype)):
         raise TypeError(f"{first} are {v.dtype} but {second} are {e.dtype}: they must agree")
-
-
-def _autocast_unites(regions: Tensor, words: Tensor) -> bool:
-    """Whether autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one dtype."""
-    return autocasts(regions.device.type) and torch.float64 not in (regions.dtype, words.dtype)
 
 
 def check_traceable(takes_padded: str, *sides: Ragged) -> None:
@@ -322,11 +311,14 @@ def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
         raise ValueError(f"{item_name} is on {feature.device} but {name}[0] is on {first.device}")
 
 
-def is_offsets(candidate: object) -> bool:
-    """Whether the second of two features is the cu_seqlens of the first, and not another item."""
-    if isinstance(candidate, Tensor):
-        return candidate.dim() == 1 or not candidate.is_floating_point()
-    return isinstance(candidate, np.ndarray) and (candidate.ndim == 1 or candidate.dtype.kind != "f")
+def is_packed(features: Any) -> TypeGuard[tuple[Any, Any]]:
+    """Whether these are rows with their cu_seqlens, and not a list: its second is another item."""
+    if not isinstance(features, tuple) or len(features) != 2:
+        return False
+    second = features[1]
+    if isinstance(second, Tensor):
+        return second.dim() == 1 or not second.is_floating_point()
+    return isinstance(second, np.ndarray) and (second.ndim == 1 or second.dtype.kind != "f")
 
 
 def _check_features(features: Tensor, name: str, dims: int, shape: str) -> torch.Size:

@@ -181,19 +181,35 @@ def of_pairs(
     words: Ragged,
     pairs: Tensor,
     size: int,
-    score: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]],
-    *,
+    score: Callable[..., tuple[Tensor, ...]],
+    *parameters: Tensor,
+    prepare: Callable[..., Tensor] | None = None,
     draws: bool = False,
 ) -> tuple[Tensor, ...]:
-    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`."""
-    r, w = regions.width, words.width
+    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`.
 
-    def gathered(v: Tensor, e: Tensor, chunk: Tensor) -> tuple[Tensor, ...]:
-        images, captions = chunk.unbind(1)
-        return score(*replace(regions, values=v).gathered(images, r), *replace(words, values=e).gathered(captions, w))
+    `score` gets the parameters, too, as torch.compile sees arguments alone. `prepare` makes rows of rows and of these,
+    once for each item of a chunk, ahead of the pairs.
+    """
+    widths = regions.width, words.width
 
-    scored = [recomputed(gathered, regions.values, words.values, chunk, draws=draws) for chunk in pairs.split(size)]
-    return tuple(torch.cat(parts) for parts in zip(*scored, strict=True))
+    def scored(v: Tensor, e: Tensor, chunk: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        sides: list[Tensor] = []
+        for side, items, width in zip(
+            (replace(regions, values=v), replace(words, values=e)), chunk.unbind(1), widths, strict=True
+        ):
+            if prepare is None or not checkable():
+                rows, mask = side.gathered(items, width)
+                sides += rows if prepare is None else prepare(rows, *parameters), mask
+            else:
+                items, places = items.unique(return_inverse=True)
+                rows, mask = side.gathered(items, width)
+                sides += prepare(rows, *parameters)[places], mask[places]
+        return score(*sides, *parameters)
+
+    values = regions.values, words.values
+    parts = [recomputed(scored, *values, chunk, *parameters, draws=draws) for chunk in pairs.split(size)]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def pair_bytes(regions: Ragged, words: Ragged) -> int:
@@ -264,12 +280,12 @@ def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
 def split(side: Ragged, rows: int) -> list[Ragged]:
     """Successive items whose padded form stays within `rows`, at the width of their longest; at least one at a time."""
     if _alike(side):
-        width = side.width
-        size = max(1, rows // width)
-        return [side.sliced(first, min(first + size, len(side)), width) for first in range(0, len(side), size)]
-    side = side.with_offsets_on_host()
-    pieces, start = [], 0
-    for group in runs(side.extents.tolist(), rows):
-        pieces.append(side.sliced(start, start + len(group), max(group)))
-        start += len(group)
-    return pieces
+        return split_evenly(side, max(1, rows // side.width))
+    groups = runs(side.extents.tolist(), rows)
+    return side.split([len(group) for group in groups], [max(group) for group in groups])
+
+
+def split_evenly(side: Ragged, size: int) -> list[Ragged]:
+    """So many successive items at a time, at the width of all."""
+    counts = [min(size, len(side) - first) for first in range(0, len(side), size)]
+    return side.split(counts, [side.width] * len(counts))

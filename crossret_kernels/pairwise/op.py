@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
-from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, widened
+from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, split_evenly, widened
 
 Scorer: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -97,19 +96,12 @@ def pairwise_scores(
         rows = min(len(images), isqrt(size))
         columns = min(len(captions), size // rows)
         rows = min(len(images), size // columns)
-        scores = of_chunks(_split(images, rows), _split(captions, columns), crossed, draws=True)
+        scores = of_chunks(split_evenly(images, rows), split_evenly(captions, columns), crossed, draws=True)
     else:
         every = torch.empty(0, 2, dtype=torch.int64, device=images.values.device) if listed is None else listed
         (scores,) = of_pairs(images, captions, every, size, lambda *block: (paired(*block),), draws=True)
         scores = scores if listed is not None else scores.view(len(images), len(captions))
     return as_asked([scores], images, captions, listed, empty_score, candidates)[0]
-
-
-def _split(side: Ragged, items: int) -> list[Ragged]:
-    """So many successive items at a time."""
-    width = side.width
-    side = side.with_offsets_on_host()
-    return [side.sliced(first, min(first + items, len(side)), width) for first in range(0, len(side), items)]
 
 
 def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:

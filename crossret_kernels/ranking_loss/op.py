@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import Refusal, select_backend
+from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
 from crossret_kernels.operations import Kernels, Operand, define
@@ -96,7 +96,7 @@ def triplet_loss(
     options = checked(LossOptions, margin, negatives, p, reduction)
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    chosen = select_backend(backend, scores.device, scores.dtype, _refusals(scores))
+    chosen = select_backend(backend, scores.device, scores.dtype, _refusal(scores))
     if chosen not in _LOSSES:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)
@@ -125,15 +125,11 @@ def check_shape(scores: Tensor, offset: int) -> None:
         )
 
 
-def _refusals(scores: Tensor) -> Mapping[str, Refusal] | None:
-    """What its kernels do not serve, by backend."""
+def _refusal(scores: Tensor) -> str | None:
+    """Why no kernels serve them."""
     if transformed():
-        reason = "torch.func's transforms and forward-mode differentiation go through 'torch'"
-    elif scores.size(1) > MOST_COLUMNS:
-        reason = f"its kernels take up to {MOST_COLUMNS} columns"
-    else:
-        return None
-    return dict.fromkeys(_LOSSES, lambda: reason)
+        return "torch.func's transforms and forward-mode differentiation go through 'torch'"
+    return f"its kernels take up to {MOST_COLUMNS} columns" if scores.size(1) > MOST_COLUMNS else None
 
 
 def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:

@@ -1,0 +1,307 @@
+"""Scores of pairs by what is made of each item once: in runs of items and blocks of pairs, both of bounded size."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import autocasts, checkable
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.padded.chunked import runs
+from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
+from crossret_kernels.torch_internals import transformed
+
+# What is made of items: a NamedTuple of tensors (n, …) with the method `part` (first, stop, width), of some of them.
+Made: TypeAlias = Any
+
+
+class Limits(NamedTuple):
+    """How many padded rows of images and of captions there are at a time, and how many pairs of them."""
+
+    rows: Sequence[int]
+    pairs: int
+
+
+class Run(NamedTuple):
+    """Items (n,) int64 of a side that are held together, and how many rows each takes when padded."""
+
+    indices: Tensor
+    lengths: list[int]
+
+    def part(self, first: int, stop: int) -> Part:
+        return Part(first, stop, max(self.lengths[first:stop]))
+
+
+class Part(NamedTuple):
+    """Successive items of a run, at the width of their longest."""
+
+    first: int
+    stop: int
+    width: int
+
+
+class Block(NamedTuple):
+    """Pairs of two runs: by `pairing` of these parts; `where` their scores are in the whole result."""
+
+    images: Part
+    captions: Part
+    pairing: Pairing
+    where: tuple[Tensor, Tensor] | Tensor
+
+
+ImageRun: TypeAlias = "tuple[Run, list[tuple[Run, list[Block]]]]"
+
+
+@dataclass(frozen=True)
+class Shared(ABC):
+    """Scores of all pairs, or of listed ones (P, 2), with what else is made of them.
+
+    Tensors are the values of images and of captions, `n_beside` tensors of items beside them, of either side in turn,
+    and the parameters, which have the dtype that all is computed in.
+    """
+
+    images: Ragged
+    captions: Ragged
+    pairs: Tensor | None
+    n_beside = 0
+
+    @abstractmethod
+    def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
+        """Of runs and blocks."""
+
+    @abstractmethod
+    def share(
+        self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
+    ) -> Made:
+        """What is made of items by themselves: of rows (n, L, D), zeros behind their ends, and the mask (n, L)."""
+
+    @abstractmethod
+    def score(self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Scores of pairs of these, and what else there is."""
+
+    @abstractmethod
+    def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The same of all pairs, by operations that can be traced, transformed and differentiated twice."""
+
+    def results(self, like: Tensor) -> list[Tensor]:
+        """Room for what is made."""
+        return [like.new_empty(len(self.images), len(self.captions))]
+
+    def made(self, *others: Tensor) -> tuple[Tensor, ...]:
+        """Of what stands beside the values and of the parameters; blocks are made again in the backward pass."""
+        if not checkable() or transformed():
+            return self.at_once(others[: self.n_beside], others[self.n_beside :])
+        values = self.images.values, self.captions.values
+        if not needs_gradient((*values, *others)):
+            return _scores(self, (*values, *others))
+        call = replace(self, images=self.images.joined(), captions=self.captions.joined())
+        tensors = call.images.values, call.captions.values, *others
+        return cast("tuple[Tensor, ...]", cast(Any, _Recomputed).apply(call, *tensors))
+
+
+class _Recomputed(torch.autograd.Function):
+    """Scores that keep nothing but their inputs; the gradients' blocks are made, and let go of, one by one.
+
+    torch's own checkpoints, one in another, would keep what they make again until the whole pass is over.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: Shared, *tensors: Tensor) -> tuple[Tensor, ...]:
+        device_type = tensors[0].device.type
+        ctx.autocast = {"device_type": device_type, "enabled": autocasts(device_type)}
+        if ctx.autocast["enabled"]:
+            ctx.autocast["dtype"] = torch.get_autocast_dtype(device_type)
+        ctx.call = replace(call, images=call.images.without_values(), captions=call.captions.without_values())
+        ctx.save_for_backward(*tensors)
+        return _scores(call, tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        images, captions = replace(ctx.call.images, values=tensors[0]), replace(ctx.call.captions, values=tensors[1])
+        call = replace(ctx.call, images=images, captions=captions)
+        # Autocast is as the scores found it, and not as the backward pass does.
+        with torch.autocast(**ctx.autocast):
+            if not torch.is_grad_enabled():
+                return None, *_gradients(call, tensors, needed, gradients)
+            # Second derivatives are wanted: of the whole, differentiably.
+            wanted = [x for x, own in zip(tensors, needed, strict=True) if own]
+            first = 2 + call.n_beside
+            outputs = call.at_once(tensors[2:first], tensors[first:])
+            made = iter(torch.autograd.grad(outputs, wanted, gradients, create_graph=True, materialize_grads=True))
+            return None, *(next(made) if own else None for own in needed)
+
+
+def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    first = 2 + call.n_beside
+    results = call.results(tensors[-1])
+    with torch.no_grad():
+        for made, where in _blocks(call, tensors[:first], tensors[first:], [None] * first):
+            for result, values in zip(results, made, strict=False):  # weights are of listed pairs alone
+                result[_places(where, values)] = values.to(result.dtype)
+    return tuple(results)
+
+
+def _gradients(
+    call: Shared, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+) -> list[Tensor | None]:
+    first, dtype = 2 + call.n_beside, tensors[-1].dtype
+    leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
+    totals = [torch.zeros_like(x, dtype=dtype) if x.requires_grad else None for x in leaves[:first]]
+    with torch.enable_grad():
+        for made, where in _blocks(call, tensors[:first], leaves[first:], totals):
+            outputs = made[: len(gradients)]
+            parts = [x[_places(where, y)].to(y.dtype) for x, y in zip(gradients, outputs, strict=True)]
+            torch.autograd.backward(outputs, parts)
+    of_items = [None if x is None else x.to(y.dtype) for x, y in zip(totals, tensors[:first], strict=True)]
+    return of_items + [torch.zeros_like(x) if x.requires_grad and x.grad is None else x.grad for x in leaves[first:]]
+
+
+def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
+    """Of scores (…), or of listed pairs' weights, whose rows are as wide as the longest item of a block."""
+    return where if isinstance(where, tuple) or values.dim() == 1 else (where, slice(values.size(1)))
+
+
+def _blocks(
+    call: Shared, tensors: Sequence[Tensor], parameters: Sequence[Tensor], totals: Sequence[Tensor | None]
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | Tensor]]:
+    """What is made of each block, and where it goes; gradients that it gets by then are added to these totals."""
+    limits = call.limits(tensors[2:], parameters)
+    if call.pairs is None:
+        image_runs = _all_blocks(call.images, call.captions, limits)
+    else:
+        image_runs = _listed_blocks(call.images, call.captions, call.pairs, limits)
+    for image_run, caption_runs in image_runs:
+        images = _Held(call, False, image_run, tensors, parameters, totals)
+        for caption_run, blocks in caption_runs:
+            captions = _Held(call, True, caption_run, tensors, parameters, totals)
+            for block in blocks:
+                parts = images.part(block.images), captions.part(block.captions)
+                yield call.score(*parts, block.pairing, parameters), block.where
+            captions.add_gradients()
+        images.add_gradients()
+
+
+class _Held:
+    """A run's rows and what stands beside them, leaves of a graph of their own, with what is made of them."""
+
+    def __init__(
+        self, call: Shared, of_captions: bool, run: Run, tensors: Sequence[Tensor], parameters: Sequence[Tensor],
+        totals: Sequence[Tensor | None],
+    ) -> None:  # fmt: skip
+        self.side, self.run, self.totals = call.captions if of_captions else call.images, run, totals[of_captions::2]
+        longest = max(run.lengths)
+        rows, mask = self.side.gathered(run.indices, longest if self.side.offsets is not None else self.side.width)
+        self.mask = mask[:, :longest]
+        beside = [x.index_select(0, run.indices) for x in tensors[2 + of_captions :: 2]]
+        self.leaves = [
+            x.detach().to(parameters[-1].dtype).requires_grad_(total is not None)
+            for x, total in zip((rows[:, :longest], *beside), self.totals, strict=True)
+        ]
+        self.made = call.share(of_captions, self.leaves[0], self.mask, self.leaves[1:], parameters)
+        self.parts: dict[Part, tuple[Made, Made]] = {}
+
+    def part(self, part: Part) -> Made:
+        """What is made of some of the items, as leaves that gather gradients."""
+        if part not in self.parts:
+            own = self.made.part(*part)
+            self.parts[part] = own, own._make(x.detach().requires_grad_(x.requires_grad) for x in own)
+        return self.parts[part][1]
+
+    def add_gradients(self) -> None:
+        """Takes those of all parts to the totals, and to the parameters."""
+        parts = [both for part in self.parts.values() for both in zip(*part, strict=True) if both[0].requires_grad]
+        if parts:
+            torch.autograd.backward([x for x, _ in parts], [leaf.grad for _, leaf in parts])
+        of_rows, *of_beside = self.totals
+        if of_rows is not None:
+            self._add_rows(of_rows, cast("Tensor", self.leaves[0].grad))
+        for total, leaf in zip(of_beside, self.leaves[1:], strict=True):
+            if total is not None:
+                total.index_add_(0, self.run.indices, cast("Tensor", leaf.grad))
+
+    def _add_rows(self, total: Tensor, gradient: Tensor) -> None:
+        mask = self.mask & ~self.side.empty.index_select(0, self.run.indices)[:, None]
+        width = mask.size(1)
+        if self.side.offsets is None:
+            total[:, :width].index_add_(0, self.run.indices, gradient.masked_fill(~mask[:, :, None], 0))
+            return
+        starts = self.side.offsets.to(total.device)[self.run.indices]
+        rows = (starts[:, None] + torch.arange(width, device=total.device))[mask]
+        total.index_add_(0, rows, gradient[mask])
+
+
+def _all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[ImageRun]:
+    """Rectangles that cover all pairs, of items by their lengths, so that little of a block is padding."""
+    if not len(images) or not len(captions):
+        return
+    caption_runs = list(_by_length(captions, limits.rows[1]))
+    for image_run in _by_length(images, limits.rows[0]):
+        n_images = len(image_run.lengths)
+        runs_of_captions = []
+        for caption_run in caption_runs:
+            n_captions = len(caption_run.lengths)
+            height = min(n_images, max(math.isqrt(limits.pairs), limits.pairs // n_captions))
+            width = max(1, limits.pairs // height)
+            blocks = []
+            for i in range(0, n_images, height):
+                own = image_run.part(i, min(i + height, n_images))
+                rows = image_run.indices[i : own.stop, None]
+                for j in range(0, n_captions, width):
+                    other = caption_run.part(j, min(j + width, n_captions))
+                    blocks.append(Block(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
+            runs_of_captions.append((caption_run, blocks))
+        yield image_run, runs_of_captions
+
+
+def _by_length(side: Ragged, rows: int) -> Iterator[Run]:
+    lengths, order = side.extents.sort(stable=True)
+    order = order.to(side.values.device)
+    start = 0
+    for run in runs(lengths.tolist(), rows):
+        yield Run(order[start : start + len(run)], run)
+        start += len(run)
+
+
+def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limits) -> Iterator[ImageRun]:
+    """Blocks of pairs (P, 2) that share items, so that few items are loaded more than once, and no other items."""
+    for image_run, of_images, places in _grouped(images, pairs[:, 0], limits.rows[0]):
+        runs_of_captions = []
+        for caption_run, of_captions, among in _grouped(captions, pairs[places, 1], limits.rows[1]):
+            own, order = of_images[among].sort(stable=True)
+            listed = (x.split(limits.pairs) for x in (own, of_captions[order], places[among][order]))
+            blocks = [_listed(image_run, caption_run, *part) for part in zip(*listed, strict=True)]
+            runs_of_captions.append((caption_run, blocks))
+        yield image_run, runs_of_captions
+
+
+def _listed(image_run: Run, caption_run: Run, own: Tensor, other: Tensor, where: Tensor) -> Block:
+    """A block of pairs sorted by their images, of which it takes the first to the last, and of all loaded captions."""
+    first, last = own[[0, -1]].tolist()
+    captions = caption_run.part(0, len(caption_run.lengths))
+    counts = torch.bincount(own - first).tolist()
+    of_captions = torch.bincount(other, minlength=captions.stop).tolist()
+    return Block(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
+
+
+def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Run, Tensor, Tensor]]:
+    """Runs of the items that occur in `indices`, and of each the places of its items there.
+
+    Yields (items, indices into these (p,), places (p,)).
+    """
+    extents = side.extents
+    used, inverse = indices.unique(return_inverse=True)
+    ordered, order = inverse.sort(stable=True)
+    start = 0
+    for run in runs(extents[used.to(extents.device)].tolist(), rows):
+        stop = start + len(run)
+        first, last = torch.searchsorted(ordered, torch.tensor([start, stop], device=ordered.device)).tolist()
+        yield Run(used[start:stop], run), ordered[first:last] - start, order[first:last]
+        start = stop
