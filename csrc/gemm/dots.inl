@@ -84,6 +84,7 @@ static __attribute__((noinline)) void dot_tile(const float* const* rows, const f
   }
   if (whole < depth) add_dots<Precision, A, B>(a, b, whole, depth - whole, sums);
   typename Precision::Sum spread[padded];
+#pragma GCC unroll 16
   for (int i = 0; i < padded; ++i) spread[i] = i < A * B ? sums[i] : Precision::zero();
   alignas(64) typename Precision::Total totals[padded];
   for (int i = 0; i < padded; i += lanes) Precision::totals(spread + i, totals + i);
