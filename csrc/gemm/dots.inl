@@ -38,19 +38,6 @@ struct DoublePrecision {
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = V::tile_rows > 6 ? 4 : 3;
 
-// The side that comes from memory: it is passed over once, the other again and again, and meanwhile its next tile is
-// fetched; after the last one what lies at `after`.
-struct Stream {
-  bool rows;          // or columns
-  const char* after;  // or null
-};
-
-// Fetched while a tile is made, evenly.
-struct Next {
-  const char* data;
-  int64_t bytes;
-};
-
 template <class Precision, int A, int B>
 static inline __attribute__((always_inline)) void add_dots(const float* const (&a)[A], const float* const (&b)[B],
                                                            int64_t k, int64_t n,
@@ -68,7 +55,7 @@ static inline __attribute__((always_inline)) void add_dots(const float* const (&
 
 template <class Precision, int A, int B, class Out>
 static __attribute__((noinline)) void dot_tile(const float* const* rows, const float* const* columns, int64_t depth,
-                                               Next next, Out* out, int64_t ld) {
+                                               Ahead ahead, Out* out, int64_t ld) {
   constexpr int lanes = Precision::lanes, padded = (A * B + lanes - 1) / lanes * lanes;
   const float *a[A], *b[B];
   for (int x = 0; x < A; ++x) a[x] = rows[x];
@@ -76,10 +63,9 @@ static __attribute__((noinline)) void dot_tile(const float* const* rows, const f
   typename Precision::Sum sums[A * B];
 #pragma GCC unroll 16
   for (int i = 0; i < A * B; ++i) sums[i] = Precision::zero();
-  const int64_t whole = depth / V::width * V::width, step = next.bytes * V::width / depth;
-  const char* fetched = next.data;
-  for (int64_t k = 0; k < whole; k += V::width, fetched += step) {
-    __builtin_prefetch(fetched, 0, 2);
+  const int64_t whole = depth / V::width * V::width, step = ahead.bytes * V::width / depth;
+  for (int64_t k = 0; k < whole; k += V::width, ahead.data += step) {
+    __builtin_prefetch(ahead.data, 0, 2);
     add_dots<Precision, A, B>(a, b, k, V::width, sums);
   }
   if (whole < depth) add_dots<Precision, A, B>(a, b, whole, depth - whole, sums);
@@ -95,15 +81,15 @@ static __attribute__((noinline)) void dot_tile(const float* const* rows, const f
 
 template <class Precision, int A, int B, class Out>
 static void dot_tile_of(int64_t n_rows, int64_t n_columns, const float* const* rows, const float* const* columns,
-                        int64_t depth, Next next, Out* out, int64_t ld) {
+                        int64_t depth, Ahead ahead, Out* out, int64_t ld) {
   if constexpr (A == 0 || B == 0) {
     return;
   } else if (n_rows < A) {
-    dot_tile_of<Precision, A - 1, B>(n_rows, n_columns, rows, columns, depth, next, out, ld);
+    dot_tile_of<Precision, A - 1, B>(n_rows, n_columns, rows, columns, depth, ahead, out, ld);
   } else if (n_columns < B) {
-    dot_tile_of<Precision, A, B - 1>(n_rows, n_columns, rows, columns, depth, next, out, ld);
+    dot_tile_of<Precision, A, B - 1>(n_rows, n_columns, rows, columns, depth, ahead, out, ld);
   } else {
-    dot_tile<Precision, A, B>(rows, columns, depth, next, out, ld);
+    dot_tile<Precision, A, B>(rows, columns, depth, ahead, out, ld);
   }
 }
 
@@ -113,26 +99,24 @@ struct DotTiles {
   int64_t begin(int64_t tile) const { return rows * tile / count; }
 };
 
-// out (row stride ld) = rows · columns.
+// out (row stride ld) = rows · columns. One side comes from memory: it is passed over once, the other again and again,
+// and meanwhile its next tile is fetched; after the last one what is ahead.
 template <class Precision, class Out>
 static void multiply_dots(const float* const* rows, int64_t n_rows, const float* const* columns, int64_t n_columns,
-                          int64_t depth, Stream stream, Out* out, int64_t ld) {
+                          int64_t depth, bool by_rows, Ahead ahead, Out* out, int64_t ld) {
   const DotTiles down{n_rows, (n_rows + kDotRows - 1) / kDotRows};
   const DotTiles across{n_columns, (n_columns + kDotColumns - 1) / kDotColumns};
-  const DotTiles &outer = stream.rows ? down : across, &inner = stream.rows ? across : down;
+  const DotTiles &outer = by_rows ? down : across, &inner = by_rows ? across : down;
   for (int64_t o = 0; o < outer.count; ++o) {
-    const int64_t end = outer.begin(o + 1);
-    const float* const* const streamed = stream.rows ? rows : columns;
-    const char* const after = end < outer.rows ? reinterpret_cast<const char*>(streamed[end]) : stream.after;
-    Next next{reinterpret_cast<const char*>(streamed[0]), 0};  // what is there already
-    if (after != nullptr) {
-      next = {after, (end - outer.begin(o)) * depth * static_cast<int64_t>(sizeof(float)) / inner.count};
-    }
-    for (int64_t i = 0; i < inner.count; ++i, next.data += next.bytes) {
-      const int64_t x = stream.rows ? o : i, y = stream.rows ? i : o;
+    const int64_t end = outer.begin(o + 1), bytes = (end - outer.begin(o)) * depth * 4;
+    const float* const* const streamed = by_rows ? rows : columns;
+    const Ahead next = end < outer.rows ? Ahead{reinterpret_cast<const char*>(streamed[end]), bytes} : ahead;
+    for (int64_t i = 0; i < inner.count; ++i) {
+      const int64_t x = by_rows ? o : i, y = by_rows ? i : o;
       const int64_t m = down.begin(x), n = across.begin(y);
       dot_tile_of<Precision, kDotRows, kDotColumns>(down.begin(x + 1) - m, across.begin(y + 1) - n, rows + m,
-                                                    columns + n, depth, next, out + m * ld + n, ld);
+                                                    columns + n, depth, next.share(inner.count, i), out + m * ld + n,
+                                                    ld);
     }
   }
 }

@@ -9,7 +9,8 @@ static void gram_products(const float* const* rows, int64_t n, int64_t depth, do
   const int64_t ld = gram_row(n);
   for (int64_t i = 0; i < n; i += kDotRows) {
     const int64_t height = n - i < kDotRows ? n - i : kDotRows;
-    multiply_dots<Precision>(rows + i, height, rows + i, n - i, depth, {true, nullptr}, gram + i * ld + i, ld);
+    const Ahead none{reinterpret_cast<const char*>(rows[i]), 0};  // but what is there
+    multiply_dots<Precision>(rows + i, height, rows + i, n - i, depth, true, none, gram + i * ld + i, ld);
   }
 }
 

@@ -21,12 +21,15 @@ struct Left {
   int64_t k;
 };
 
-// What will be read after this product, fetched while it is taken: so many bytes for each row of the left-hand side and
-// for each panel of the right-hand one. Of several rows read side by side the processor foresees none.
+// What is read after a product, fetched evenly while the product is taken: of several rows read side by side the
+// processor foresees none.
 struct Ahead {
   const char* data;
-  int64_t row_bytes;
-  int64_t panel_bytes;
+  int64_t bytes;
+  bool again = false;  // for every panel, not over all of them: it is wanted in the first cache, and at once
+
+  // Of so many shares the first, or the one with this number.
+  Ahead share(int64_t count, int64_t number = 0) const { return {data + bytes / count * number, bytes / count, again}; }
 };
 
 // The right-hand side by panels of kPanel columns: panel p at data + p * panel, its row k at + k * k.
@@ -72,12 +75,11 @@ static inline __attribute__((always_inline)) void add_to_tile(F (&sums)[MR][NV],
   const float* a4 = MR > 4 ? a.data + 4 * a.row : a0;
   const float* a8 = MR > 8 ? a.data + 8 * a.row : a0;
   const int64_t two = 2 * a.row, three = 3 * a.row;
-  const char* next = ahead.data;
-  const int64_t next_step = kAhead ? ahead.row_bytes * MR / depth : 0;
+  const Ahead step = kAhead ? ahead.share(depth) : ahead;
   for (int64_t k = 0; k < depth; ++k) {
     if constexpr (kAhead) {
-      __builtin_prefetch(next, 0, 3);
-      next += next_step;
+      __builtin_prefetch(ahead.data, 0, 2);
+      ahead.data += step.bytes;
     }
     F columns[NV];
 #pragma GCC unroll 2
@@ -139,7 +141,8 @@ struct TileProduct {
   Extent extent;
   Left a;
   Right b;
-  Ahead ahead;
+  Ahead ahead;    // for each row …
+  int64_t panel;  // … so many of which are from panel to panel
   const Epilogue& epilogue;
 
   template <int MR, int NV>
@@ -147,9 +150,9 @@ struct TileProduct {
     const int64_t begin = extent.begin(m), depth = extent.end(m, MR) - begin;
     F sums[MR][NV];
     clear_tile(sums);
-    add_to_tile<Element, kAhead>(
-        sums, depth, {a.data + m * a.row + begin * a.k, a.row, a.k}, b.data + n / kPanel * b.panel + begin * b.k, b.k,
-        {ahead.data + m * ahead.row_bytes + n / kPanel * ahead.panel_bytes, ahead.row_bytes, 0});
+    add_to_tile<Element, kAhead>(sums, depth, {a.data + m * a.row + begin * a.k, a.row, a.k},
+                                 b.data + n / kPanel * b.panel + begin * b.k, b.k,
+                                 {ahead.data + (n / kPanel * panel + m) * ahead.bytes, MR * ahead.bytes});
     epilogue.take(m, n, sums);
   }
 };
@@ -158,7 +161,7 @@ struct TileProduct {
 // that far.
 template <class Element = Floats, class Extent, class Epilogue>
 static void multiply(int64_t rows, int64_t columns, Extent extent, Left a, Right b, const Epilogue& epilogue) {
-  for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {nullptr, 0, 0}, epilogue});
+  for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {}, 0, epilogue});
 }
 
 // Epilogue: C, with row stride ld, becomes or gains the product. C too must reach up to whole vectors.
@@ -249,25 +252,23 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
 }
 #endif
 
-// Copied rows against packed panels, of either kind of element. Where `ahead` has data, it is fetched meanwhile.
+// Rows against packed panels, of either kind of element.
 template <class Epilogue>
 static void multiply_rows(const Layout& layout, int64_t k, int64_t depth, int64_t rows, int64_t columns,
                           const float* data, int64_t ld, const float* panels, Ahead ahead, const Epilogue& epilogue) {
   const Left a{data + k, ld, 1};
   const Right b{panels + k * kPanel, layout.depth * kPanel, kPanel};
+  const Ahead each = ahead.share(ahead.again ? rows : rows * ((columns + kPanel - 1) / kPanel));
+  const int64_t panel = ahead.again ? 0 : rows;
 #if defined(CROSSRET_AMX)
   if (layout.pairs()) return multiply_by_tiles(rows, columns, depth, a, b, epilogue);
 #else
   if constexpr (V::bf16_dots) {
-    using Pairs = Bfloat16Pairs<V>;
-    if (layout.pairs() && ahead.data) {
-      return for_each_tile(rows, columns, TileProduct<Pairs, true, AllOf, Epilogue>{{depth}, a, b, ahead, epilogue});
-    }
-    if (layout.pairs()) return multiply<Pairs>(rows, columns, AllOf{depth}, a, b, epilogue);
+    using Product = TileProduct<Bfloat16Pairs<V>, true, AllOf, Epilogue>;
+    if (layout.pairs()) return for_each_tile(rows, columns, Product{{depth}, a, b, each, panel, epilogue});
   }
 #endif
-  if (ahead.data == nullptr) return multiply(rows, columns, AllOf{depth}, a, b, epilogue);
-  for_each_tile(rows, columns, TileProduct<Floats, true, AllOf, Epilogue>{{depth}, a, b, ahead, epilogue});
+  for_each_tile(rows, columns, TileProduct<Floats, true, AllOf, Epilogue>{{depth}, a, b, each, panel, epilogue});
 }
 
 }  // namespace CROSSRET_ISA

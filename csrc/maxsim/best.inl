@@ -63,24 +63,24 @@ static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectan
   constexpr int64_t first_cache = 6 * 1024;
   const bool in_strips = block.columns * layout.depth <= first_cache;
   const int64_t few = layout.copied ? 48 : 24;  // whole tiles of every instruction set
-  const int64_t step = in_strips ? few : group.rows, panels = (block.columns + kPanel - 1) / kPanel;
+  const int64_t step = in_strips ? few : group.rows;
   // A group of this task's own is copied here, each row just ahead of its first product: by the first block, and where
   // there is no other always to the same place.
   const bool in_place = call.in_place(pairs, group, group.first), copies = !in_place && group.once && block.column == 0;
   const bool again = copies && block.columns == pairs.columns;
-  const Ahead next_tile{reinterpret_cast<const char*>(contexts.data + V::tile_rows * contexts.ld), contexts.ld * 4, 0};
   for (int64_t row = 0; row < group.rows; row += step) {
     const int64_t rows = group.rows - row < step ? group.rows - row : step;
-    const int64_t offset = (again ? 0 : row) * contexts.ld, end = group.skip + row + rows;
+    const int64_t offset = (again ? 0 : row) * contexts.ld;
     if (copies) copy_rows(call, pairs, group, row, rows, group.data + offset, group.scales + row);
-    // Meanwhile what comes next is fetched from memory, by every panel its share.
-    Ahead ahead = rows_after(call.contexts, pairs.contexts, pairs.n_contexts, group.first, end);
-    if (in_strips) ahead = {ahead.data, ahead.row_bytes / panels, rows * (ahead.row_bytes / panels)};
-    if (in_place && !in_strips) ahead = next_tile;
+    const Ahead next_tile{reinterpret_cast<const char*>(contexts.data + V::tile_rows * contexts.ld),
+                          rows * contexts.ld * 4, true};
+    const Ahead after = in_place && !in_strips ? next_tile
+                                               : rows_after(call.contexts, pairs.contexts, pairs.n_contexts,
+                                                            group.first, 1, group.skip + row, rows);
     const float* const scales = layout.scaled ? group.scales + row : nullptr;
     const auto reduce_into = [&](const auto& best) {
       multiply_rows(layout, 0, layout.depth, rows, block.columns, contexts.data + offset, contexts.ld, block.panels,
-                    ahead, best);
+                    after, best);
     };
     if (numbers == nullptr) {
       reduce_into(Best<false>{values, nullptr, block.columns, row, scales, block.scales});

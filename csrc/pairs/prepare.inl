@@ -102,27 +102,31 @@ static void copy_contexts(const Operands& operands, const Rectangle& pairs, cons
   }
 }
 
-// Where as many rows begin as will be copied after those of a group or block, whose last item is the `last` and ends at
-// `end`: in what is left of it or in the next; and how far apart they lie in the mean, holes included.
-static Ahead rows_after(const Side& side, const int64_t* items, int64_t n_items, int64_t last, int64_t end) {
+// As many rows as those of `count` items from the `first` on, less `skip` ahead of them, that come next: in what is
+// left of the last item or in the one after it, holes included.
+static Ahead rows_after(const Side& side, const int64_t* items, int64_t n_items, int64_t first, int64_t count,
+                        int64_t skip, int64_t rows) {
+  const int64_t last = first + count - 1, end = count == 1 ? skip + rows : side.length(items[last]);
   const bool within = end < side.length(items[last]) || last + 1 == n_items;
   const Item& item = side.items[items[within ? last : last + 1]];
-  const int64_t first = within && end < item.length ? end : 0;
-  if (item.places == nullptr) return {item.rows + first * item.row_bytes, item.row_bytes, 0};
-  const int64_t span = item.places[item.length - 1] + 1 - item.places[first];
-  return {item.rows + item.places[first] * item.row_bytes, item.row_bytes * span / (item.length - first), 0};
+  const int64_t from = within && end < item.length ? end : 0;
+  if (item.places == nullptr) return {item.rows + from * item.row_bytes, rows * item.row_bytes};
+  const int64_t span = item.places[item.length - 1] + 1 - item.places[from];
+  return {item.rows + item.places[from] * item.row_bytes, rows * item.row_bytes * span / (item.length - from)};
 }
 
-static Ahead contexts_after(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
-  const int64_t last = group.first + group.count - 1;
-  const int64_t end = group.count == 1 ? group.skip + group.rows : operands.contexts.length(pairs.contexts[last]);
-  return rows_after(operands.contexts, pairs.contexts, pairs.n_contexts, last, end);
-}
-
-static Ahead queries_after(const Operands& operands, const Rectangle& pairs, const QueryBlock& block) {
-  const int64_t last = block.first + block.count - 1;
-  const int64_t end = block.count == 1 ? block.skip + block.columns : operands.queries.length(pairs.queries[last]);
-  return rows_after(operands.queries, pairs.queries, pairs.n_queries, last, end);
+// The rows that come next from memory, or, where both sides are at hand, the next group's.
+static Ahead rows_after(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
+                        const QueryBlock& block) {
+  if (!group.once && !block.once) {
+    const auto [data, ld] = rows_of(operands, pairs, group);
+    const int64_t bytes = group.rows * ld * 4;
+    return {reinterpret_cast<const char*>(data) + bytes, bytes};
+  }
+  return group.once ? rows_after(operands.contexts, pairs.contexts, pairs.n_contexts, group.first, group.count,
+                                 group.skip, group.rows)
+                    : rows_after(operands.queries, pairs.queries, pairs.n_queries, block.first, block.count, block.skip,
+                                 block.columns);
 }
 
 // What ‖Σ p c‖ of one item is made by: U p, U triangular, or Cᵀ p.
@@ -237,10 +241,8 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
     const bool given = Operands::as_given(side, layout, side.items[item]);
     columns[i] = given ? static_cast<const float*>(side.row(item, r)) : block.panels + i * layout.ld;
   });
-  Stream stream{group.once, nullptr};
-  if (block.once) stream.after = queries_after(operands, pairs, block).data;
-  if (group.once) stream.after = contexts_after(operands, pairs, group).data;
-  multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, stream, similarities, ld);
+  multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, group.once || !block.once,
+                                 rows_after(operands, pairs, group, block), similarities, ld);
   // Not before: of what comes from memory the product fetches ahead. Factors by the first block of a task alone.
   if (block.once) norms_as_given(operands, pairs, block);
   if (group.once && block.column == 0) make_factors(operands, pairs, group, buffers.factors);
@@ -258,18 +260,14 @@ static void similarities_of(const Operands& operands, const Rectangle& pairs, co
   if (pairs.dots) return dot_similarities(operands, pairs, group, block, similarities, ld, dots);
   const Layout& layout = operands.context_layout;
   const ContextRows contexts = rows_of(operands, pairs, group);
-  Ahead ahead{nullptr, 0, 0};
-  if (block.once) {  // as many rows of queries for a panel as it has columns
-    const Ahead after = queries_after(operands, pairs, block);
-    ahead = {after.data, kPanel * after.row_bytes / group.rows, kPanel * after.row_bytes};
-  }
-  if (group.once) ahead = contexts_after(operands, pairs, group);
+  const Ahead after = rows_after(operands, pairs, group, block);
+  const int64_t slices = (layout.depth + slice - 1) / slice;
   for (int64_t k = 0; k < layout.depth; k += slice) {
     const int64_t part = layout.depth - k < slice ? layout.depth - k : slice;
     const Store store{similarities, ld, k > 0};
     const auto multiply_into = [&](const auto& epilogue) {
-      multiply_rows(layout, k, part, group.rows, block.columns, contexts.data, contexts.ld, block.panels, ahead,
-                    epilogue);
+      multiply_rows(layout, k, part, group.rows, block.columns, contexts.data, contexts.ld, block.panels,
+                    after.share(slices, k / slice), epilogue);
     };
     if (layout.scaled && k + slice >= layout.depth) {
       multiply_into(StoreScaled{store, group.scales, block.scales});
