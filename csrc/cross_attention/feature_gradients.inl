@@ -30,7 +30,7 @@ struct PartnerSum {
       const int64_t depth = partners.rows[i];
       const int64_t ld = gram_row(attends ? item_rows : depth);
       const Left left = attends ? Left{ds[i] + m, 1, ld} : Left{ds[i] + m * ld, ld, 1};
-      add_to_tile<Floats, false>(sums, depth, left, panels + n * depth, kPanel, {nullptr, 0, 0});
+      add_to_tile<Floats, false>(sums, depth, left, panels + n * depth, kPanel, {});
       panels += depth * kSlice;
     }
     Store{slice, kSlice, true}.take(m, n, sums);
@@ -43,7 +43,7 @@ static void add_own_rows(const CrossAttentionGradients& from, const Side& own, c
                          bool attends, int64_t k0, int64_t columns, float* scratch, float* slice) {
   const int64_t item = jobs.items[job], rows = own.length(item);
   if (!attends) {
-    item_to_panels(own, item, k0, columns, scratch);
+    item_to_panels(own, item, item, k0, columns, scratch);
     const Left gram{from.gram_grads + from.gram_offsets[jobs.slots[jobs.offsets[job]]], gram_row(rows), 1};
     return multiply(rows, columns, AllOf{rows}, gram, {scratch, rows * kPanel, kPanel}, Store{slice, kSlice, true});
   }
@@ -84,7 +84,8 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   for (PackedPartners packed{0, 0, panels, {}}; packed.first < n_partners; packed.first += packed.count) {
     packed.count = 0;
     for (int64_t depth = 0, p = packed.first; p < n_partners && packed.count < kPartners && depth < kPartnerRows; ++p) {
-      item_to_panels(other, partners[p], k0, columns, panels + depth * kSlice);
+      item_to_panels(other, partners[p], partners[p + 1 < n_partners ? p + 1 : p], k0, columns,
+                     panels + depth * kSlice);
       packed.rows[packed.count++] = other.length(partners[p]);
       depth += other.length(partners[p]);
     }

@@ -226,10 +226,18 @@ static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_
   }
 }
 
-// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose.
-static void item_to_panels(const Side& side, int64_t item, int64_t k0, int64_t columns, float* panels) {
-  const int64_t n = side.length(item);
+// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose. Rows are
+// fetched some ahead, those of the item after it too: so short a part of each is over before the processor foresees it.
+static void item_to_panels(const Side& side, int64_t item, int64_t after, int64_t k0, int64_t columns, float* panels) {
+  constexpr int64_t ahead = 4, line = 64;
+  const int64_t n = side.length(item), size = side.element_bytes();
   for (int64_t r = 0; r < n; ++r) {
+    const bool within = r + ahead < n;
+    const int64_t of = within ? item : after, next = within ? r + ahead : r + ahead - n;
+    if (next < side.length(of)) {
+      const char* const row = static_cast<const char*>(side.row(of, next)) + k0 * size;
+      for (int64_t at = 0; at < columns * size; at += line) __builtin_prefetch(row + at, 0, 2);
+    }
     const void* data = side.row(item, r);
     const F factor = V::set(row_scale(side, item, r));
     for (int64_t j = 0; j < columns; j += V::width) {

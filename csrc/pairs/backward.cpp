@@ -9,11 +9,17 @@ namespace crossret {
 
 namespace {
 
-// 16 MiB for what is kept of a chunk's pairs and, besides, the sums of gradients that are returned in half precision;
+// 32 MiB for what is kept of a chunk's pairs and, besides, the sums of gradients that are returned in half precision;
 // the sums get half of it at most.
-constexpr int64_t kHeldFloats = 4 * 1024 * 1024;
+constexpr int64_t kHeldFloats = 8 * 1024 * 1024;
 constexpr int64_t kSummedFloats = kHeldFloats / 2;
 constexpr int64_t kPlanFloats = 80;  // what a pair takes at most in the lists and plans of its chunk
+
+// Items of a part, of as few even parts as can be that have `most` at most, or one.
+int64_t even_part(int64_t items, int64_t most) {
+  const int64_t parts = (items - 1) / std::max<int64_t>(most, 1) + 1;
+  return (items - 1) / parts + 1;
+}
 
 // Calls run for chunks of pairs within two ranges of items; a chunk holds at most `floats`.
 class Chunks {
@@ -55,8 +61,17 @@ class Chunks {
     const int64_t context = longest_item(operands.contexts), query = longest_item(operands.queries);
     const int64_t pair = problem_.pair_floats(context, query) + kPlanFloats;
     const int64_t per_context = problem_.context_floats(context);
-    const int64_t n_contexts = std::clamp<int64_t>(floats_ / 2 / (per_context + pair), 1, 128);
-    const int64_t n_queries = std::max<int64_t>((floats_ - n_contexts * per_context) / (n_contexts * pair), 1);
+    // All of the side with fewer rows, where they fit, and some of the other: the former is packed anew for every
+    // chunk.
+    const int64_t all_contexts = contexts_.end - contexts_.begin, all_queries = queries_.end - queries_.begin;
+    int64_t n_contexts = all_contexts, n_queries = all_queries;
+    if (operands.contexts.rows < operands.queries.rows) {
+      n_contexts = std::clamp<int64_t>(floats_ / 4 / (per_context + pair), 1, all_contexts);
+      n_queries = even_part(all_queries, (floats_ - n_contexts * per_context) / (n_contexts * pair));
+    } else {
+      n_queries = std::clamp<int64_t>((floats_ / 4 - per_context) / pair, 1, all_queries);
+      n_contexts = even_part(all_contexts, floats_ / (per_context + n_queries * pair));
+    }
     for (int64_t c = contexts_.begin; c < contexts_.end; c += n_contexts) {
       for (int64_t q = queries_.begin; q < queries_.end; q += n_queries) {
         const Range rows{c, std::min(c + n_contexts, contexts_.end)};
