@@ -235,7 +235,6 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
   constexpr int64_t high = 2 * Tiles::rows;
   static_assert(kPanel == 2 * Tiles::columns, "a panel is two tiles wide");
   alignas(64) float c[high * kPanel];
-  Tiles::configure();
   for (int64_t n = 0; n < columns; n += kPanel) {
     const float* panel = b.data + n / kPanel * b.panel;
     const int64_t width = columns - n < kPanel ? columns - n : kPanel;
@@ -248,8 +247,11 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
       for_each_tile(height, width, FromMemory<Epilogue>{c, m, n, epilogue});
     }
   }
-  Tiles::release();
 }
+#else
+struct Tiles {  // there are none to configure
+  Tiles() {}
+};
 #endif
 
 // Rows against packed panels, of either kind of element.

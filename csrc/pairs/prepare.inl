@@ -259,6 +259,7 @@ static void similarities_of(const Operands& operands, const Rectangle& pairs, co
   constexpr int64_t slice = 1024;
   if (pairs.dots) return dot_similarities(operands, pairs, group, block, similarities, ld, dots);
   const Layout& layout = operands.context_layout;
+  const Tiles configured;
   const ContextRows contexts = rows_of(operands, pairs, group);
   const Ahead after = rows_after(operands, pairs, group, block);
   const int64_t slices = (layout.depth + slice - 1) / slice;

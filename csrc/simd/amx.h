@@ -10,8 +10,9 @@ struct Tiles {
   static constexpr int rows = 16, columns = 16;
   static constexpr int depth = 16;  // 32-bit pairs of bfloat16
 
-  // Tiles hold nothing and multiply nothing before this, on every thread, and are zero after it.
-  static void configure() {
+  // Tiles hold nothing and multiply nothing before this, on every thread, and are zero after it. It costs as much as a
+  // small product, so that one serves all products of a task.
+  Tiles() {
     struct alignas(64) Configuration {
       uint8_t palette = 1, first_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -22,7 +23,9 @@ struct Tiles {
     __asm__ volatile("ldtilecfg %0" ::"m"(whole_tiles));
   }
   // Threads that keep tiles make every switch to another thread save them.
-  static void release() { __asm__ volatile("tilerelease" ::); }
+  ~Tiles() { __asm__ volatile("tilerelease" ::); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
 
   template <int T>
   static void zero() {

@@ -13,11 +13,13 @@ struct Tiles {
   static constexpr int rows = 16, columns = 16;
   static constexpr int depth = 16;  // 32-bit pairs of bfloat16
 
-  static void configure() {
+  Tiles() {
     state() = Registers{};
     state().configured = true;
   }
-  static void release() { state().configured = false; }
+  ~Tiles() { state().configured = false; }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
 
   template <int T>
   static void zero() {

@@ -520,7 +520,7 @@ void check_product(bool ordinary) {
 }
 
 void check_tiles() {
-  Tiles::configure();
+  const Tiles configured;
   float out[16][16];
   Tiles::store<3>(out[0], 64);
   for (const auto& row : out) {
@@ -541,7 +541,6 @@ void check_tiles() {
     check_product<3, 5, 7>(round % 2 == 0);
     check_product<7, 0, 1>(round % 2 == 0);
   }
-  Tiles::release();
 }
 #endif
 
