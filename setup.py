@@ -7,6 +7,7 @@ so nothing of the build machine leaks into a wheel. Read from the environment: C
 
 `_native` holds the kernels for CPUs. On a machine that has no C++ compiler, or is no Linux, the packages are installed
 without it: they then compute in PyTorch's operations. CROSSRET_FORCE_NATIVE=1 makes that an error.
+CROSSRET_EMULATED_AMX=1 adds the kernels of AMX in plain C++, for tests on processors without it.
 
 `_native_cuda` holds the kernels for GPUs. It is built where `_native` is, this torch is built with CUDA, and nvcc of
 the same major version is found in CUDA_HOME or on PATH, whether or not there is a GPU. CROSSRET_SKIP_CUDA=1 leaves it
@@ -42,6 +43,7 @@ CSRC = Path("csrc")
 COMPILE_FLAGS = [
     *["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"],
     *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+    "-fno-strict-aliasing",  # rows of pairs of bfloat16 are read as 32-bit elements
     *["-DTORCH_TARGET_VERSION=0x020a000000000000", "-DPy_LIMITED_API=0x030a0000"],
 ]
 # For the tests of `make sanitize`: GCC's checks of memory, of arithmetic and of the standard library's containers.
@@ -202,7 +204,8 @@ class NinjaBuild(build_ext):
     def native_rules(self, ext: Extension, library: Path) -> str:
         """One compiler for all."""
         compiler = find_compiler()
-        rule = compile_rule(compiler, *(SANITIZE_COMPILE_FLAGS if self.sanitize else []))
+        emulated = ["-DCROSSRET_EMULATED_AMX"] if flag("CROSSRET_EMULATED_AMX") else []
+        rule = compile_rule(compiler, *emulated, *(SANITIZE_COMPILE_FLAGS if self.sanitize else []))
         link = [*compiler, *LINK_FLAGS, *(SANITIZE_FLAGS if self.sanitize else [])]
         return ninja_file({"cpp": rule}, link, ext, library)
 
@@ -256,9 +259,10 @@ def extension(name: str, sources: Iterable[Path], *headers: str) -> Extension:
 def libraries() -> list[Extension]:
     """Those that are built. C++ that is CUDA's lies in csrc/cuda, or its name says so."""
     of_cuda = {path for pattern in ("cuda/*.cpp", "**/cuda_*.cpp") for path in CSRC.glob(pattern)}
+    emulated = set() if flag("CROSSRET_EMULATED_AMX") else {CSRC / "isa_amx_emulated.cpp"}
     made = []
     if missing is None:
-        made.append(extension("_native", set(CSRC.rglob("*.cpp")) - of_cuda, "*.h", "*.inl"))
+        made.append(extension("_native", set(CSRC.rglob("*.cpp")) - of_cuda - emulated, "*.h", "*.inl"))
     if isinstance(cuda, Cuda):
         made.append(extension("_native_cuda", [*of_cuda, *CSRC.rglob("*.cu")], "*.h", "*.cuh"))
     return made

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 # Those of setup.py, but for how much is optimised.
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+FLAGS += ["-fno-strict-aliasing"]
 COMPILER = "g++"
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"
