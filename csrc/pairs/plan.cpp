@@ -1,6 +1,10 @@
 #include "pairs/plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 
 namespace crossret {
@@ -53,34 +57,29 @@ void append_packed(const Side& side, Range range, int64_t columns, std::vector<i
     }
     return;
   }
-  std::vector<std::vector<int64_t>> by_length(side.longest + 1);
-  int64_t left = 0;
+  std::map<int64_t, std::vector<int64_t>> by_length;
   for (int64_t item = range.end - 1; item >= range.begin; --item) {
-    if (side.length(item) == 0) continue;
-    by_length[side.length(item)].push_back(item);
-    ++left;
+    if (side.length(item) > 0) by_length[side.length(item)].push_back(item);
   }
-  int64_t longest = side.longest, room = columns;
-  while (left > 0) {
-    while (by_length[longest].empty()) --longest;
-    int64_t length = std::min(room, longest);
-    while (length > 0 && by_length[length].empty()) --length;
-    if (length == 0 && room < columns) {
+  for (int64_t room = columns; !by_length.empty();) {
+    auto longer = by_length.upper_bound(room);  // than what fits
+    if (longer == by_length.begin() && room < columns) {
       room = columns;
       continue;
     }
-    if (length == 0) length = longest;  // than a block: it takes several
-    order.push_back(by_length[length].back());
-    by_length[length].pop_back();
-    room = std::max<int64_t>(room - length, 0);
-    --left;
+    if (longer == by_length.begin()) longer = by_length.end();  // than a block are all: the longest takes several
+    const auto fitting = std::prev(longer);
+    order.push_back(fitting->second.back());
+    fitting->second.pop_back();
+    room = std::max<int64_t>(room - fitting->first, 0);
+    if (fitting->second.empty()) by_length.erase(fitting);
   }
 }
 
 // Whether one side of the rectangle is so short that packing the other would take as long as their product.
 bool takes_dots(const Operands& operands, const Rectangle& pairs) {
-  constexpr int64_t few_rows = 48;
-  constexpr int64_t least_depth = 256;  // or the sums at the end of every dot product cost more than packing
+  constexpr int64_t few_rows = 96;
+  constexpr int64_t least_depth = 384;  // or the sums at the end of every dot product cost more than packing
   if (!operands.dots || operands.contexts.dim < least_depth) return false;
   if (pairs.columns <= few_rows) return true;
   int64_t rows = 0;
@@ -123,9 +122,18 @@ std::vector<Range> split(const Side& side, Range range, int64_t rows) {
   return parts;
 }
 
+int64_t second_cache_floats() {
+  static const int64_t found = [] {
+    constexpr int64_t least = 256 << 10, usual = 1 << 20, most = 2 << 20;  // bytes; more were never measured
+    const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);                  // none where it is not known
+    return (bytes <= 0 ? usual : std::clamp(bytes, least, most)) / 4;
+  }();
+  return found;
+}
+
 Limits plan_limits(const Side& contexts, const Side& queries, const Layout& queries_as) {
-  constexpr int64_t block_floats = 144 * 1024;  // what products read of a block at a time: over half of a second cache
-  constexpr int64_t once_floats = 48 * 1024;
+  const int64_t block_floats = second_cache_floats() * 9 / 16;  // what products read of a block at a time
+  const int64_t once_floats = second_cache_floats() * 3 / 16;
   constexpr int64_t slice = 1024;      // of k, in those products
   constexpr int64_t shared_rows = 48;  // four full tiles
   Limits limits{};

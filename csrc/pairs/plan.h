@@ -50,6 +50,9 @@ struct ItemPairsPlan {
   }
 };
 
+// What the cache holds that a core has for itself.
+int64_t second_cache_floats();
+
 Limits plan_limits(const Side& contexts, const Side& queries, const Layout& queries_as);
 
 struct Range {
