@@ -105,7 +105,7 @@ SANITIZERS = HYPOTHESIS_PROFILE=brief LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=dete
 
 sanitize: setup  ## run tests of kernels, CUDA's on the CPU too, under AddressSanitizer and UndefinedBehaviorSanitizer, which needs g++
 	rm -rf $(SANITIZED)
-	CXX=g++ $(BIN)/python setup.py --quiet build_py --build-lib $(SANITIZED) build_ext --sanitize --build-lib $(SANITIZED)
+	CXX=g++ CROSSRET_EMULATED_AMX=1 $(BIN)/python setup.py --quiet build_py --build-lib $(SANITIZED) build_ext --sanitize --build-lib $(SANITIZED)
 	cp -r pyproject.toml tests $(SANITIZED)
 	cd $(SANITIZED) && $(SANITIZERS) $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
 	CROSSRET_SIMT_SANITIZED=1 $(SANITIZERS) $(BIN)/python -m pytest -p no:cacheprovider --capture sys tests/simt -k 'not test_compiles'
@@ -202,9 +202,9 @@ $(VENV)/.requirements: pyproject.toml constraints.txt
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
 $(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC)
-	CROSSRET_FORCE_NATIVE=1 $(BIN)/python setup.py --quiet build_ext --inplace
+	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml | $(NATIVE)
-	CROSSRET_FORCE_NATIVE=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
+	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
 	@touch $@

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pairs/side.h"
+
 namespace crossret {
 
 // Taken in the order in which the operation's schema names them.
@@ -31,6 +33,11 @@ template <class Option, size_t n>
 Option chosen(const char* name, const Option (&options)[n], int64_t code) {
   STD_TORCH_CHECK(code >= 0 && code < static_cast<int64_t>(n), "unknown ", name, " ", code);
   return options[code];
+}
+
+inline Pooling pooling_of(int64_t code) {
+  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
+  return chosen("pooling", options, code);
 }
 
 }  // namespace crossret

@@ -13,29 +13,7 @@
 
 namespace crossret {
 
-#define CROSSRET_DECLARE(isa)   \
-  namespace isa {               \
-  extern const Kernels kernels; \
-  }
-CROSSRET_DECLARE(base)
-CROSSRET_DECLARE(amx_emulated)
-#if defined(__x86_64__)
-CROSSRET_DECLARE(avx2)
-CROSSRET_DECLARE(avx512)
-#endif
-#if defined(CROSSRET_HAS_AVX512BF16)
-CROSSRET_DECLARE(avx512bf16)
-#endif
-#if defined(CROSSRET_HAS_AMX)
-CROSSRET_DECLARE(amx)
-#endif
-#if defined(__aarch64__)
-CROSSRET_DECLARE(neon)
-#endif
-#if defined(CROSSRET_HAS_NEON_BF16)
-CROSSRET_DECLARE(neon_bf16)
-#endif
-#undef CROSSRET_DECLARE
+CROSSRET_SETS(CROSSRET_DECLARE_TABLE, Kernels, kernels)
 
 namespace {
 
@@ -79,10 +57,13 @@ struct InstructionSet {
   Serves serves;
 };
 
-// Of those that serve a dtype, the last is the fastest.
+// Of those that serve a dtype, the last is the fastest. Never destroyed: threads may score while the process ends.
 const std::vector<InstructionSet>& available() {
-  static const std::vector<InstructionSet> found = [] {
-    std::vector<InstructionSet> list{{&base::kernels, Serves::everything}, {&amx_emulated::kernels, Serves::nothing}};
+  static const auto& found = *new std::vector<InstructionSet>([] {
+    std::vector<InstructionSet> list{{&base::kernels, Serves::everything}};
+#if defined(CROSSRET_EMULATED_AMX)
+    list.push_back({&amx_emulated::kernels, Serves::nothing});
+#endif
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
       list.push_back({&avx2::kernels, Serves::everything});
@@ -107,7 +88,7 @@ const std::vector<InstructionSet>& available() {
     if (has_neon_bf16()) list.push_back({&neon_bf16::kernels, Serves::bfloat16});
 #endif
     return list;
-  }();
+  }());
   return found;
 }
 

@@ -1,12 +1,10 @@
-// The kernels of every instruction set, and which of them this processor runs.
+// The instruction sets that kernels are built for, and which of them this processor runs.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "cross_attention/problem.h"
-#include "maxsim/problem.h"
 #include "pairs/side.h"
-#include "ranking_loss/problem.h"
+#include "pairs/workspace.h"
 
 // GCC has AVX512-BF16 since its version 10.
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
@@ -25,10 +23,62 @@
 #define CROSSRET_HAS_NEON_BF16
 #endif
 
+// X(instruction set, …) of every one that is built, the faster behind the slower.
+#if defined(CROSSRET_EMULATED_AMX)
+#define CROSSRET_EMULATED_SETS(X, ...) X(amx_emulated, __VA_ARGS__)
+#else
+#define CROSSRET_EMULATED_SETS(X, ...)
+#endif
+#if defined(__x86_64__)
+#define CROSSRET_VECTOR_SETS(X, ...) X(avx2, __VA_ARGS__) X(avx512, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define CROSSRET_VECTOR_SETS(X, ...) X(neon, __VA_ARGS__)
+#else
+#define CROSSRET_VECTOR_SETS(X, ...)
+#endif
+#if defined(CROSSRET_HAS_AVX512BF16)
+#define CROSSRET_BFLOAT16_SETS(X, ...) X(avx512bf16, __VA_ARGS__)
+#elif defined(CROSSRET_HAS_NEON_BF16)
+#define CROSSRET_BFLOAT16_SETS(X, ...) X(neon_bf16, __VA_ARGS__)
+#else
+#define CROSSRET_BFLOAT16_SETS(X, ...)
+#endif
+#if defined(CROSSRET_HAS_AMX)
+#define CROSSRET_TILE_SETS(X, ...) X(amx, __VA_ARGS__)
+#else
+#define CROSSRET_TILE_SETS(X, ...)
+#endif
+#define CROSSRET_SETS(X, ...)            \
+  X(base, __VA_ARGS__)                   \
+  CROSSRET_EMULATED_SETS(X, __VA_ARGS__) \
+  CROSSRET_VECTOR_SETS(X, __VA_ARGS__)   \
+  CROSSRET_BFLOAT16_SETS(X, __VA_ARGS__) \
+  CROSSRET_TILE_SETS(X, __VA_ARGS__)
+
+// Defines table_of(kernels): what files of instruction sets call `table`, a struct of an operation's kernels, of the
+// set that `kernels` are of.
+#define CROSSRET_BY_SET(Table, table)                                                           \
+  CROSSRET_SETS(CROSSRET_DECLARE_TABLE, Table, table)                                           \
+  static const Table& table##_of(const Kernels& kernels) {                                      \
+    static constexpr const Table* of_sets[] = {CROSSRET_SETS(CROSSRET_TABLE_OF, Table, table)}; \
+    return *of_sets[static_cast<int>(kernels.set)];                                             \
+  }
+#define CROSSRET_DECLARE_TABLE(isa, Table, table) \
+  namespace isa {                                 \
+  extern const Table table;                       \
+  }
+#define CROSSRET_TABLE_OF(isa, Table, table) &isa::table,
+
 namespace crossret {
 
+#define CROSSRET_SET_NUMBER(isa, ...) isa,
+enum class Set : int { CROSSRET_SETS(CROSSRET_SET_NUMBER, ) };
+#undef CROSSRET_SET_NUMBER
+
+// What every operation over pairs takes of an instruction set.
 struct Kernels {
   const char* isa;
+  Set set;
   Layout (*layout)(const Side&, bool is_context, bool split);
   void (*row_norms)(const Side&, int64_t item, float* norms);
   void (*pack_queries)(const Operands&, const Rectangle&, const QueryBlock&, Workspace&);
@@ -36,9 +86,6 @@ struct Kernels {
   void (*prepare_contexts)(const Operands&, const Rectangle&, const ContextGroup&, Workspace&);  // with their factors
   void (*prepare_memory)(const Operands&, Workspace&);
   void (*finish_gradient)(const Side&, int64_t item, int64_t row, const float* sum, void* out);
-  const CrossAttentionKernels* cross_attention;
-  const MaxSimKernels* maxsim;
-  const RankingLossKernels* ranking_loss;
 };
 
 // Names of the instruction sets that were built and that this processor has or emulates.

@@ -1,4 +1,7 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
+#include "cross_attention/problem.h"
+#include "maxsim/problem.h"
+#include "ranking_loss/problem.h"
 #include "simd/math.inl"
 #include "gemm/rows.inl"
 #include "gemm/tile.inl"
@@ -22,16 +25,14 @@ namespace CROSSRET_ISA {
 #define CROSSRET_QUOTE(isa) #isa
 extern const Kernels kernels;
 const Kernels kernels = {CROSSRET_NAME(CROSSRET_ISA),
+                         Set::CROSSRET_ISA,
                          layout_of,
                          row_norms,
                          pack_queries,
                          copy_contexts,
                          prepare_contexts,
                          prepare_memory,
-                         finish_gradient,
-                         &cross_attention_kernels,
-                         &maxsim_kernels,
-                         &ranking_loss_kernels};
+                         finish_gradient};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -39,4 +39,5 @@ def numbers(launch: str, real: bool = False, /, **values: float) -> Tensor:
 
 @cache
 def _told() -> dict[str, list[str]]:
-    return {name: words for name, *words in map(str.split, torch.ops.crossret.cuda_told().splitlines())}
+    told = torch.ops.crossret.attention_told() + torch.ops.crossret.maxsim_told()
+    return {name: words for name, *words in map(str.split, told.splitlines())}

@@ -5,6 +5,8 @@
 
 namespace crossret {
 
+CROSSRET_BY_SET(CrossAttentionKernels, cross_attention_kernels)
+
 namespace {
 
 int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
@@ -65,14 +67,16 @@ void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const Bac
                                      query_offsets.data(), gram_grads,       gram_offsets.data()};
   Steps steps = steps_of(kernels, call);
   steps.in_turn = true;
-  steps.bytes = counted(kernels, call, kernels.cross_attention->backward_memory);
+  steps.bytes = counted(kernels, call, cross_attention_kernels_of(kernels).backward_memory);
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
-                  Workspace& memory) { kernels.cross_attention->backward(call, kept, pairs, group, block, memory); };
+                  Workspace& memory) {
+    cross_attention_kernels_of(kernels).backward(call, kept, pairs, group, block, memory);
+  };
   run_pairs(problem, chunk, steps);
   run_feature_gradients(
-      problem, chunk, counted(kernels, call, kernels.cross_attention->feature_memory),
+      problem, chunk, counted(kernels, call, cross_attention_kernels_of(kernels).feature_memory),
       [&](bool of_contexts, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
-        kernels.cross_attention->feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
+        cross_attention_kernels_of(kernels).feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
       });
 }
 
@@ -82,9 +86,11 @@ void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, cons
                            int64_t context_stride, int64_t query_stride) {
   lay_out(call);
   Steps steps = steps_of(kernels, call);
-  steps.bytes = counted(kernels, call, kernels.cross_attention->forward_memory);
+  steps.bytes = counted(kernels, call, cross_attention_kernels_of(kernels).forward_memory);
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
-                  Workspace& memory) { kernels.cross_attention->forward(call, pairs, group, block, memory); };
+                  Workspace& memory) {
+    cross_attention_kernels_of(kernels).forward(call, pairs, group, block, memory);
+  };
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
 }
 

@@ -1,15 +1,34 @@
 // Stacked cross attention on a GPU over tensors. Of what kernels rely on, shapes, dtypes and places are checked here;
 // numbers in tables are the plan's, which Python makes of checked lengths.
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "call.h"
 #include "cross_attention/gpu.h"
-#include "cross_attention/operations.h"
 #include "cross_attention/options.h"
+#include "cuda/numbers.h"
 #include "cuda/torch_stream.h"
 #include "tensor.h"
 
 namespace crossret {
 
 namespace {
+
+using OptionalTensor = std::optional<torch::stable::Tensor>;
+
+// clang-format off
+// As `gpu::Part` has them.
+#define CROSSRET_PART_NUMBERS(X) X(first) X(items) X(rows) X(longest) X(slots)
+// Of a call: whether rows are packed as float32, whatever features are, and `gpu::AttentionChoices`.
+#define CROSSRET_CHOICE_NUMBERS(X) \
+  X(wide) X(tfloat32) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
+  X(lambda_lse)
+// clang-format on
+
+CROSSRET_NUMBERS(PartNumbers, CROSSRET_PART_NUMBERS);
+CROSSRET_REALS(ChoiceNumbers, CROSSRET_CHOICE_NUMBERS);
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
@@ -162,13 +181,13 @@ int64_t extent(const gpu::AttentionCall& call) {
          (call.queries.part.n_items - 1) * call.query_stride;
 }
 
-}  // namespace
-
+// A line each: names of numbers in order, or the name of a constant and its values.
 std::string attention_told() {
   return gpu::attention_constants() + "attention_part" + PartNumbers::names + "\nattention_choices" +
          ChoiceNumbers::names + "\n";
 }
 
+// As steps.py says of them.
 std::vector<int64_t> attention_job_sizes(int64_t packed, bool tfloat32, bool softmax, int64_t longest, bool gradients,
                                          int64_t most_shared) {
   constexpr Dtype dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16};
@@ -260,6 +279,21 @@ void finish_gradients(Tensor sums, Tensor packed, Tensor out, OptionalTensor ext
   const gpu::CurrentStream stream(sums);
   gpu::finish_gradients(side, rows, chosen.normalize, summed, of_rows, own_parts, grams, n_shares,
                         out.mutable_data_ptr(), stream);
+}
+
+}  // namespace
+
+CROSSRET_ON_DEVICE(library) {
+  library.impl("pack_side_cuda", TORCH_BOX(&pack_side));
+  library.impl("attend_cuda", TORCH_BOX(&attend));
+  library.impl("attention_gradients_cuda", TORCH_BOX(&attention_gradients));
+  library.impl("finish_gradients_cuda", TORCH_BOX(&finish_gradients));
+}
+
+CROSSRET_ANYWHERE(library) {
+  library.impl("attention_told", TORCH_BOX(&attention_told));
+  library.impl("attention_job_sizes", TORCH_BOX(&attention_job_sizes));
+  library.impl("most_attended_rows", TORCH_BOX(&most_attended_rows));
 }
 
 }  // namespace crossret

@@ -119,7 +119,8 @@ static void feature_memory(const CrossAttentionCall& call, Workspace& memory) {
   take_slices(call, memory);
 }
 
-constexpr CrossAttentionKernels cross_attention_kernels = {
+extern const CrossAttentionKernels cross_attention_kernels;
+const CrossAttentionKernels cross_attention_kernels = {
     cross_attention_forward, cross_attention_backward, cross_attention_feature_gradients,
     forward_memory,          backward_memory,          feature_memory};
 

@@ -5,11 +5,6 @@
 
 namespace crossret {
 
-inline Pooling pooling_of(int64_t code) {
-  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
-  return chosen("pooling", options, code);
-}
-
 inline CrossAttentionOptions attention_options(int64_t raw_feature_norm, double clip_slope, double lambda_softmax,
                                                int64_t pooling, double lambda_lse) {
   constexpr struct {

@@ -12,7 +12,6 @@
 
 #include "cuda/stream.h"
 
-// Under which operations are registered.
 #define CROSSRET_KEY CUDA
 
 namespace crossret {
@@ -42,3 +41,8 @@ class CurrentStream {
 }  // namespace crossret
 
 #endif
+
+// Registers what kernels compute, under that device's key, which is spelt out first; and what is asked of no device.
+#define CROSSRET_IMPL(key, library) STABLE_TORCH_LIBRARY_IMPL(crossret, key, library)
+#define CROSSRET_ON_DEVICE(library) CROSSRET_IMPL(CROSSRET_KEY, library)
+#define CROSSRET_ANYWHERE(library) CROSSRET_IMPL(CompositeExplicitAutograd, library)

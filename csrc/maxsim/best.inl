@@ -53,6 +53,7 @@ struct Best {
 static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectangle& pairs, const ContextGroup& group,
                         const QueryBlock& block) {
   const Layout& layout = call.context_layout;
+  const Tiles configured;
   const ContextRows contexts = rows_of(call, pairs, group);
   const int64_t at = group.place * out.ld + block.column;
   float* const values = out.values + at;
@@ -161,8 +162,9 @@ static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradien
   }
 }
 
-constexpr MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_both, maxsim_both_memory,
-                                          maxsim_feature_gradients};
+extern const MaxSimKernels maxsim_kernels;
+const MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_both, maxsim_both_memory,
+                                      maxsim_feature_gradients};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -8,13 +8,16 @@
 
 namespace crossret {
 
+CROSSRET_BY_SET(MaxSimKernels, maxsim_kernels)
+
 namespace {
 
 void lay_out(MaxSimCall& call) {
-  constexpr int64_t panel_floats = 144 * 1024;  // somewhat over half of a second-level cache
-  constexpr int64_t part_floats = 64 * 1024;    // rows that stay there too while every panel passes over them, …
-  constexpr int64_t copied_floats = 24 * 1024;  // … copied ones besides what they were copied from
-  call.factors = call.dots = false;             // scores have their bits whatever the batch
+  const int64_t cache = second_cache_floats();
+  const int64_t panel_floats = cache * 9 / 16;
+  const int64_t part_floats = cache / 4;         // rows that stay there too while every panel passes over them, …
+  const int64_t copied_floats = cache * 3 / 32;  // … copied ones besides what they were copied from
+  call.factors = call.dots = false;              // scores have their bits whatever the batch
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
   Limits& limits = call.limits;
   const int64_t fitting = panel_floats / call.query_layout.depth / kPad * kPad;
@@ -41,11 +44,11 @@ Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradi
     if (!group.once) kernels.copy_contexts(call, pairs, group);  // else `best` does, a few rows at a time
   };
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial& best,
-                  Workspace&) { kernels.maxsim->best(call, best, pairs, group, block); };
+                  Workspace&) { maxsim_kernels_of(kernels).best(call, best, pairs, group, block); };
   steps.finish = [&, gradients](const Rectangle& pairs, const ContextGroup* parts, int64_t n_parts,
                                 const QueryBlock& block, const Partial& best, Workspace& memory) {
-    kernels.maxsim->finish(call, gradients, best, pairs, parts, n_parts, block.first, block.first + block.count,
-                           block.column, memory.floats(2 * call.queries.longest));
+    maxsim_kernels_of(kernels).finish(call, gradients, best, pairs, parts, n_parts, block.first,
+                                      block.first + block.count, block.column, memory.floats(2 * call.queries.longest));
   };
   return steps;
 }
@@ -67,7 +70,7 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
   run_feature_gradients(
       problem, chunk, slice.bytes(),
       [&](bool of_contexts, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
-        kernels.maxsim->feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
+        maxsim_kernels_of(kernels).feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
       });
 }
 
@@ -85,7 +88,7 @@ void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* 
   call.factors = call.dots = false;
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
   Workspace count, preparing;
-  kernels.maxsim->both_memory(call, count);
+  maxsim_kernels_of(kernels).both_memory(call, count);
   kernels.prepare_memory(call, preparing);
   Steps steps{};
   steps.bytes = std::max(count.bytes(), preparing.bytes());
@@ -97,7 +100,7 @@ void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* 
     kernels.copy_contexts(call, pairs, group);
   };
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
-                  Workspace& memory) { kernels.maxsim->both(call, pairs, group, block, memory); };
+                  Workspace& memory) { maxsim_kernels_of(kernels).both(call, pairs, group, block, memory); };
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
 }
 

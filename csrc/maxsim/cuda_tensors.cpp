@@ -4,12 +4,35 @@
 #include "cuda/numbers.h"
 #include "cuda/torch_stream.h"
 #include "maxsim/gpu.h"
-#include "maxsim/launches.h"
 #include "tensor.h"
 
 namespace crossret {
 
 namespace {
+
+using OptionalTensor = std::optional<torch::stable::Tensor>;
+
+// clang-format off
+// Of a side: rows numbered as `SideCall` has them.
+#define CROSSRET_SIDE_NUMBERS(X, name) \
+  X(name##_slots) X(name##_most) X(name##_rows) X(name##_item_stride) X(name##_row_stride) X(name##_items)
+#define CROSSRET_NORM_NUMBERS(X) CROSSRET_SIDE_NUMBERS(X, own)
+// As `SearchCall` has them.
+#define CROSSRET_SEARCH_NUMBERS(X) \
+  CROSSRET_SIDE_NUMBERS(X, queries) CROSSRET_SIDE_NUMBERS(X, contexts) \
+  X(wide) X(places) X(tf32) X(pooling) X(resident_rows) X(bits) X(first_item) X(count) X(first_group) X(n_groups) \
+  X(run_groups) X(n_tiles) X(tile_items) X(n_runs) X(score_context) X(score_query) X(index_context) X(query_stride) \
+  X(tiles_of_pair) X(pitch) X(context_column)
+// As `GradientCall` has them.
+#define CROSSRET_GRADIENT_NUMBERS(X) \
+  CROSSRET_SIDE_NUMBERS(X, own) CROSSRET_SIDE_NUMBERS(X, others) \
+  X(of_contexts) X(average) X(add) X(first_own) X(item_blocks) X(n_blocks) X(block_rows) X(grad_context) X(grad_query) \
+  X(index_context) X(query_slots) X(first_item) X(count) X(longest) X(n_runs) X(context_column)
+// clang-format on
+
+CROSSRET_NUMBERS(NormNumbers, CROSSRET_NORM_NUMBERS);
+CROSSRET_NUMBERS(SearchNumbers, CROSSRET_SEARCH_NUMBERS);
+CROSSRET_NUMBERS(GradientNumbers, CROSSRET_GRADIENT_NUMBERS);
 
 using gpu::maxsim::SideCall;
 using torch::headeronly::ScalarType;
@@ -69,8 +92,6 @@ const float* scales_of(const OptionalTensor& scales, const SideCall& side) {
 Tensor scratch(int64_t bytes, const Tensor& like) {
   return empty<1>({bytes / 4 + 1}, aoti_torch_dtype_float32(), Place::of(like));
 }
-
-}  // namespace
 
 void maxsim_norms(Tensor features, Tensor scales, Tensor numbers) {
   const auto sizes = numbers_of<NormNumbers>(numbers);
@@ -197,11 +218,22 @@ void maxsim_gradients(Tensor own, Tensor others, OptionalTensor own_scales, Opti
   gpu::maxsim::add_gradients(call, stream, static_cast<float*>(runs.mutable_data_ptr()));
 }
 
+// A line each: the name of a launch and those of its numbers in order, or of a constant and its values.
 std::string maxsim_told() {
   std::string told = gpu::maxsim::constants();
   told += std::string("maxsim_norms") + NormNumbers::names + "\n";
   told += std::string("maxsim_search") + SearchNumbers::names + "\n";
   return told + "maxsim_gradients" + GradientNumbers::names + "\n";
 }
+
+}  // namespace
+
+CROSSRET_ON_DEVICE(library) {
+  library.impl("maxsim_norms_cuda", TORCH_BOX(&maxsim_norms));
+  library.impl("maxsim_search_cuda", TORCH_BOX(&maxsim_search));
+  library.impl("maxsim_gradients_cuda", TORCH_BOX(&maxsim_gradients));
+}
+
+CROSSRET_ANYWHERE(library) { library.impl("maxsim_told", TORCH_BOX(&maxsim_told)); }
 
 }  // namespace crossret

@@ -8,6 +8,8 @@
 
 namespace crossret {
 
+CROSSRET_BY_SET(RankingLossKernels, ranking_loss_kernels)
+
 namespace {
 
 constexpr int kKinds = 3;       // of statistics
@@ -86,7 +88,7 @@ void measure_ranking_loss(const Kernels& kernels, const RankingLossCall& call, d
                           float* statistics) {
   const int64_t n = call.n_rows;
   if (n == 0) return;
-  const RankingLossKernels& run = *kernels.ranking_loss;
+  const RankingLossKernels& run = ranking_loss_kernels_of(kernels);
   const Bands bands(n);
   std::vector<float> of_rows(kKinds * n), of_columns(bands.count * kKinds * n);
   const auto columns_of = [&](int64_t band, int64_t at) {
@@ -129,7 +131,7 @@ void differentiate_ranking_loss(const Kernels& kernels, const RankingLossCall& c
     const int64_t first = band * bands.rows, last = std::min(first + bands.rows, n);
     each_tile(call, first, last, [&](const Tile& tile) {
       char* const to = out + tile.row * out_row_bytes + tile.column * element;
-      kernels.ranking_loss->differentiate(call, tile, rows, columns, to, out_row_bytes, scratch);
+      ranking_loss_kernels_of(kernels).differentiate(call, tile, rows, columns, to, out_row_bytes, scratch);
     });
   });
 }

@@ -2,6 +2,7 @@
 
 #include "cuda/torch_stream.h"
 #include "ranking_loss/gpu.h"
+#include "ranking_loss/operation.h"
 
 namespace crossret {
 
@@ -65,6 +66,13 @@ Tensor ranking_loss_gradient(const Tensor& grad_loss, const Tensor& statistics, 
                                   given.reduction != Reduction::none ? 0 : grad_loss.stride(0),
                                   statistics.const_data_ptr<float>(), out.mutable_data_ptr());
   return out;
+}
+
+CROSSRET_ON_DEVICE(library) {
+  for (const char* name : {"triplet_loss_cuda", "triplet_loss_cuda.plain"}) library.impl(name, &triplet_loss);
+  for (const char* name : {"triplet_loss_cuda_backward", "triplet_loss_cuda_backward.plain"}) {
+    library.impl(name, &triplet_loss_gradient);
+  }
 }
 
 }  // namespace crossret

@@ -377,7 +377,8 @@ static void ranking_merge(const RankingLossCall& call, const HingeStatistics& su
   }
 }
 
-static const RankingLossKernels ranking_loss_kernels = {ranking_measure, ranking_merge, ranking_differentiate};
+extern const RankingLossKernels ranking_loss_kernels;
+const RankingLossKernels ranking_loss_kernels = {ranking_measure, ranking_merge, ranking_differentiate};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

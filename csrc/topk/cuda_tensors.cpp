@@ -3,7 +3,6 @@
 #include "cuda/torch_stream.h"
 #include "tensor.h"
 #include "topk/gpu.h"
-#include "topk/operation.h"
 
 namespace crossret {
 
@@ -34,8 +33,8 @@ void check(const Tensor& values, const Tensor& indices, const Tensor& scores, in
                   " are not the best");
 }
 
-}  // namespace
-
+// Merges scores (q, c) of items start to start + c into the best `held` of all earlier items: values and indices
+// (q, k), best first, of which there are k then.
 void merge_topk(Tensor values, Tensor indices, Tensor scores, int64_t held, int64_t start) {
   check(values, indices, scores, held);
   const gpu::TopkCall call{scores.const_data_ptr<float>(),
@@ -52,5 +51,9 @@ void merge_topk(Tensor values, Tensor indices, Tensor scores, int64_t held, int6
   const Tensor scratch = empty<1>({gpu::topk_scratch(call)}, aoti_torch_dtype_int32(), Place::of(scores));
   gpu::merge_topk(call, stream, scratch.mutable_data_ptr());
 }
+
+}  // namespace
+
+CROSSRET_ON_DEVICE(library) { library.impl("merge_topk_cuda", TORCH_BOX(&merge_topk)); }
 
 }  // namespace crossret

@@ -22,13 +22,17 @@
 namespace crossret {
 
 // An instruction set that is not linked in leaves these behind.
-#define CROSSRET_ABSENT(isa)                                                     \
-  namespace isa {                                                                \
-  extern const Kernels kernels __attribute__((weak));                            \
-  const Kernels kernels = {#isa,    nullptr, nullptr, nullptr, nullptr, nullptr, \
-                           nullptr, nullptr, nullptr, nullptr, nullptr};         \
+#define CROSSRET_ABSENT(isa)                                                        \
+  namespace isa {                                                                   \
+  extern const Kernels kernels __attribute__((weak));                               \
+  const Kernels kernels{#isa};                                                      \
+  extern const CrossAttentionKernels cross_attention_kernels __attribute__((weak)); \
+  const CrossAttentionKernels cross_attention_kernels{};                            \
+  extern const MaxSimKernels maxsim_kernels __attribute__((weak));                  \
+  const MaxSimKernels maxsim_kernels{};                                             \
+  extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));       \
+  const RankingLossKernels ranking_loss_kernels{};                                  \
   }
-CROSSRET_ABSENT(amx_emulated)
 CROSSRET_ABSENT(avx2)
 CROSSRET_ABSENT(avx512)
 CROSSRET_ABSENT(avx512bf16)

@@ -1,0 +1,81 @@
+// Operations over two sides as torch calls them: what all take, and their scores and gradients.
+#pragma once
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "call.h"
+
+namespace crossret {
+
+inline SideTensors take_side(Arguments& arguments, bool listed) {
+  SideTensors side;
+  if (listed) {
+    side.values = arguments.take<std::vector<torch::stable::Tensor>>();
+  } else {
+    side.values.push_back(arguments.take<torch::stable::Tensor>());
+  }
+  for (std::optional<torch::stable::Tensor>* part : {&side.offsets, &side.lengths, &side.mask}) {
+    *part = arguments.take<std::optional<torch::stable::Tensor>>();
+  }
+  return side;
+}
+
+// What every operation begins with.
+inline BatchArguments take_batch(Arguments& arguments, bool listed = false) {
+  BatchArguments batch;
+  batch.regions = take_side(arguments, listed);
+  batch.words = take_side(arguments, listed);
+  batch.pairs = arguments.take<std::optional<torch::stable::Tensor>>();
+  batch.empty_score = arguments.take<std::optional<double>>();
+  batch.split_float32 = arguments.take<bool>();
+  batch.direction = arguments.take<int64_t>();
+  batch.normalize = arguments.take<bool>();
+  return batch;
+}
+
+// An Operation takes its own options, makes a call of a batch, and has kernels that score and differentiate it.
+template <class Operation, bool listed>
+void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  BatchArguments given = take_batch(arguments, listed);
+  const Operation operation = Operation::take(arguments);
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  auto call = operation.call(batch);
+  const torch::stable::Tensor scores = batch.new_scores();
+  call.scores = scores.mutable_data_ptr<float>();
+  Operation::score(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
+  stack[0] = torch::stable::detail::from(scores);
+}
+
+// The gradients of regions and words.
+template <class Operation>
+void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  const torch::stable::Tensor grad_scores = arguments.take<torch::stable::Tensor>();
+  BatchArguments given = take_batch(arguments);
+  const Operation operation = Operation::take(arguments);
+  const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
+  arguments.finish();
+  const CheckedBatch batch(std::move(given));
+  const auto call = operation.call(batch);
+  const ScoreGradients grads = batch.gradients(grad_scores);
+  const torch::stable::Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
+  const torch::stable::Tensor of_words = batch.words().new_gradient(words_need_grad);
+  SideGradient regions(batch.regions().side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
+                       batch.kernels().finish_gradient);
+  SideGradient words(batch.words().side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
+                     batch.kernels().finish_gradient);
+  SideGradient &contexts = batch.words_attend() ? regions : words, &queries = batch.words_attend() ? words : regions;
+  Operation::differentiate(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
+  stack[0] = torch::stable::detail::from(of_regions);
+  stack[1] = torch::stable::detail::from(of_words);
+}
+
+}  // namespace crossret
