@@ -1,5 +1,15 @@
 // What every pairwise kernel is given: two ragged sides, oriented (queries attend to contexts), and the pairs to score.
 // Plain data, no headers beyond integers, so that it may be read under any instruction set.
+//
+// How a batch is cut, from the whole to what registers hold:
+//   rectangle  context items × query items, every one with every other: all pairs, or those listed of one item
+//   chunk      pairs of a backward pass whose gradients of similarities are kept at a time
+//   section    blocks × groups of a rectangle that are packed and prepared together
+//   block      successive queries, packed; group: successive contexts, prepared; a task takes one with the other
+//   part       a group of Sum-Max that has some rows of a long item, not all
+//   strip      a few rows of a group, or of what is to be packed, that are copied and used while the first cache has
+//   them panel      columns of the right-hand side of a product, two vectors wide tile       the rows of one panel
+//   whose sums registers hold slice      so many features of a depth, or columns of a gradient, at a time
 #pragma once
 #include <cstdint>
 

@@ -14,32 +14,20 @@ constexpr int64_t kFewBlocks = 4;          // for which a context group is prepa
 constexpr int64_t kManyGroups = 64;        // … are so many that threads need not share one
 constexpr int64_t kTaskPartial = 1 << 15;  // … and those of one task's own
 
-// The successive pieces, from `begin` on, that take at most kHeldBytes and are no more than `most`, or of one item.
-template <class Pieces, class Place>
-Range held(const Pieces& pieces, int64_t begin, int64_t most, const Place& place) {
-  Workspace count;
+// The successive pieces, from `begin` on, that cost kHeldBytes together and are `most` at most, or those of one item.
+template <class Pieces, class Cost>
+Range held(const Pieces& pieces, int64_t begin, int64_t most, const Cost& cost) {
   Range range{begin, begin};
+  int64_t costs = 0;
   for (int64_t k = begin; k < static_cast<int64_t>(pieces.size()); ++k) {
-    auto piece = pieces[k];
-    place(piece, count);
-    if (piece.skip == 0 && k > begin) {
+    costs += cost(pieces[k]);
+    if (pieces[k].skip == 0 && k > begin) {
       range.end = k;
-      if (count.bytes() > kHeldBytes || k - begin >= most) return range;
+      if (costs > kHeldBytes || k - begin >= most) return range;
     }
   }
   range.end = static_cast<int64_t>(pieces.size());
   return range;
-}
-
-template <class Pieces, class Place>
-void place_all(Pieces& pieces, Range range, Memory& memory, const Place& place) {
-  Workspace count;
-  for (int64_t k = range.begin; k < range.end; ++k) {
-    auto piece = pieces[k];
-    place(piece, count);
-  }
-  Workspace held(memory.bytes(count.bytes() + 1));
-  for (int64_t k = range.begin; k < range.end; ++k) place(pieces[k], held);
 }
 
 // What one task's own partial results take. A small rectangle that has more columns than kTaskPartial in one section
@@ -70,73 +58,78 @@ class Walk {
         blocks_(cut_blocks(operands, pairs, steps.whole_items)) {}
 
   void by_all_threads(WalkMemory& memory) {
-    const auto place_block = [&](QueryBlock& block, Workspace& at) { place(operands_, pairs_, block, at); };
-    const auto place_group = [&](ContextGroup& group, Workspace& at) { place(operands_, pairs_, group, at); };
     // What one task alone uses it packs itself, and has it at hand.
     const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
-    const bool packs_ahead = n_groups > 1;
     const bool in_turn = steps_.in_turn || (n_blocks <= kFewBlocks && n_groups >= kManyGroups);
-    const bool prepares_ahead = n_blocks > (in_turn ? kFewBlocks : 1);
+    const Ready ready{n_groups > 1, n_blocks > (in_turn ? kFewBlocks : 1), true};
     bool all_held = false;  // whether memory still has every group, as a section before prepared it
-    for (Range blocks{0, 0}; blocks.end < n_blocks;) {
-      blocks = held(blocks_, blocks.end, n_blocks, place_block);
-      if (packs_ahead) place_all(blocks_, blocks, memory.blocks, place_block);
-      const int64_t columns = number_columns(blocks);
-      const int64_t most_groups = steps_.finish ? std::max<int64_t>(kPartial / columns, 1) : n_groups;
-      for (Range groups{0, 0}, before{0, 0}; groups.end < n_groups; before = groups) {
-        groups = held(groups_, groups.end, most_groups, place_group);
-        const bool all_groups = groups.end - groups.begin == n_groups;
-        const bool packs = packs_ahead && before.end == 0;
-        const bool prepares = prepares_ahead && !(all_groups && all_held);
-        all_held = all_groups;
-        if (prepares) place_all(groups_, groups, memory.groups, place_group);
-        int64_t rows = 0;
-        for (int64_t k = groups.begin; k < groups.end; ++k) {
-          groups_[k].place = k - groups.begin;
-          rows += groups_[k].rows;
-        }
-        prepare(packs ? blocks : Range{0, 0}, prepares ? groups : Range{0, 0}, columns, rows, memory.workspaces);
-        Workspace count;
-        take_partial(groups, columns, count);
-        Workspace results(memory.partial.bytes(count.bytes() + 1));
-        const Partial partial = take_partial(groups, columns, results);
-        const double work = product_work(operands_, static_cast<double>(rows), static_cast<double>(columns));
-        take(blocks, groups, work, packs_ahead, prepares_ahead, in_turn, partial, memory.workspaces);
-        finish(blocks, groups, work, partial, memory.workspaces);
-      }
-    }
+    const auto bytes = [&](auto piece) { return place_one(piece, Workspace()); };
+    for_each_section(kPartial, bytes, bytes, [&](Range blocks, Range groups, int64_t columns) {
+      const bool all_groups = groups.end - groups.begin == n_groups;
+      const bool packs = ready.packed && groups.begin == 0, prepares = ready.prepared && !(all_groups && all_held);
+      all_held = all_groups;
+      if (packs) place_all(blocks_, blocks, memory.blocks);
+      if (prepares) place_all(groups_, groups, memory.groups);
+      int64_t rows = 0;
+      for (int64_t k = groups.begin; k < groups.end; ++k) rows += groups_[k].rows;
+      prepare(packs ? blocks : Range{0, 0}, prepares ? groups : Range{0, 0}, columns, rows, memory.workspaces);
+      Workspace count;
+      take_partial(groups, columns, count);
+      Workspace results(memory.partial.bytes(count.bytes() + 1));
+      const Partial partial = take_partial(groups, columns, results);
+      const double work = product_work(operands_, static_cast<double>(rows), static_cast<double>(columns));
+      const int64_t tasks = groups.end - groups.begin, parts = in_turn ? 1 : blocks.end - blocks.begin;
+      const auto parallel_tasks = [&](int64_t n, const auto& run) {
+        parallel(n, work, task_bytes(operands_, steps_), memory.workspaces, run);
+      };
+      // Task by task the block stays the same: its panels are in a thread's second cache already.
+      parallel_tasks(tasks * parts, [&](int64_t task, Workspace& own) {
+        const int64_t k = groups.begin + task % tasks, b = blocks.begin + task / tasks;
+        take(in_turn ? blocks : Range{b, b + 1}, {k, k + 1}, ready, partial, own);
+      });
+      if (!steps_.finish) return;
+      parallel_tasks(tasks, [&](int64_t k, Workspace& own) { finish(groups.begin + k, groups, blocks, partial, own); });
+    });
   }
 
-  // Everything in one task's workspace: a block and a group at a time.
-  void by_one(Workspace memory) {
-    const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
-    if (n_groups == 1) prepare_one(groups_[0], memory);
-    for (Range blocks{0, 0}; blocks.end < n_blocks;) {
-      blocks = steps_.finish ? few_columns(blocks.end) : Range{0, n_blocks};
-      const int64_t columns = number_columns(blocks);
-      const int64_t most = steps_.finish ? std::max<int64_t>(kTaskPartial / columns, 1) : n_groups;
-      for (Range groups{0, 0}; groups.end < n_groups;) {
-        groups = held(groups_, groups.end, most, [](const ContextGroup&, Workspace&) {});
-        Workspace packed = memory;
-        const Partial partial = take_partial(groups, columns, packed);
-        for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-          Workspace rest = packed;
-          pack_one(blocks_[b], rest);
-          for (int64_t k = groups.begin; k < groups.end; ++k) {
-            Workspace own = rest;
-            groups_[k].place = k - groups.begin;
-            if (n_groups > 1) prepare_one(groups_[k], own);
-            steps_.run(pairs_, groups_[k], blocks_[b], partial, own);
-          }
-        }
-        for (int64_t k = groups.begin; steps_.finish && k < groups.end; ++k) {
-          finish_item(k, groups, blocks, partial, packed);
-        }
-      }
-    }
+  // Everything in one task's workspace.
+  void by_one(const Workspace& memory) {
+    const auto columns_of = [&](const QueryBlock& block) {
+      return steps_.finish ? block.columns * (kHeldBytes / kTaskPartial) : 0;
+    };
+    const auto nothing = [](const ContextGroup&) { return int64_t{0}; };
+    for_each_section(kTaskPartial, columns_of, nothing, [&](Range blocks, Range groups, int64_t columns) {
+      Workspace rest = memory;
+      const Partial partial = take_partial(groups, columns, rest);
+      take(blocks, groups, {false, false, false}, partial, rest);
+      for (int64_t k = groups.begin; steps_.finish && k < groups.end; ++k) finish(k, groups, blocks, partial, rest);
+    });
   }
 
  private:
+  // What is where products read it, ahead of tasks; or left to the products, which fetch what comes next meanwhile.
+  struct Ready {
+    bool packed, prepared, by_products;
+  };
+
+  // Calls run(blocks, groups, columns) for the sections of the rectangle that are held together; of one section so many
+  // partial results at most.
+  template <class BlockCost, class GroupCost, class Run>
+  void for_each_section(int64_t most_partial, const BlockCost& block_cost, const GroupCost& group_cost,
+                        const Run& run) {
+    const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
+    for (Range blocks{0, 0}; blocks.end < n_blocks;) {
+      blocks = held(blocks_, blocks.end, n_blocks, block_cost);
+      const int64_t columns = number_columns(blocks);
+      const int64_t most = steps_.finish ? std::max<int64_t>(most_partial / columns, 1) : n_groups;
+      for (Range groups{0, 0}; groups.end < n_groups;) {
+        groups = held(groups_, groups.end, most, group_cost);
+        for (int64_t k = groups.begin; k < groups.end; ++k) groups_[k].place = k - groups.begin;
+        run(blocks, groups, columns);
+      }
+    }
+  }
+
   // Numbers the columns of blocks that are held together; returns how many they are.
   int64_t number_columns(Range blocks) {
     int64_t columns = 0;
@@ -147,17 +140,6 @@ class Walk {
     return columns;
   }
 
-  // Blocks from `begin` on whose partial results a task has memory for.
-  Range few_columns(int64_t begin) const {
-    int64_t columns = 0, end = begin;
-    for (int64_t k = begin; k < static_cast<int64_t>(blocks_.size()); ++k) {
-      if (blocks_[k].skip == 0 && k > begin && columns + blocks_[k].columns > kTaskPartial) break;
-      columns += blocks_[k].columns;
-      end = k + 1;
-    }
-    return {begin, end};
-  }
-
   Partial take_partial(Range groups, int64_t columns, Workspace& memory) const {
     if (!steps_.finish) return {nullptr, nullptr, 0};
     const int64_t size = (groups.end - groups.begin) * columns;
@@ -165,16 +147,19 @@ class Walk {
     return {values, steps_.numbers ? memory.floats(size) : nullptr, columns};
   }
 
-  void pack_one(QueryBlock& block, Workspace& memory) {
-    place(operands_, pairs_, block, memory);
-    Workspace rest = memory;
-    steps_.pack(pairs_, block, rest);
+  // Places a block or a group; returns how far memory is used then.
+  template <class Piece>
+  int64_t place_one(Piece& piece, Workspace&& memory) const {
+    place(operands_, pairs_, piece, memory);
+    return memory.bytes();
   }
 
-  void prepare_one(ContextGroup& group, Workspace& memory) {
-    place(operands_, pairs_, group, memory);
-    Workspace rest = memory;
-    steps_.prepare(pairs_, group, rest);
+  template <class Pieces>
+  void place_all(Pieces& pieces, Range range, Memory& memory) const {
+    Workspace count;
+    for (int64_t k = range.begin; k < range.end; ++k) place(operands_, pairs_, pieces[k], count);
+    Workspace held(memory.bytes(count.bytes() + 1));
+    for (int64_t k = range.begin; k < range.end; ++k) place(operands_, pairs_, pieces[k], held);
   }
 
   void prepare(Range blocks, Range groups, int64_t columns, int64_t rows, Memory& workspaces) {
@@ -192,35 +177,40 @@ class Walk {
              });
   }
 
-  void take(Range blocks, Range groups, double work, bool packed, bool prepared, bool in_turn, const Partial& partial,
-            Memory& workspaces) {
-    const int64_t n_groups = groups.end - groups.begin, n_blocks = blocks.end - blocks.begin;
-    const int64_t tasks = in_turn ? n_groups : n_groups * n_blocks;
-    // Task by task the block stays the same: its panels are in a thread's second cache already.
-    parallel(tasks, work, task_bytes(operands_, steps_), workspaces, [&](int64_t task, Workspace& memory) {
-      ContextGroup group = groups_[groups.begin + task % n_groups];
-      group.once = !prepared;
-      if (group.once) prepare_one(group, memory);
-      const int64_t first = blocks.begin + (in_turn ? 0 : task / n_groups);
-      const int64_t last = in_turn ? blocks.end : first + 1;
-      for (int64_t k = first; k < last; ++k) {
-        QueryBlock block = blocks_[k];
-        Workspace rest = memory;
-        block.once = !packed;
-        if (block.once) pack_one(block, rest);
-        steps_.run(pairs_, group, block, partial, rest);
+  // One task: every block with every group. What is not there yet it packs and prepares in its own memory.
+  void take(Range blocks, Range groups, Ready ready, const Partial& partial, const Workspace& memory) {
+    const bool one_group = groups.end - groups.begin == 1;
+    const auto group_at = [&](int64_t k, Workspace& own) {
+      ContextGroup group = groups_[k];
+      group.once = !ready.prepared && ready.by_products;
+      if (ready.prepared) return group;
+      place(operands_, pairs_, group, own);
+      Workspace rest = own;
+      steps_.prepare(pairs_, group, rest);
+      return group;
+    };
+    Workspace with_group = memory;
+    ContextGroup group{};
+    if (one_group) group = group_at(groups.begin, with_group);
+    for (int64_t b = blocks.begin; b < blocks.end; ++b) {
+      Workspace with_block = with_group;
+      QueryBlock block = blocks_[b];
+      block.once = !ready.packed && ready.by_products;
+      if (!ready.packed) {
+        place(operands_, pairs_, block, with_block);
+        Workspace rest = with_block;
+        steps_.pack(pairs_, block, rest);
       }
-    });
-  }
-
-  void finish(Range blocks, Range groups, double work, const Partial& partial, Memory& workspaces) {
-    if (!steps_.finish) return;
-    parallel(groups.end - groups.begin, work, task_bytes(operands_, steps_), workspaces,
-             [&](int64_t k, Workspace& memory) { finish_item(groups.begin + k, groups, blocks, partial, memory); });
+      for (int64_t k = groups.begin; k < groups.end; ++k) {
+        Workspace own = with_block;
+        if (!one_group) group = group_at(k, own);
+        steps_.run(pairs_, group, block, partial, own);
+      }
+    }
   }
 
   // Finishes the item that begins in group k, if one does.
-  void finish_item(int64_t k, Range groups, Range blocks, const Partial& partial, const Workspace& memory) {
+  void finish(int64_t k, Range groups, Range blocks, const Partial& partial, const Workspace& memory) {
     if (groups_[k].skip > 0) return;
     int64_t end = k + 1;
     while (end < groups.end && groups_[end].skip > 0) ++end;
