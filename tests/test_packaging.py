@@ -107,6 +107,14 @@ def build_wheel(project: Path, **environment: str) -> tuple[Path, list[str]]:
     return wheel, sorted(record.read_text(encoding="utf-8").splitlines())
 
 
+def test_the_emulation_of_amx_is_for_tests_alone(project: Path) -> None:
+    _, calls = build_wheel(project)
+    assert any("csrc/isa_amx.cpp" in call for call in calls)
+    assert not any("emulated" in call.lower() for call in calls)
+    _, calls = build_wheel(project, CROSSRET_EMULATED_AMX="1")
+    assert any("csrc/isa_amx_emulated.cpp" in call for call in calls)
+
+
 def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) -> None:
     wheel, _ = build_wheel(project)
     assert re.fullmatch(rf"crossret-{metadata.version('crossret')}-cp310-abi3-linux_\w+\.whl", wheel.name)
@@ -138,7 +146,8 @@ def test_source_distribution_holds_what_builds_and_the_pictures_of_the_readme(pr
 def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> None:
     _, calls = build_wheel(project)
     of_cuda = [*(project / "csrc" / "cuda").glob("*.cpp"), *(project / "csrc").rglob("cuda_*.cpp")]
-    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) - len(of_cuda) + 1
+    for_tests = 1  # the emulation of AMX
+    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) - len(of_cuda) - for_tests + 1
     assert not [call for call in calls if re.search(r"-march|-mtune|-mcpu|-ffast-math|-Ofast", call)]
     compiles = [call.split() for call in calls if " -c " in call]
     assert all(
@@ -349,6 +358,7 @@ def test_make_builds_the_library_or_fails() -> None:
     ).stdout
     builds = [line for line in recipe.splitlines() if "setup.py" in line or "--editable" in line]
     assert len(builds) == 2
+    assert all("CROSSRET_EMULATED_AMX=1 " in line for line in builds)
     assert all(line.startswith("CROSSRET_FORCE_NATIVE=1 ") for line in builds)
 
 

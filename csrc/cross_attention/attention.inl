@@ -212,9 +212,7 @@ struct Squares {
       for (int i = 0; i < MR; ++i) square = V::fma(sums[i][j], sums[i][j], square);
       V::store(squares + n + j * V::width, square);
     }
-    for (int i = 0; kept != nullptr && i < MR; ++i) {
-      for (int j = 0; j < NV; ++j) V::store(kept + (m + i) * ld + n + j * V::width, sums[i][j]);
-    }
+    if (kept != nullptr) Store{kept, ld, false}.take(m, n, sums);
   }
 };
 

@@ -20,6 +20,7 @@ static inline float norm_of_written(const void* row, int64_t dim, const Write& w
   F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
   int64_t k = 0;
   for (; k + 4 * V::width <= dim; k += 4 * V::width) {
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const int64_t at = k + j * V::width;
       const F x = write(at, load_features(row, dtype, at, V::width), V::width);

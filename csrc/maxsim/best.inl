@@ -20,6 +20,7 @@ struct Best {
       const int64_t at = n + j * V::width, left = columns - at;
       if (row_scales != nullptr) {
         const F scale = V::load(column_scales + at);
+#pragma GCC unroll 16
         for (int i = 0; i < MR; ++i) sums[i][j] = V::mul(sums[i][j], V::mul(V::set(row_scales[m + i]), scale));
       }
       const F before = V::load(values + at, left);

@@ -40,6 +40,23 @@ def test_a_larger_call_takes_all_threads(function: str) -> None:
     assert started(function, 16, 128)[0] == 2
 
 
+# Scores below float32's normal range, by every way of numbers there: how many are zero, in six calls each.
+FLUSHED = """
+import torch
+from crossret_kernels import maxsim_scores
+regions, words = (1e-20 * (1 + torch.rand(64, 24, 128)) for _ in range(2))
+for flushes in (False, True, False):
+    torch.set_flush_denormal(flushes)
+    zeros = {int((maxsim_scores(regions, words, backend="cpu", pooling="max") == 0).sum()) for _ in range(6)}
+    print(*zeros)
+"""
+
+
+def test_all_threads_flush_what_the_caller_does() -> None:
+    process = run_python("-c", FLUSHED, OMP_NUM_THREADS="2")
+    assert process.stdout.split() == ["0", "4096", "0"], process.stderr
+
+
 def test_a_forked_child_scores_and_trains_with_the_bits_of_its_parent() -> None:
     process = run_python("-m", "tests.kernels.forked_child", OMP_NUM_THREADS="2")
     assert process.returncode == 0, process.stderr

@@ -51,6 +51,11 @@ def build(compiler: str, level: str, isas: list[str], directory: Path, *, worker
     return program
 
 
+def test_flags_are_those_of_the_library() -> None:
+    recipe = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert [flag for flag in FLAGS if f'"{flag}"' not in recipe] == []
+
+
 def run(*command: str) -> str:
     """What a command prints, which must succeed."""
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
