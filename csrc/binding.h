@@ -45,11 +45,17 @@ void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   BatchArguments given = take_batch(arguments, listed);
   const Operation operation = Operation::take(arguments);
+  constexpr bool saves = Operation::saves && !listed;
+  const bool save = saves && arguments.take<bool>();
   arguments.finish();
   const CheckedBatch batch(std::move(given));
   auto call = operation.call(batch);
   const torch::stable::Tensor scores = batch.new_scores();
   call.scores = scores.mutable_data_ptr<float>();
+  if constexpr (saves) {
+    const auto kept = save ? Operation::keep(batch, call) : empty<1>({0}, aoti_torch_dtype_float32());
+    stack[1] = torch::stable::detail::from(kept);
+  }
   Operation::score(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
   stack[0] = torch::stable::detail::from(scores);
 }
@@ -59,12 +65,16 @@ template <class Operation>
 void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const torch::stable::Tensor grad_scores = arguments.take<torch::stable::Tensor>();
+  std::optional<torch::stable::Tensor> kept;
+  if constexpr (Operation::saves) kept = arguments.take<torch::stable::Tensor>();
   BatchArguments given = take_batch(arguments);
   const Operation operation = Operation::take(arguments);
+  if constexpr (Operation::saves) arguments.take<bool>();  // whether it was to be kept
   const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
   arguments.finish();
   const CheckedBatch batch(std::move(given));
-  const auto call = operation.call(batch);
+  auto call = operation.call(batch);
+  if constexpr (Operation::saves) Operation::read(*kept, batch, call);
   const ScoreGradients grads = batch.gradients(grad_scores);
   const torch::stable::Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
   const torch::stable::Tensor of_words = batch.words().new_gradient(words_need_grad);

@@ -43,7 +43,10 @@ def _cuda_argmax() -> Kernels:
 
 
 SCORES = {
-    "cpu": define("maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, autocast=True),
+    # Saved is which context every query takes.
+    "cpu": define(
+        "maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, made="(Tensor, Tensor)", autocast=True, saves=True
+    ),
     "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_triton, autocast=True),
     "cuda": define("maxsim_scores_cuda", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_cuda, autocast=True),
     "torch": maxsim_scores_chunked,

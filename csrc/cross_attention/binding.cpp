@@ -19,6 +19,7 @@ struct CrossAttention {
     return call;
   }
 
+  static constexpr bool saves = false;
   static constexpr auto score = &score_cross_attention;
   static constexpr auto differentiate = &differentiate_cross_attention;
 };

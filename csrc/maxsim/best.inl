@@ -135,6 +135,9 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
       }
     } else {
       call.scores[slot] = pool(values, n, call.pooling, 1.0f);
+      if (call.kept != nullptr) {
+        __builtin_memcpy(call.kept_of(pairs.contexts[context], pairs.queries[q]), numbers, n * sizeof(int32_t));
+      }
     }
   }
 }

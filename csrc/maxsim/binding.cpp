@@ -20,6 +20,29 @@ struct MaxSim {
     return call;
   }
 
+  // What the forward pass keeps of all pairs, up to 64 MiB: int32, (context items, queries of all items). Which query
+  // is the best of a pair's is not kept, so that "max" searches again.
+  static constexpr bool saves = true;
+  static bool keeps(const CheckedBatch& batch, const MaxSimCall& call) {
+    constexpr int64_t most = 16 << 20;
+    return batch.pairs() == nullptr && call.pooling != Pooling::max && call.queries.rows > 0 &&
+           call.contexts.count <= most / call.queries.rows;
+  }
+  static Tensor keep(const CheckedBatch& batch, MaxSimCall& call) {
+    if (!keeps(batch, call)) return empty<1>({0}, aoti_torch_dtype_float32());
+    const Tensor kept = empty<2>({call.contexts.count, call.queries.rows}, aoti_torch_dtype_int32());
+    call.kept = kept.mutable_data_ptr<int32_t>();
+    return kept;
+  }
+  static void read(const Tensor& kept, const CheckedBatch& batch, MaxSimCall& call) {
+    if (kept.numel() == 0) return;
+    STD_TORCH_CHECK(keeps(batch, call) && kept.dim() == 2 && kept.size(0) == call.contexts.count &&
+                        kept.size(1) == call.queries.rows && kept.is_cpu() && kept.is_contiguous() &&
+                        kept.scalar_type() == torch::headeronly::ScalarType::Int,
+                    "best contexts are not those of this batch");
+    call.kept = static_cast<int32_t*>(kept.data_ptr());
+  }
+
   static constexpr auto score = &score_maxsim;
   static constexpr auto differentiate = &differentiate_maxsim;
 };

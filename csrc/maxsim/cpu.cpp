@@ -36,7 +36,7 @@ Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradi
   count.floats(2 * call.queries.longest);
   kernels.prepare_memory(call, preparing);
   steps.bytes = std::max(count.bytes(), preparing.bytes());
-  steps.numbers = gradients != nullptr || call.argmax != nullptr;
+  steps.numbers = gradients != nullptr || call.argmax != nullptr || call.kept != nullptr;
   steps.pack = [&](const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
     kernels.pack_queries(call, pairs, block, memory);
   };
@@ -64,7 +64,16 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
   std::vector<int32_t> best(queries);
   std::vector<float> coefs(queries);
   const MaxSimGradients kept{chunk.grads.data(), best.data(), coefs.data(), offsets.data()};
-  run_pairs(problem, chunk, steps_of(kernels, call, &kept));
+  if (call.kept == nullptr) {
+    run_pairs(problem, chunk, steps_of(kernels, call, &kept));
+  } else {  // by the forward pass; and every query of a pair has one gradient
+    for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
+      const int64_t query = chunk.pairs.queries[k], n = call.queries.length(query);
+      std::copy_n(call.kept_of(chunk.pairs.contexts[k], query), n, best.begin() + offsets[k]);
+      const float each = call.pooling == Pooling::avg ? chunk.grads[k] / static_cast<float>(n) : chunk.grads[k];
+      std::fill_n(coefs.begin() + offsets[k], n, each);
+    }
+  }
   Workspace slice;
   slice.floats(std::max(call.contexts.longest, call.queries.longest) * kSlice);
   run_feature_gradients(

@@ -13,6 +13,13 @@ struct MaxSimCall : Operands {
   // By slot, for `argmax_row` queries each: the best context, −1 where there is no such query.
   int64_t* argmax;
   int64_t argmax_row;
+  // Of all pairs, for the backward pass: the best of the contexts' valid rows, context item × queries; else null.
+  // Written beside the scores, and read with their gradients.
+  int32_t* kept;
+
+  int32_t* kept_of(int64_t context, int64_t query) const {
+    return kept + context * queries.rows + queries.items[query].first;
+  }
 };
 
 // The backward pass of some of the pairs: for each query, at offsets[slot], its best context and ∂L/∂ their similarity.
