@@ -79,7 +79,7 @@ class _BothWays(torch.autograd.Function):
                 continue
             empty_score, reduced, direction, *others = ctx.options
             options = empty_score, reduced, 1 - direction if turned else direction, *others
-            made = _GRADIENTS(grad, *saved, *options, *needed)
+            made = _GRADIENTS(grad, grad.new_empty(0), *saved, *options, False, *needed)  # of which nothing was kept
             for own, (gradient, wanted) in enumerate(zip(made, needed, strict=True)):
                 before = sums[own]
                 if wanted:

@@ -295,3 +295,40 @@ def test_argmax_under_autocast_is_that_of_the_scores() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         _, argmax = maxsim_argmax(regions, words)
     assert torch.equal(argmax, maxsim_argmax(regions.bfloat16(), words.bfloat16())[1])
+
+
+@pytest.mark.parametrize("pooling", ["sum", "avg"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_gradients_are_those_of_contexts_that_are_searched_again(direction: str, pooling: str) -> None:
+    """Kept from the forward pass, of any batch of all pairs; found again for pairs, which keep nothing."""
+    generator = torch.Generator().manual_seed(3)
+    regions, words = (torch.randn(n, rows, 12, generator=generator) for n, rows in ((5, 9), (7, 6)))
+    regions[1, 2] = torch.nan
+    words[3] = words[3, :1]  # equals, of which the first is the best
+    lengths = [4, 9, 0, 1, 7], [6, 2, 5, 6, 0, 1, 3]
+    pairs = torch.cartesian_prod(torch.arange(5), torch.arange(7))
+    weights = torch.randn(5, 7, generator=generator)
+    gradients = []
+    for listed in (None, pairs):
+        sides = [side.clone().requires_grad_() for side in (regions, words)]
+        options = {"direction": direction, "pooling": pooling, "empty_score": 0.0, "backend": "cpu", "pairs": listed}
+        scores = maxsim_scores(*sides, *lengths, **options)
+        for _ in range(2):
+            (scores.view(5, 7) * weights).sum().backward(retain_graph=True)
+        gradients.append([side.grad for side in sides])
+    for kept, searched in zip(*gradients, strict=True):
+        torch.testing.assert_close(kept, searched, equal_nan=True)
+
+
+def test_a_large_batch_keeps_nothing() -> None:
+    """Beyond 64 MiB."""
+    of_few, of_many = (
+        torch.ops.crossret.maxsim_scores(
+            torch.ones(n, 1, 1), None, None, None, torch.ones(64, 256, 1), None, None, None,
+            None, None, False, 0, False, 2, True,
+        )[1]
+        for n in (1024, 1025)
+    )  # fmt: skip
+    assert of_few.shape == (1024, 64 * 256)
+    assert of_few.dtype == torch.int32
+    assert of_many.numel() == 0

@@ -18,7 +18,7 @@ from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "scan_scores": (None, False, 0, True, 2, 0.1, 9.0, 0, 6.0),
-    "maxsim_scores": (None, False, 1, False, 2),
+    "maxsim_scores": (None, False, 1, False, 2, False),
 }
 MODES = [
     *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
@@ -53,7 +53,8 @@ def operands(name: str, dtype: torch.dtype = torch.float32, pairs: bool = False)
         "pairs": torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None,
     }
     if name.endswith("_backward"):
-        return {"grad_scores": randn(4, seed=2) if pairs else randn(3, 2, seed=2), **arguments}
+        kept = {"kept": torch.empty(0)} if name.startswith("maxsim") else {}
+        return {"grad_scores": randn(4, seed=2) if pairs else randn(3, 2, seed=2), **kept, **arguments}
     return arguments
 
 
@@ -141,12 +142,19 @@ def test_gradients_of_other_scores_raise(name: str, grad_scores: Tensor) -> None
         call(name, operands(name) | {"grad_scores": grad_scores})
 
 
+@pytest.mark.parametrize("kept", [torch.zeros(2, 3, dtype=torch.int32), torch.zeros(3, 13)])
+def test_best_contexts_of_another_batch_raise(kept: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="best contexts are not those of this batch"):
+        call("maxsim_scores_backward", operands("maxsim_scores_backward") | {"kept": kept})
+
+
 @operations
 @pytest.mark.parametrize("code", [-1, 7])
-@pytest.mark.parametrize("position", [2, 4, 7])
-def test_direct_calls_with_unknown_options_raise(name: str, position: int, code: int) -> None:
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_direct_calls_with_unknown_options_raise(name: str, number: int, code: int) -> None:
     options: list[Any] = list(OPTIONS[name.removesuffix("_backward")])
-    options[min(position, len(options) - 1)] = code
+    codes = [place for place, option in enumerate(options) if type(option) is int]
+    options[codes[min(number, len(codes) - 1)]] = code
     needed = (True, True) if name.endswith("_backward") else ()
     with pytest.raises(RuntimeError, match=rf"unknown \w+ {code}"):
         getattr(torch.ops.crossret, name)(*operands(name).values(), *options, *needed)
