@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ from benchmarks.checks import check_topk
 from benchmarks.implementations import FASTEST, PRODUCT, product, select
 from benchmarks.loops import maxsim_loop, scan_loop
 from benchmarks.measure import Bench
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk
+from crossret_kernels import maxsim_scores, maxsim_topk, scan_factors, scan_scores, scan_topk
 
 WHOLE = "all scores, torch.topk"
 BEST = 10
@@ -51,3 +52,18 @@ def test_topk(bench: Bench, operation: str, name: str) -> None:
 
     bench.describe(f"{operation}, ten best", case, torch.float32, name)
     bench.measure(inputs, call, None if name == PRODUCT else check)
+
+
+@pytest.mark.parametrize("name", ["factors made", "factors kept"])
+def test_one_query(bench: Bench, name: str) -> None:
+    """A caption against a corpus that is asked again and again."""
+    case = replace(bench.size(CORPUS_OF_IMAGES), n_captions=1)
+    inputs = case.inputs()
+    sides = inputs.packed_regions(), inputs.packed_words()
+    kept = {"factors": scan_factors(sides[0])} if name == "factors kept" else {}
+
+    def call() -> Sequence[Tensor]:
+        return scan_topk(*sides, k=BEST, backend="cpu", **SCAN, **kept)
+
+    bench.describe("t2i LSE, ten best for one caption", case, torch.float32, name)
+    bench.measure(inputs, call, lambda best: check_topk(tuple(best), inputs, OPERATIONS["t2i LSE"][-1]))

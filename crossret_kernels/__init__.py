@@ -2,6 +2,7 @@
 
 from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, attention_pool_weights
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
@@ -37,6 +38,7 @@ __all__ = [
     "maxsim_topk",
     "pairwise_scores",
     "scan_attention",
+    "scan_factors",
     "scan_scores",
     "scan_topk",
     "triplet_loss",

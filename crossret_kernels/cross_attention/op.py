@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from crossret_kernels.cross_attention.chunked import scan_scores_chunked
+from crossret_kernels.cross_attention.factors import check_factors
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
-from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.operations import Kernels, define
-from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, SIDES, scores_like, serve
+from crossret_kernels.inputs.tensors import Array, autocasts
+from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
+from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
 _OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
 
@@ -40,6 +43,9 @@ SCORES = {
     "reference": scan_scores_reference,
 }
 LISTED = define("scan_scores_listed", LISTED_SIDES, _OPTIONS, scores_like)
+FACTORED = define(
+    "scan_scores_factored", (Operand("factors", "Tensor"), *PLAIN_SIDES), _OPTIONS, lambda _, *rest: scores_like(*rest)
+)
 
 
 def scan_scores(
@@ -61,6 +67,7 @@ def scan_scores(
     pairs: Array | None = None,
     candidates: Array | None = None,
     query: str | None = None,
+    factors: Array | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Stacked cross attention scores of images and captions (SCAN, Lee et al. 2018, Eqs. 1–8).
@@ -91,6 +98,9 @@ def scan_scores(
             that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
             for i2t).
+        factors: `scan_factors` of the attended side, its regions for "t2i", its words for "i2t", made of the same
+            features with the same `normalize`: "cpu" then does without their Gram matrices, which other backends, and
+            it under autocast, make all the same. Those of other features give wrong scores. Without gradients alone.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
             where it serves the call, else the fastest that does.
 
@@ -123,7 +133,16 @@ def scan_scores(
     )
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
-    return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
+    table = SCORES
+    if factors is not None:
+        kept = check_factors(factors, images if direction == "t2i" else captions)
+        if needs_gradient((images.values, captions.values)):
+            raise ValueError("factors serve scores without gradients, and the features require them")
+        if not autocasts("cpu"):
+            table = {**SCORES, "cpu": partial(FACTORED, kept)}
+    listed = LISTED if table is SCORES else None
+    scores = serve(table, backend, images, captions, selected, options, empty_score, listed=listed)
+    return shape_scores(scores, candidates)
 
 
 def score_sides(

@@ -30,6 +30,7 @@ def scan_topk(
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
+    factors: Array | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -46,8 +47,8 @@ def scan_topk(
             front to back; queries once for each block of it. Arrays go block by block to the other side's device.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, empty_score, backend:
-            as in `scan_scores`.
+        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, empty_score, factors,
+            backend: as in `scan_scores`. A corpus that is asked again and again had better keep its factors.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 
@@ -75,4 +76,5 @@ def scan_topk(
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
         region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None, backend=backend,
+        factors=(factors, None) if direction == "t2i" else (None, factors),
     )  # fmt: skip

@@ -172,6 +172,27 @@ class FeatureBlocks:
         return block.to(self.device)
 
 
+class WithFactors:
+    """One side's features, and in every block what is kept of its items besides: `factors`, (n, …)."""
+
+    def __init__(self, blocks: FeatureBlocks, factors: Array) -> None:
+        if len(factors) != len(blocks):
+            raise ValueError(f"factors must be those of {len(blocks)} items, not of {len(factors)}")
+        self.blocks = blocks
+        self.factors = factors
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def runs(self, most: int) -> list[slice]:
+        """Those of the features."""
+        return self.blocks.runs(most)
+
+    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None, Array]:
+        """(features, lengths, mask, factors) of the items of one run."""
+        return *self.blocks[run], self.factors[run]
+
+
 def device_of(*sides: Features) -> torch.device:
     """Where the first tensor among features is; the CPU where all are arrays."""
     for side in sides:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, device_of
+from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, WithFactors, device_of
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
 from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths, SideNames
@@ -23,7 +23,7 @@ BLOCK_SCORES = 2 * 2**20
 Query = TypeVar("Query")
 Item = TypeVar("Item")
 Progress: TypeAlias = Callable[[int, int], object]
-FeatureBlock: TypeAlias = "tuple[Features, Tensor | None, Tensor | None]"
+FeatureBlock: TypeAlias = tuple[Any, ...]  # (features, lengths, mask), and factors where there are any
 
 
 def feature_topk(
@@ -42,11 +42,13 @@ def feature_topk(
     dtype: torch.dtype | None = None,
     backend: str | None = None,
     names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
+    factors: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Tensor, Tensor]:
     """`streamed_topk` of images or captions, for any scorer of features: (regions, words, their lengths) -> (n, m).
 
     `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. `empty` tells whether items
-    may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`. `backend` is
+    may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`, and as `factors` what is kept of
+    the items of either side, (n, …). `backend` is
     `streamed_topk`'s alone: `scores` has its own. `names` are what errors call either side. Raises what the
     checks of the scores do, for all items before any is scored, and ValueError for an unknown `query`.
     """
@@ -59,8 +61,12 @@ def feature_topk(
             (words, word_lengths, word_mask, names[1]),
         )
     )
+    sides: list[ItemBlocks[FeatureBlock]] = [
+        blocks if kept is None else WithFactors(blocks, kept)
+        for blocks, kept in zip((images, captions), factors, strict=True)
+    ]
 
-    queries, corpus = (captions, images) if query == "caption" else (images, captions)
+    corpus, queries = sides if query == "caption" else sides[::-1]
     return streamed_topk(block_scores(scores, query), queries, corpus, k=k, progress=progress, backend=backend)
 
 
@@ -68,8 +74,9 @@ def block_scores(scores: Callable[..., Tensor], query: str) -> Callable[[Feature
     """Scores (q, c) of a block of queries with a block of the corpus, of any scorer of images and captions."""
 
     def of_images(v: FeatureBlock, e: FeatureBlock) -> Tensor:
-        masks = {} if v[2] is None and e[2] is None else {"region_mask": v[2], "word_mask": e[2]}
-        return scores(v[0], e[0], v[1], e[1], **masks)
+        given = {} if v[2] is None and e[2] is None else {"region_mask": v[2], "word_mask": e[2]}
+        given.update(zip(["factors"], (*v[3:], *e[3:]), strict=False))
+        return scores(v[0], e[0], v[1], e[1], **given)
 
     return of_images if query == "image" else lambda e, v: of_images(v, e).T
 

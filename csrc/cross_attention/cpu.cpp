@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "pairs/parallel.h"
+
 namespace crossret {
 
 CROSSRET_BY_SET(CrossAttentionKernels, cross_attention_kernels)
@@ -92,6 +94,17 @@ void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, cons
     cross_attention_kernels_of(kernels).forward(call, pairs, group, block, memory);
   };
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
+}
+
+void keep_factors(const Kernels& kernels, const Side& side, int64_t longest, int64_t ld, float* out) {
+  const auto keep = cross_attention_kernels_of(kernels).keep_factor;
+  Workspace count;
+  keep(side, 0, longest, ld, nullptr, count);
+  Memory memory;
+  const double work = pass_work(side) * static_cast<double>(side.longest) / 4;
+  parallel(side.count, work, count.bytes(), memory, [&](int64_t item, Workspace& workspace) {
+    keep(side, item, longest, ld, out + item * longest * ld, workspace);
+  });
 }
 
 void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,

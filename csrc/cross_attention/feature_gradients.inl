@@ -120,9 +120,13 @@ static void feature_memory(const CrossAttentionCall& call, Workspace& memory) {
 }
 
 extern const CrossAttentionKernels cross_attention_kernels;
-const CrossAttentionKernels cross_attention_kernels = {
-    cross_attention_forward, cross_attention_backward, cross_attention_feature_gradients,
-    forward_memory,          backward_memory,          feature_memory};
+const CrossAttentionKernels cross_attention_kernels = {cross_attention_forward,
+                                                       cross_attention_backward,
+                                                       cross_attention_feature_gradients,
+                                                       keep_factor,
+                                                       forward_memory,
+                                                       backward_memory,
+                                                       feature_memory};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

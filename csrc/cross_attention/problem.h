@@ -41,6 +41,8 @@ struct CrossAttentionKernels {
                    const QueryBlock&, Workspace&);
   void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_contexts,
                             const ItemPairs&, const JobGroup&, int64_t column, Workspace&);
+  // The triangular factor of one item's Gram matrix, as `Operands` has them where they are kept.
+  void (*keep_factor)(const Side&, int64_t item, int64_t longest, int64_t ld, float* out, Workspace&);
   // Floats of workspace that each takes are counted by a run without memory.
   void (*forward_memory)(const CrossAttentionCall&, Workspace&);
   void (*backward_memory)(const CrossAttentionCall&, Workspace&);

@@ -145,6 +145,9 @@ struct Factor {
 static Factor factor_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t i,
                         int64_t row, int64_t factors) {
   const int64_t n = operands.contexts.length(pairs.contexts[i]);
+  if (operands.kept_factors != nullptr) {
+    return {true, n, n, operands.kept_factors + pairs.contexts[i] * operands.kept_floats, operands.kept_row};
+  }
   const bool triangular = operands.triangular(n, pairs.columns);
   const int64_t rows = triangular ? n : operands.contexts.dim;
   if (triangular || operands.context_layout.kind != Elements::floats) {
@@ -169,6 +172,7 @@ static FactorBuffers take_factor_buffers(const Operands& operands, Workspace& me
 // The factors of a group's items.
 static void make_factors(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                          const FactorBuffers& buffers) {
+  if (operands.kept_factors != nullptr) return;
   const Side& side = operands.contexts;
   const bool floats = operands.context_layout.kind == Elements::floats;
   int64_t row = 0, factors = 0;
@@ -185,6 +189,22 @@ static void make_factors(const Operands& operands, const Rectangle& pairs, const
     if (triangular) factor_rows(rows, ld, n, side.dim, group.factors + factors, buffers.scratch);
     row += n;
     factors += operands.factor_floats(n, pairs.columns);
+  }
+}
+
+// The factor of an item to be kept: `longest` rows, stride ld, zeros where it has none. Workspace is counted by a run
+// without memory.
+static void keep_factor(const Side& side, int64_t item, int64_t longest, int64_t ld, float* out, Workspace& memory) {
+  const int64_t row = pad_row(side.dim);
+  float *const copied = memory.floats(side.longest * row), *const factor =
+                                                               memory.floats(side.longest * gram_row(side.longest));
+  float* const scratch = memory.floats(factor_scratch(side.longest));
+  if (out == nullptr) return;
+  const int64_t n = side.length(item);
+  for (int64_t r = 0; r < n; ++r) copy_floats(side, item, r, copied + r * row);
+  factor_rows(copied, row, n, side.dim, factor, scratch);
+  for (int64_t r = 0; r < longest; ++r) {
+    for (int64_t k = 0; k < ld; ++k) out[r * ld + k] = r < n && k < n ? factor[r * gram_row(n) + k] : 0.0f;
   }
 }
 

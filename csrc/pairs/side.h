@@ -168,11 +168,15 @@ struct Operands {
   Layout context_layout, query_layout;
   Limits limits;
   bool factors;  // whether ‖attended‖ is wanted of the contexts
-  bool dots;     // whether products may be dot products, whose sums differ in their last bits
+  // Where triangular factors of the contexts are kept already, one item behind the other; else null.
+  const float* kept_factors;
+  int64_t kept_floats, kept_row;  // from item to item, and from row to row
+  bool dots;                      // whether products may be dot products, whose sums differ in their last bits
 
   // How ‖Σ p c‖ of an item of n contexts is made, for so many queries (kernels.md §1): by a triangular factor U of
   // their Gram matrix, UᵀU = C Cᵀ, or, where that costs more than it saves, by the contexts themselves, ‖Cᵀp‖.
   bool triangular(int64_t n, int64_t columns) const {
+    if (kept_factors != nullptr) return true;
     const double rows = static_cast<double>(n), dim = static_cast<double>(contexts.dim);
     const double made = rows * rows * dim * 0.75 + rows * rows * rows / 6;
     return static_cast<double>(columns) * rows * (dim - rows / 2) > made;
@@ -199,12 +203,12 @@ struct Operands {
   int64_t most_factor_floats() const {
     const int64_t triangle = gram_row(most_triangular());
     const int64_t row = context_layout.pairs() && pad_row(contexts.dim) > triangle ? pad_row(contexts.dim) : triangle;
-    return factors ? limits.rows * row : 0;
+    return factors && kept_factors == nullptr ? limits.rows * row : 0;
   }
 
   // Floats that an item's factor takes; the contexts themselves may be there already.
   int64_t factor_floats(int64_t n, int64_t columns) const {
-    if (!factors) return 0;
+    if (!factors || kept_factors != nullptr) return 0;
     const bool by_triangle = triangular(n, columns);
     return by_triangle || context_layout.kind != Elements::floats ? n * factor_row(n, by_triangle) : 0;
   }

@@ -31,6 +31,7 @@ POSITIONAL = {
     "attention_pool": ["values", "logits", "lengths"],
     "attention_pool_weights": ["values", "logits", "lengths"],
     "triplet_loss": ["scores"],
+    "scan_factors": ["features", "lengths"],
     "pairwise_scores": ["regions", "words", "scorer", *LENGTHS],
     **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in OF_LATE_INTERACTION},
 }
@@ -64,6 +65,8 @@ def call(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
     options: dict[str, Any] = {}
     if name == "triplet_loss":
         sides = [sides[0][0, :, :3] + sides[1][0, :, :3]]
+    elif name == "scan_factors":  # which are the CPU kernels': no float64
+        sides = SIDES[:1]
     elif name.startswith("attention_pool"):
         sides[1] = sides[0][..., :2]
     elif name.startswith("gated"):
