@@ -259,7 +259,7 @@ def extension(name: str, sources: Iterable[Path], *headers: str) -> Extension:
 def libraries() -> list[Extension]:
     """Those that are built. C++ that is CUDA's lies in csrc/cuda, or its name says so."""
     of_cuda = {path for pattern in ("cuda/*.cpp", "**/cuda_*.cpp") for path in CSRC.glob(pattern)}
-    emulated = set() if flag("CROSSRET_EMULATED_AMX") else {CSRC / "isa_amx_emulated.cpp"}
+    emulated = set() if flag("CROSSRET_EMULATED_AMX") else {CSRC / "isa" / "amx_emulated.cpp"}
     made = []
     if missing is None:
         made.append(extension("_native", set(CSRC.rglob("*.cpp")) - of_cuda - emulated, "*.h", "*.inl"))

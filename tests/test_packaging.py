@@ -109,10 +109,10 @@ def build_wheel(project: Path, **environment: str) -> tuple[Path, list[str]]:
 
 def test_the_emulation_of_amx_is_for_tests_alone(project: Path) -> None:
     _, calls = build_wheel(project)
-    assert any("csrc/isa_amx.cpp" in call for call in calls)
+    assert any("csrc/isa/amx.cpp" in call for call in calls)
     assert not any("emulated" in call.lower() for call in calls)
     _, calls = build_wheel(project, CROSSRET_EMULATED_AMX="1")
-    assert any("csrc/isa_amx_emulated.cpp" in call for call in calls)
+    assert any("csrc/isa/amx_emulated.cpp" in call for call in calls)
 
 
 def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) -> None:

@@ -28,9 +28,9 @@ FOR_NATIVE = {"x86_64": ["base", "avx2"], "aarch64": ["base", "neon"]}
 def sources(isas: list[str]) -> list[Path]:
     """The driver, the kernels of these instruction sets and all that lies around kernels."""
     found = [
-        path for path in sorted(CSRC.rglob("*.cpp")) if path.name not in TORCH and not path.name.startswith("isa_")
+        path for path in sorted(CSRC.rglob("*.cpp")) if path.name not in TORCH and path.parent.name != "isa"
     ]
-    return [ROOT / "tests" / "native" / "kernels_test.cpp", *found, *(CSRC / f"isa_{isa}.cpp" for isa in isas)]
+    return [ROOT / "tests" / "native" / "kernels_test.cpp", *found, *(CSRC / "isa" / f"{isa}.cpp" for isa in isas)]
 
 
 def build(compiler: str, level: str, isas: list[str], directory: Path, *, workers: int = 1) -> Path:
@@ -39,7 +39,7 @@ def build(compiler: str, level: str, isas: list[str], directory: Path, *, worker
     def compiled(source: Path) -> Path:
         output = directory / f"{source.parent.name}-{source.stem}.o"
         # What only prepares calls is little code: it need not be fast.
-        optimise = level if source.name.startswith("isa_") else "-O1" if source.name == "kernels_test.cpp" else "-O0"
+        optimise = level if source.parent.name == "isa" else "-O1" if source.name == "kernels_test.cpp" else "-O0"
         run(compiler, *FLAGS, optimise, "-I", str(CSRC), "-c", str(source), "-o", str(output))
         return output
 

@@ -9,5 +9,5 @@
 #define CROSSRET_ISA neon
 #include "simd/neon.h"
 
-#include "kernels.inl"
+#include "isa/kernels.inl"
 #endif

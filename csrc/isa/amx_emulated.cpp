@@ -17,4 +17,4 @@
 #include "simd/amx_emulated.h"
 #include "simd/base.h"
 
-#include "kernels.inl"
+#include "isa/kernels.inl"

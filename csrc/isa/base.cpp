@@ -7,4 +7,4 @@
 #define CROSSRET_ISA base
 #include "simd/base.h"
 
-#include "kernels.inl"
+#include "isa/kernels.inl"
