@@ -27,9 +27,7 @@ FOR_NATIVE = {"x86_64": ["base", "avx2"], "aarch64": ["base", "neon"]}
 
 def sources(isas: list[str]) -> list[Path]:
     """The driver, the kernels of these instruction sets and all that lies around kernels."""
-    found = [
-        path for path in sorted(CSRC.rglob("*.cpp")) if path.name not in TORCH and path.parent.name != "isa"
-    ]
+    found = [path for path in sorted(CSRC.rglob("*.cpp")) if path.name not in TORCH and path.parent.name != "isa"]
     return [ROOT / "tests" / "native" / "kernels_test.cpp", *found, *(CSRC / "isa" / f"{isa}.cpp" for isa in isas)]
 
 
