@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -23,7 +22,7 @@
 namespace crossret {
 
 // An instruction set that is not linked in leaves these behind.
-#define CROSSRET_ABSENT(isa)                                                        \
+#define CROSSRET_ABSENT(isa, ...)                                                   \
   namespace isa {                                                                   \
   extern const Kernels kernels __attribute__((weak));                               \
   const Kernels kernels{#isa};                                                      \
@@ -34,12 +33,7 @@ namespace crossret {
   extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));       \
   const RankingLossKernels ranking_loss_kernels{};                                  \
   }
-CROSSRET_ABSENT(avx2)
-CROSSRET_ABSENT(avx512)
-CROSSRET_ABSENT(avx512bf16)
-CROSSRET_ABSENT(amx)
-CROSSRET_ABSENT(neon)
-CROSSRET_ABSENT(neon_bf16)
+CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
 
 // pairs/parallel.cpp without torch: as many threads as the test wants, however little there is to do.
@@ -127,37 +121,10 @@ std::vector<Case> all_cases() {
 }  // namespace
 }  // namespace crossret_test
 
-// Of items of any length, what a plan takes does not grow with the longest; and what fits is in order.
-static void check_plan() {
-  using namespace crossret;
-  Item items[4]{};
-  const int64_t lengths[] = {3, int64_t{1} << 40, 60, 5};
-  for (int k = 0; k < 4; ++k) items[k].length = lengths[k];
-  Operands operands{};
-  operands.contexts = {items, 1, 2, 3, 3, Dtype::float32, false, nullptr};
-  operands.queries = {items, 4, 2, lengths[1], lengths[1] + 68, Dtype::float32, false, nullptr};
-  operands.limits.filled_columns = 64;
-  const Plan plan = plan_all(operands, {0, 1}, {0, 4});
-  const std::vector<int64_t> order(plan.rectangles[0].queries, plan.rectangles[0].queries + 4);
-  if (order != std::vector<int64_t>{2, 0, 3, 1}) crossret_test::fail("queries are in another order");
-}
-
-// Threads may score while the process ends: the instruction sets outlive what is destroyed then.
-static const std::vector<std::string>& isas_at_first() {
-  static const auto& found = *new std::vector<std::string>(crossret::available_isas());
-  return found;
-}
-static void check_isas_at_last() {
-  if (crossret::available_isas() == isas_at_first()) return;
-  std::printf("the instruction sets are gone\n");
-  std::_Exit(1);
-}
-
 int main(int argc, char** argv) {
   using namespace crossret;
   using namespace crossret_test;
-  std::atexit(check_isas_at_last);  // called after what is made from here on is destroyed
-  const std::vector<std::string> available = isas_at_first(), wanted(argv + 1, argv + argc);
+  const std::vector<std::string> available = available_isas(), wanted(argv + 1, argv + argc);
   std::vector<std::string> names;
   for (const std::string& name : wanted) {
     if (std::find(available.begin(), available.end(), name) == available.end()) fail("no %s here", name.c_str());
@@ -169,7 +136,6 @@ int main(int argc, char** argv) {
     if (asked && !linked) fail("%s is not linked in", name.c_str());
     if (linked && (wanted.empty() || asked)) names.push_back(name);
   }
-  check_plan();
   const std::vector<Case> cases = all_cases();
   std::vector<double> worst(names.size(), 0.0);
   for (size_t k = 0; k < cases.size(); ++k) {

@@ -49,6 +49,16 @@ def build(compiler: str, level: str, isas: list[str], directory: Path, *, worker
     return program
 
 
+def test_plans_and_instruction_sets(tmp_path: Path) -> None:
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"no {COMPILER}")
+    program = tmp_path / "plans_test"
+    parts = [CSRC / name for name in ("pairs/plan.cpp", "dispatch.cpp", "amx_permission.cpp")]
+    source = ROOT / "tests" / "native" / "plans_test.cpp"
+    run(COMPILER, *FLAGS, "-O0", "-I", str(CSRC), str(source), *map(str, parts), "-o", str(program))
+    run(str(program))
+
+
 def test_flags_are_those_of_the_library() -> None:
     recipe = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert [flag for flag in FLAGS if f'"{flag}"' not in recipe] == []
