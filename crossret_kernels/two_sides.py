@@ -39,7 +39,6 @@ def serve(
     table: Implementations, backend: str | None, images: Ragged, captions: Ragged, selected: Pairs | None,
     options: Coded, empty_score: float | None, *, listed: Callable[..., Tensor] | None = None,
     width: tuple[int | None, ...] = (), queries: Ragged | None = None, fill: float | None = None,
-    codes: tuple[Any, ...] | None = None,
 ) -> Tensor:  # fmt: skip
     """What is made of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
 
@@ -52,16 +51,16 @@ def serve(
         listed: the CPU's operation on lists of features.
         width, queries: of what has a place for every query: so many places, None for the longest's, and whose.
         fill: what pairs of an empty item get, where that is not the empty score.
-        codes: the options as operations take them, where they do not take all.
     """
     chosen = select_backend(backend, images.values.device, images.values.dtype)
     if chosen not in ("torch", "reference"):
         on_cpu = chosen == "cpu"
-        arguments = (empty_score, reduced_float32(not on_cpu), *(options.codes if codes is None else codes), *width)
+        arguments = (empty_score, reduced_float32(not on_cpu), *options.codes, *width)
         try:
-            return in_slices(
+            made: Tensor = in_slices(
                 table[chosen], images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries
             )
+            return made
         except UnsupportedByBackend:
             if backend is not None:
                 raise
@@ -84,6 +83,11 @@ def scores_like(*arguments: Any) -> Tensor:
 def scores_both_ways_like(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The same of either direction."""
     return scores_like(*arguments), scores_like(*arguments)
+
+
+def scores_and_indices_like(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Scores and `indices_like`."""
+    return scores_like(*arguments), indices_like(*arguments)
 
 
 def indices_like(*arguments: Any) -> Tensor:

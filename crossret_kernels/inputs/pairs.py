@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +117,7 @@ def as_pairs(
 
 
 def in_slices(
-    operation: Callable[..., Tensor],
+    operation: Callable[..., Any],
     images: Ragged,
     captions: Ragged,
     selected: Pairs | None,
@@ -124,8 +125,10 @@ def in_slices(
     *,
     listed: Callable[..., Tensor] | None = None,
     queries: Ragged | None = None,
-) -> Tensor:
-    """What an operation as `define` makes it returns of selected pairs, None for all: (P,), or (P, Q) of `queries`.
+) -> Any:
+    """What an operation as `define` makes it returns of selected pairs, None for all.
+
+    That is one (P,), or (P, Q) of `queries`, or both.
 
     Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
     that there is never more of it than a slice. torch.compile and torch.func get the list. Lists of features go to the
@@ -146,14 +149,17 @@ def in_slices(
         return operation(*sides, selected.listed(), *options)
     most = max(1, PAIRS_AT_ONCE // (1 if queries is None else queries.width))
     count = selected.indices.size(0) if selected.query is None else selected.indices.numel()
-    results, start = torch.empty(0), 0
+    results: tuple[Tensor, ...] = ()
+    start = 0
     for part in selected.in_parts(most):
         made = operation(*sides, part, *options)
+        of_part = (made,) if isinstance(made, Tensor) else made
         if start == 0:
-            results = made.new_empty((count, *made.shape[1:]))
-        results[start : start + len(part)] = made
+            results = tuple(x.new_empty((count, *x.shape[1:])) for x in of_part)
+        for result, x in zip(results, of_part, strict=True):
+            result[start : start + len(part)] = x
         start += len(part)
-    return results
+    return results if len(results) > 1 else results[0]
 
 
 def fill_empty(result: Tensor, images: Ragged, captions: Ragged, pairs: Tensor | None, value: float) -> Tensor:

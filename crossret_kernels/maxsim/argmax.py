@@ -6,12 +6,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, shape_scores
+from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, in_slices, shape_scores
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.maxsim.op import ARGMAX, score_sides
+from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.operations import needs_gradient
+from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import serve
 
 
@@ -47,18 +50,26 @@ def maxsim_argmax(
     query: str | None = None,
     backend: str | None = None,
 ) -> MaxSimArgmax:
-    """`maxsim_scores`, and which context each query takes, by a second pass over the pairs.
+    """`maxsim_scores`, and which context each query takes.
 
-    Arguments and errors are those of `maxsim_scores`. "cpu" joins lists for the second pass, a copy.
+    "cpu" finds both in one pass over the pairs, but where gradients are required or torch.func transforms it; elsewhere
+    contexts take a second one. Arguments and errors are those of `maxsim_scores`. "cpu" joins lists, a copy.
     """
     options = checked(MaxSimOptions, direction, pooling, normalize)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
-    scores = shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
     width = most_rows(words if direction == "t2i" else regions)
     queries = captions if direction == "t2i" else images
-    indices = serve(
-        ARGMAX, backend, images, captions, selected, options, empty_score,
-        width=(width,), queries=queries, fill=-1, codes=options.codes[:-1],
-    )  # fmt: skip
+    values = images.values, captions.values
+    if select_backend(backend, values[0].device, values[0].dtype) == "cpu" and not (
+        transformed() or needs_gradient(values)
+    ):
+        arguments = (empty_score, reduced_float32(on_gpu=False), *options.codes, width)
+        scores, indices = in_slices(SCORES_AND_ARGMAX, images, captions, selected, arguments, queries=queries)
+    else:
+        scores = score_sides(images, captions, selected, options, empty_score, backend)
+        indices = serve(
+            ARGMAX, backend, images, captions, selected, options, empty_score, width=(width,), queries=queries, fill=-1
+        )
+    scores = shape_scores(scores, candidates)
     return MaxSimArgmax(scores, indices if candidates is None else indices.view(*candidates.shape, indices.size(-1)))

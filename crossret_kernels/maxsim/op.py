@@ -13,7 +13,16 @@ from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.operations import Kernels, define
-from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, indices_like, scores_like, serve
+from crossret_kernels.two_sides import (
+    LISTED_SIDES,
+    OPTIONS,
+    PLAIN_SIDES,
+    SIDES,
+    indices_like,
+    scores_and_indices_like,
+    scores_like,
+    serve,
+)
 
 MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
 
@@ -53,9 +62,13 @@ SCORES = {
     "reference": maxsim_scores_reference,
 }
 LISTED = define("maxsim_scores_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_like)
-_ARGMAX_OPTIONS = f"{OPTIONS}, SymInt? width"
+_ARGMAX_OPTIONS = f"{MAXSIM_OPTIONS}, SymInt? width"
+# The CPU's finds scores by the way.
+SCORES_AND_ARGMAX = define(
+    "maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, scores_and_indices_like, made="(Tensor, Tensor)", autocast=True
+)
 ARGMAX = {
-    "cpu": define("maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, autocast=True),
+    "cpu": lambda *arguments: SCORES_AND_ARGMAX(*arguments)[1],
     "triton": define(
         "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_triton_argmax, autocast=True
     ),

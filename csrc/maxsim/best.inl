@@ -127,16 +127,16 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
       const int64_t offset = gradients->offsets[slot];
       pool_gradient(values, n, call.pooling, 1.0f, gradients->grad_scores[slot], gradients->coefs + offset);
       __builtin_memcpy(gradients->best + offset, numbers, n * sizeof(int32_t));
+      continue;
+    }
+    call.scores[slot] = pool(values, n, call.pooling, 1.0f);
+    if (call.kept != nullptr) {
+      __builtin_memcpy(call.kept_of(pairs.contexts[context], pairs.queries[q]), numbers, n * sizeof(int32_t));
     } else if (call.argmax != nullptr) {
       int64_t* row = call.argmax + slot * call.argmax_row;
       for (int64_t k = 0; k < call.argmax_row; ++k) row[k] = -1;
       for (int64_t k = 0; k < n; ++k) {
         row[queries.places ? queries.places[k] : k] = contexts.places ? contexts.places[numbers[k]] : numbers[k];
-      }
-    } else {
-      call.scores[slot] = pool(values, n, call.pooling, 1.0f);
-      if (call.kept != nullptr) {
-        __builtin_memcpy(call.kept_of(pairs.contexts[context], pairs.queries[q]), numbers, n * sizeof(int32_t));
       }
     }
   }

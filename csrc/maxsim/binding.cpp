@@ -47,21 +47,23 @@ struct MaxSim {
   static constexpr auto differentiate = &differentiate_maxsim;
 };
 
-// Rows of `width` queries, or of as many as the longest item has where that is not given.
+// Scores, and in rows of `width` queries, or of as many as the longest item has where that is not given, their
+// contexts.
 void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   BatchArguments given = take_batch(arguments);
+  const MaxSim operation = MaxSim::take(arguments);
   const auto width = arguments.take<std::optional<int64_t>>();
   arguments.finish();
   const CheckedBatch batch(std::move(given));
-  MaxSimCall call{};
-  batch.lay_out(call);
-  call.pooling = Pooling::sum;
-  const Tensor indices = batch.new_indices(width);
+  MaxSimCall call = operation.call(batch);
+  const Tensor scores = batch.new_scores(), indices = batch.new_indices(width);
+  call.scores = scores.mutable_data_ptr<float>();
   call.argmax = indices.mutable_data_ptr<int64_t>();
   call.argmax_row = indices.size(indices.dim() - 1);
   score_maxsim(batch.kernels(), call, batch.pairs(), batch.context_stride(), batch.query_stride());
-  stack[0] = torch::stable::detail::from(indices);
+  stack[0] = torch::stable::detail::from(scores);
+  stack[1] = torch::stable::detail::from(indices);
 }
 
 // Scores as they are asked for, and with the directions exchanged.

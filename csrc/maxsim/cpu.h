@@ -6,7 +6,8 @@
 
 namespace crossret {
 
-// Fills call.scores or call.argmax: (context, query) at context_stride and query_stride, or those listed.
+// Fills call.scores, and call.argmax or call.kept where these are: (context, query) at context_stride and query_stride,
+// or those listed.
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride);
 

@@ -329,7 +329,7 @@ def check_operations(backend: str, direction: str, pairs: bool) -> None:
     )
     codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
     torch.library.opcheck(scores, (*arguments, *codes))
-    torch.library.opcheck(argmax, (*arguments, *codes[:-1], 9))
+    torch.library.opcheck(argmax, (*arguments, *codes, 9))
     grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
     plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
     torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
 from tests.kernels.maxsim_checks import (
@@ -272,6 +273,37 @@ def test_scores_beside_an_argmax_are_differentiable() -> None:
             scores = maxsim_scores(*inputs)
         gradients.append(torch.autograd.grad(scores.square().sum(), inputs))
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+class _Called(TorchDispatchMode):
+    """Whose `names` are those of the library's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "crossret":
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@examples(20)
+@given(batch=features(UNTIED), options=maxsim_options())
+def test_one_pass_finds_scores_and_argmax(batch: Features, options: dict[str, Any]) -> None:
+    sides, lengths = [side.float() for side in batch.arguments()[:2]], batch.arguments()[2:]
+    options = {"backend": "cpu", "pairs": batch.pairs, **options}
+    for isa in ISAS:
+        with cpu_isa(isa):
+            with _Called() as called:
+                scores, argmax = maxsim_argmax(*sides, *lengths, **options)
+            assert called.names == ["crossret.maxsim_argmax.default"]
+            assert torch.equal(scores, maxsim_scores(*sides, *lengths, **options))
+            leaves = [side.clone().requires_grad_() for side in sides]
+            again = maxsim_argmax(*leaves, *lengths, **options)  # which takes two
+            assert again.scores.requires_grad
+            assert torch.equal(scores, again.scores)
+            assert torch.equal(argmax, again.indices)
 
 
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])

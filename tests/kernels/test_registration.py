@@ -96,6 +96,15 @@ def test_opcheck_of_masks(name: str, empty_score: float | None) -> None:
     torch.library.opcheck(getattr(torch.ops.crossret, name).default, (*arguments.values(), *options))
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("width", [None, 15])
+def test_opcheck_of_scores_and_argmax(pairs: bool, width: int | None) -> None:
+    arguments = operands("maxsim_argmax", pairs=pairs)
+    torch.library.opcheck(
+        torch.ops.crossret.maxsim_argmax.default, (*arguments.values(), *OPTIONS["maxsim_scores"][:-1], width)
+    )
+
+
 FAR = 2**63 - 1
 BAD_OPERANDS = {
     "start before the rows": ("word_offsets", torch.tensor([-1, 6, 13]), "words: item 0 has rows -1 to 6"),
