@@ -18,26 +18,24 @@ CROSSRET_SETS(CROSSRET_DECLARE_TABLE, Kernels, kernels)
 namespace {
 
 #if defined(__x86_64__)
+struct Cpuid {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // zeros where the processor does not tell
+  explicit Cpuid(unsigned leaf, unsigned part = 0) { __get_cpuid_count(leaf, part, &eax, &ebx, &ecx, &edx); }
+};
+
 // What not every compiler's __builtin_cpu_supports knows by name. Each uses registers of the sets that are asked for
 // first, by the builtin, which looks at what the operating system keeps of them too.
-bool has_f16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1u) != 0;
-}
+bool has_f16c() { return (Cpuid(1).ecx >> 29 & 1u) != 0; }
 #endif
 
 #if defined(CROSSRET_HAS_AVX512BF16)
-bool has_avx512bf16() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1u) != 0;
-}
+bool has_avx512bf16() { return (Cpuid(7, 1).eax >> 5 & 1u) != 0; }
 
 // Whether VDPBF16PS multiplies more a second than FMA does: twice as much on AMD's processors, half as much on Intel's,
 // which are the faster for widening bfloat16 to float32.
 bool bf16_dots_pay() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) != 0 && ebx == signature_AMD_ebx && ecx == signature_AMD_ecx &&
-         edx == signature_AMD_edx;
+  const Cpuid of(0);
+  return of.ebx == signature_AMD_ebx && of.ecx == signature_AMD_ecx && of.edx == signature_AMD_edx;
 }
 #endif
 
@@ -93,16 +91,9 @@ const std::vector<InstructionSet>& available() {
 }
 
 bool serves(const InstructionSet& set, Dtype dtype, bool split) {
-  switch (set.serves) {
-    case Serves::nothing:
-      return false;
-    case Serves::bfloat16:
-      return dtype == Dtype::bfloat16;
-    case Serves::products_of_bfloat16:
-      return dtype == Dtype::bfloat16 || (dtype == Dtype::float32 && split);
-    default:
-      return true;
-  }
+  const bool bfloat16 = dtype == Dtype::bfloat16, multiplied_as = bfloat16 || (dtype == Dtype::float32 && split);
+  return set.serves == Serves::everything || (set.serves == Serves::bfloat16 && bfloat16) ||
+         (set.serves == Serves::products_of_bfloat16 && multiplied_as);
 }
 
 const Kernels& fastest(Dtype dtype, bool split) {

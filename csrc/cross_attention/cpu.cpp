@@ -111,17 +111,12 @@ void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall ca
                                    const ScoreGradients& grads, SideGradient& context_gradient,
                                    SideGradient& query_gradient) {
   lay_out(call);
-  const BackwardProblem problem{call,
-                                pairs,
-                                grads,
-                                context_gradient,
-                                query_gradient,
-                                [&](int64_t context, int64_t query) {
-                                  const int64_t rows = call.contexts.length(context);
-                                  const int64_t columns = call.queries.length(query);
-                                  return rows * gram_row(columns) + columns;
-                                },
-                                [&](int64_t context) { return gram_floats(call.contexts.length(context)); }};
+  const auto pair_floats = [&](int64_t context, int64_t query) {
+    const int64_t rows = call.contexts.length(context), columns = call.queries.length(query);
+    return rows * gram_row(columns) + columns;
+  };
+  const auto context_floats = [&](int64_t context) { return gram_floats(call.contexts.length(context)); };
+  const BackwardProblem problem{call, pairs, grads, context_gradient, query_gradient, pair_floats, context_floats};
   run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
 }
 

@@ -116,13 +116,9 @@ void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* 
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
                           SideGradient& context_gradient, SideGradient& query_gradient) {
   lay_out(call);
-  const BackwardProblem problem{call,
-                                pairs,
-                                grads,
-                                context_gradient,
-                                query_gradient,
-                                [&](int64_t, int64_t query) { return 2 * call.queries.length(query); },
-                                [](int64_t) { return 0; }};
+  const auto pair_floats = [&](int64_t, int64_t query) { return 2 * call.queries.length(query); };
+  const auto context_floats = [](int64_t) { return 0; };
+  const BackwardProblem problem{call, pairs, grads, context_gradient, query_gradient, pair_floats, context_floats};
   run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
 }
 

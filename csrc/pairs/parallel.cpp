@@ -6,40 +6,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 
 namespace crossret {
 
 namespace {
 
-#if defined(__x86_64__)
-// How this thread rounds and what it makes of numbers below the normal range, without what has happened so far.
-using FloatMode = uint32_t;
-FloatMode float_mode() { return __builtin_ia32_stmxcsr() & ~0x3Fu; }
-void set_float_mode(FloatMode mode) { __builtin_ia32_ldmxcsr(mode); }
-#elif defined(__aarch64__)
-using FloatMode = uint64_t;
-FloatMode float_mode() {
-  FloatMode mode;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-  return mode;
-}
-void set_float_mode(FloatMode mode) { __asm__ volatile("msr fpcr, %0" ::"r"(mode)); }
-#else
-using FloatMode = int;
-FloatMode float_mode() { return 0; }
-void set_float_mode(FloatMode) {}
-#endif
-
-// A thread computes as another does, the caller: torch.set_flush_denormal reaches the thread that asks alone.
-class ComputesLike {
- public:
-  explicit ComputesLike(FloatMode caller) : own_(float_mode()) { set_float_mode(caller); }
-  ~ComputesLike() { set_float_mode(own_); }
-  ComputesLike(const ComputesLike&) = delete;
-  ComputesLike& operator=(const ComputesLike&) = delete;
-
- private:
-  const FloatMode own_;
+// How a thread rounds and what it makes of numbers below the normal range.
+struct FloatMode {
+  std::fenv_t mode;
+  FloatMode() { std::fegetenv(&mode); }
+  void set() const { std::fesetenv(&mode); }
 };
 
 std::atomic<bool> forked{false};
@@ -87,9 +64,12 @@ void parallel(int64_t items, double multiply_adds, int64_t bytes, Memory& memory
     }
   };
   if (workers == 1) return run(0, 1);
-  torch::stable::parallel_for(0, workers, 1, [&run, caller = float_mode()](int64_t first, int64_t last) {
-    const ComputesLike same(caller);
+  // All compute as the caller does: torch.set_flush_denormal reaches the thread that asks alone.
+  torch::stable::parallel_for(0, workers, 1, [&run, caller = FloatMode()](int64_t first, int64_t last) {
+    const FloatMode own;
+    caller.set();
     run(first, last);
+    own.set();
   });
 }
 

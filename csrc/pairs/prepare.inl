@@ -69,37 +69,29 @@ static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, con
   return rows_of(operands, pairs, group, group.first, 0);
 }
 
-// Copies rows [first, first + rows) of a group to `out`, and what their products are multiplied by to `scales`.
+// Copies rows [first, first + rows) of a group to `out`, and what their products are multiplied by to `scales`; not
+// those that are read in place.
 static void copy_rows(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t first,
                       int64_t rows, float* out, float* scales) {
   const Side& side = operands.contexts;
   const Layout& layout = operands.context_layout;
   const bool plain = side.norms == nullptr && layout.kind == Elements::floats;
-  const int64_t* item = pairs.contexts + group.first;
-  int64_t row = group.skip + first, copied = 0;
-  while (copied < rows) {
-    for (; row >= side.length(*item); ++item) row -= side.length(*item);
-    const int64_t left = side.length(*item) - row, n = left < rows - copied ? left : rows - copied;
+  int64_t i = group.first, row = group.skip + first;
+  for (int64_t copied = 0, n; copied < rows; copied += n, row += n) {
+    for (; row >= side.length(pairs.contexts[i]); ++i) row -= side.length(pairs.contexts[i]);
+    const int64_t item = pairs.contexts[i], left = side.length(item) - row;
+    n = left < rows - copied ? left : rows - copied;
+    if (operands.in_place(pairs, group, i)) continue;
     float* const at = out + copied * layout.ld;
-    if (plain) widen_rows(side, *item, row, n, at, layout.ld);
-    for (int64_t i = 0; !plain && i < n; ++i) {
-      copy_row(layout, side, *item, row + i, at + i * layout.ld, scales + copied + i);
+    if (plain) widen_rows(side, item, row, n, at, layout.ld);
+    for (int64_t r = 0; !plain && r < n; ++r) {
+      copy_row(layout, side, item, row + r, at + r * layout.ld, scales + copied + r);
     }
-    row += n;
-    copied += n;
   }
 }
 
 static void copy_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
-  int64_t row = 0;
-  for (int64_t i = group.first; row < group.rows; ++i) {
-    const int64_t left = operands.contexts.length(pairs.contexts[i]) - (i == group.first ? group.skip : 0);
-    const int64_t n = left < group.rows - row ? left : group.rows - row;
-    if (!operands.in_place(pairs, group, i)) {
-      copy_rows(operands, pairs, group, row, n, group.data + row * operands.context_layout.ld, group.scales + row);
-    }
-    row += n;
-  }
+  copy_rows(operands, pairs, group, 0, group.rows, group.data, group.scales);
 }
 
 // As many rows as those of `count` items from the `first` on, less `skip` ahead of them, that come next: in what is
@@ -196,8 +188,8 @@ static void make_factors(const Operands& operands, const Rectangle& pairs, const
 // without memory.
 static void keep_factor(const Side& side, int64_t item, int64_t longest, int64_t ld, float* out, Workspace& memory) {
   const int64_t row = pad_row(side.dim);
-  float *const copied = memory.floats(side.longest * row), *const factor =
-                                                               memory.floats(side.longest * gram_row(side.longest));
+  float* const copied = memory.floats(side.longest * row);
+  float* const factor = memory.floats(side.longest * gram_row(side.longest));
   float* const scratch = memory.floats(factor_scratch(side.longest));
   if (out == nullptr) return;
   const int64_t n = side.length(item);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ranking_loss/cpu.h"
+#include "ranking_loss/operation.h"
 
 namespace crossret {
 
@@ -115,6 +116,13 @@ Tensor ranking_loss_gradient(const Tensor& grad_loss, const Tensor& statistics, 
                              static_cast<char*>(out.mutable_data_ptr()),
                              call.n_columns * (call.dtype == Dtype::float32 ? 4 : 2));
   return out;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
+  for (const char* name : {"triplet_loss", "triplet_loss.plain"}) library.impl(name, &triplet_loss);
+  for (const char* name : {"triplet_loss_backward", "triplet_loss_backward.plain"}) {
+    library.impl(name, &triplet_loss_gradient);
+  }
 }
 
 }  // namespace crossret

@@ -1,5 +1,5 @@
 // Ranking losses over tensors, whose arguments are checked as far as kernels rely on them: the CPU's library has these
-// functions of tensors.cpp, CUDA's of cuda_tensors.cpp.
+// functions and operations of tensors.cpp, CUDA's of cuda_tensors.cpp.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>

@@ -42,7 +42,7 @@ class Build:
 
     def command(self, compiler: str, output: Path) -> list[str]:
         """How a compiler builds the checks of this type."""
-        tiles = [] if self.tiles is None else [f'-DTILES="simd/{self.tiles}"']
+        tiles = [] if self.tiles is None else [f'-DTILES="{self.tiles}"']
         definitions = [f"-DCROSSRET_ISA={self.isa}", f'-DVECTOR="simd/{self.vector}"', *tiles]
         definitions += [f"-D{name}" for name in self.defined]
         source = ROOT / "tests" / "native" / "vector_test.cpp"
@@ -77,7 +77,7 @@ X86 = [
         "amx",
         "avx512.h",
         ("FUSED", "CROSSRET_BF16_DOTS"),
-        "amx.h",
+        "simd/amx.h",
         needed=f"{AVX512} avx512_bf16 amx_tile amx_bf16",
         target=f"{FOR_AVX512} -mavx512bf16 -mamx-tile -mamx-bf16",
     ),

@@ -14,7 +14,7 @@
 #define CROSSRET_WIDE
 #define CROSSRET_BF16_DOTS
 #define CROSSRET_AMX
-#include "simd/amx_emulated.h"
+#include "amx_emulated.h"
 #include "simd/base.h"
 
 #include "isa/kernels.inl"

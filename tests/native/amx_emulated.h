@@ -1,5 +1,5 @@
-// The tiles of AMX (see amx.h) in plain C++, with the rounding that is documented of the instructions: what runs on
-// them can be tested on any processor.
+// The tiles of AMX (see csrc/simd/amx.h) in plain C++, with the rounding that is documented of the instructions: what
+// runs on them can be tested on any processor.
 #pragma once
 #include <cstdint>
 #include <cstring>
