@@ -69,7 +69,7 @@ class Batch {
       compare(scores[k], scores_[k], unit * seen_.scores_scale, "the score of pair", k, 0, 0);
     }
     if (split) return worst_;  // its products decide maxima otherwise
-    if (!what_.options.cross_attention) check_argmax(kernels);
+    if (!what_.options.cross_attention) check_argmax(kernels, scores);
     std::vector<char> gradients[2] = {sides_[0].new_gradient(), sides_[1].new_gradient()};
     run_gradients(kernels, gradients);
     for (int side = 0; side < 2; ++side) check_gradient(side, gradients[side], unit);
@@ -203,14 +203,18 @@ class Batch {
     }
   }
 
-  void check_argmax(const Kernels& kernels) {
+  void check_argmax(const Kernels& kernels, const std::vector<float>& scores) {
     const int64_t width = queries().width();
     std::vector<int64_t> found(count() * width, -1);
     MaxSimCall call = maxsim_call(kernels, false);
-    call.pooling = Pooling::sum;
+    std::vector<float> beside(count(), static_cast<float>(kEmptyScore));
+    call.scores = beside.data();
     call.argmax = found.data();
     call.argmax_row = width;
     score_maxsim(kernels, call, listed(), context_stride(), query_stride());
+    if (std::memcmp(beside.data(), scores.data(), scores.size() * 4) != 0) {
+      fail("%s: scores beside their contexts are others", name_.c_str());
+    }
     for (int64_t k = 0; k < count(); ++k) {
       std::vector<int64_t> expected(width, -1);
       for (size_t q = 0; q < best_[k].size(); ++q) {

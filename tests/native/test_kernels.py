@@ -27,7 +27,9 @@ FOR_NATIVE = {"x86_64": ["base", "avx2"], "aarch64": ["base", "neon"]}
 
 def sources(isas: list[str]) -> list[Path]:
     """The driver, the kernels of these instruction sets and all that lies around kernels."""
-    found = [path for path in sorted(CSRC.rglob("*.cpp")) if path.name not in TORCH and path.parent.name != "isa"]
+    of_cuda = {*CSRC.glob("cuda/*.cpp"), *CSRC.rglob("cuda_*.cpp")}
+    others = {*CSRC.rglob("*.cpp")} - of_cuda - {*CSRC.glob("isa/*.cpp")}
+    found = [path for path in sorted(others) if path.name not in TORCH]
     return [ROOT / "tests" / "native" / "kernels_test.cpp", *found, *(CSRC / "isa" / f"{isa}.cpp" for isa in isas)]
 
 
