@@ -1,5 +1,42 @@
 """crossret: image-text matching by attention between regions and words."""
 
-from importlib import metadata
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crossret.losses import TripletLoss as TripletLoss
+    from crossret.models import Han as Han
+    from crossret.models import Mhsan as Mhsan
+    from crossret.models import Oan as Oan
+    from crossret.models import Scan as Scan
+    from crossret.models import Sman as Sman
+    from crossret.models import Vse as Vse
+    from crossret.models import load_model as load_model
+    from crossret.models import save_model as save_model
+    from crossret.retriever import Retriever as Retriever
+    from crossret.retriever import load as load
+    from crossret.scorers import CrossAttentionScorer as CrossAttentionScorer
+    from crossret.scorers import SumMaxScorer as SumMaxScorer
 
 __version__ = metadata.version("crossret")
+
+# Where each lives; imported when it is asked for, as torch takes a second.
+_HOMES = {
+    **dict.fromkeys(["Retriever", "load"], "crossret.retriever"),
+    **dict.fromkeys(["Han", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"], "crossret.models"),
+    **dict.fromkeys(["CrossAttentionScorer", "SumMaxScorer"], "crossret.scorers"),
+    "TripletLoss": "crossret.losses",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'crossret' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -130,15 +130,16 @@ class Vocabulary:
                 raise ValueError(f"numbers: {number} is not in the vocabulary of {len(self)} words")
         return [self.idx2word[number] for number in numbers]
 
+    def to_json(self) -> str:
+        """JSON {word2idx, idx2word (string keys), idx}, the published code's format."""
+        idx2word = {str(number): word for number, word in enumerate(self.idx2word)}
+        contents = {"word2idx": self.word2idx, "idx2word": idx2word, "idx": len(self)}
+        return json.dumps(contents, ensure_ascii=False, indent=0)
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON {word2idx, idx2word (string keys), idx}, the published code's format, atomically."""
-        contents = {
-            "word2idx": self.word2idx,
-            "idx2word": {str(number): word for number, word in enumerate(self.idx2word)},
-            "idx": len(self),
-        }
+        """Write ``to_json``, atomically."""
         with atomic_write(path) as file:
-            file.write(json.dumps(contents, ensure_ascii=False, indent=0).encode())
+            file.write(self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:

@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
 from crossret.data.precomputed import PrecomputedDataset, boxes_path
 from crossret.data.scenes.grounding import Grounding, read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.vocabulary import tokenize
-from crossret.explain.pictures import Panel, draw_attention
+from crossret.explain.photographs import panels_of, read_picture
+from crossret.explain.pictures import draw_attention
 from crossret.explain.pointing import PointingGame, pointing_answers
 from crossret.files.directories import occupied
-from crossret.files.regular import open_regular
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -165,48 +164,10 @@ def draw_captions(
     with occupied(directory):
         for caption in captions:
             maps = split.attention(model, np.array([caption]))
-            pixels = _read_picture(split.pictures[split.image_of_caption[caption]])
+            pixels = np.asarray(read_picture(split.pictures[split.image_of_caption[caption]]))
             for attention in maps:
                 names.append(f"{caption:05d}-{attention.name}.png" if len(maps) > 1 else f"{caption:05d}.png")
                 boxes = split.regions(np.array([caption]), attention)[0]
-                panels = _panels(attention, split.grounding[caption], boxes)
+                panels = panels_of(attention, split.grounding[caption], boxes)
                 draw_attention(directory / names[-1], pixels, boxes, *panels)
     return names
-
-
-def _panels(
-    attention: AttentionMap, truth: Grounding, boxes: NDArray[np.float32]
-) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
-    """What ``draw_attention`` shows of the map of one caption: title, panels, objects of the image, relevance."""
-    weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
-    title = " ".join(truth.words)
-    # Word 0 of an encoded caption is <start>.
-    if attention.queries is None:
-        of_words = [[truth.objects[place]] if place in truth.objects else [] for place in range(len(truth.words))]
-        assert attention.relevances is not None
-        each = zip(
-            truth.words, weights[1:], strongest[1:], of_words, attention.relevances[0, 1:].tolist(), strict=False
-        )
-        way = "of the region in red with its words" if attention.name == "i2t" else "of the word with what it looks at"
-        return title, [Panel(*contents) for contents in each], [], f"cosine {way}"
-    objects = list(truth.objects.values())
-    centred = [pointing_answers(strongest[None], boxes[None], box[None, None])[0, :, 2] for box in objects]
-    panels = []
-    for number, query in enumerate(attention.queries):
-        looked_at = [box for box, answers in zip(objects, centred, strict=True) if answers[number]]
-        words = None
-        if attention.word_weights is not None:
-            shades = attention.word_weights[0, number].tolist()
-            words = list(zip(["<start>", *truth.words, "<end>"], shades, strict=False))
-        panels.append(Panel(query, weights[number], strongest[number], looked_at, words=words))
-    return title, panels, objects, None
-
-
-def _read_picture(path: Path) -> NDArray[np.uint8]:
-    with open_regular(path) as file:
-        try:
-            with Image.open(file) as picture:
-                return np.asarray(picture.convert("RGB"))
-        # What decoders raise of malformed files, which does not name them.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path}: not a readable image ({error})") from error

@@ -191,7 +191,7 @@ def attention_sheet(
         page.write(middle, beneath + _line(NUMBER_SIZE), panel.mark(), NUMBER_SIZE, color=MARK_COLOUR)
         for number, line in enumerate(caption):
             page.write_words(middle, beneath + numbers + number * _word_line(), line, scales[-1])
-    _explain(page, bottom, scales, notes)
+    _explain(page, bottom, scales, notes, outlined=any(len(panel.objects) for panel in panels) or len(objects) > 0)
     return page.figure
 
 
@@ -261,13 +261,13 @@ def _outline(place: Axes, box: NDArray[np.float32], **line: Any) -> None:
     place.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, clip_on=False, **line))
 
 
-def _explain(page: _Page, y: float, scales: Sequence[Scale], notes: Sequence[str]) -> None:
+def _explain(page: _Page, y: float, scales: Sequence[Scale], notes: Sequence[str], *, outlined: bool) -> None:
     """What outlines, brightness, shades and marks mean, of words or, with a second scale, of heads and steps."""
     named = "object that the noun names" if len(scales) == 1 else "object that the caption names"
     page.figure.legend(
         handles=[
             Patch(fill=False, label="region with the largest weight", **STRONGEST_LINE),
-            Patch(fill=False, label=named, **OBJECT_LINE),
+            *([Patch(fill=False, label=named, **OBJECT_LINE)] if outlined else []),
         ],
         loc="upper center",
         bbox_to_anchor=(0.5, 1 - y / page.height),

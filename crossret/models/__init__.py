@@ -1,17 +1,17 @@
-"""The models, by the name that their files carry."""
-
-from typing import Any
+"""The models: training, evaluation, search and pictures know them by ``Matcher`` alone."""
 
 from crossret.hyperparameters import (
     HanConfig,
     MhsanConfig,
-    ModelConfig,
     OanConfig,
     ScanConfig,
     SmanConfig,
     VseConfig,
 )
+from crossret.models.checkpoints import load_model, save_model
+from crossret.models.encoded import Encoded
 from crossret.models.han import Han
+from crossret.models.kinds import MODELS
 from crossret.models.mhsan import Mhsan
 from crossret.models.oan import Oan
 from crossret.models.protocol import Matcher
@@ -19,17 +19,9 @@ from crossret.models.scan import Scan
 from crossret.models.sman import Sman
 from crossret.models.vse import Vse
 
-MODELS: dict[str, tuple[type[ModelConfig], Any]] = {
-    Scan.kind: (ScanConfig, Scan),
-    Sman.kind: (SmanConfig, Sman),
-    Han.kind: (HanConfig, Han),
-    Mhsan.kind: (MhsanConfig, Mhsan),
-    Oan.kind: (OanConfig, Oan),
-    Vse.kind: (VseConfig, Vse),
-}
-
 __all__ = [
     "MODELS",
+    "Encoded",
     "Han",
     "HanConfig",
     "Matcher",
@@ -43,4 +35,6 @@ __all__ = [
     "SmanConfig",
     "Vse",
     "VseConfig",
+    "load_model",
+    "save_model",
 ]

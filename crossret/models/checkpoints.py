@@ -1,4 +1,4 @@
-"""Model directories: weights, hyper-parameters and vocabulary on disk, in one file so that they always agree."""
+"""Model directories: weights, hyper-parameters and vocabulary on the disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossret.data.vocabulary import SPECIAL_WORDS, Vocabulary
+from crossret.data.vocabulary import Vocabulary
 from crossret.files.atomic import atomic_write
-from crossret.files.json import flattened, parse_json, parse_json_object, read_json_object
+from crossret.files.json import read_json_object
 from crossret.files.tensors import TensorType, read_header, read_tensors, write_tensors
 from crossret.hyperparameters import ModelConfig
-from crossret.models import MODELS, Matcher
+from crossret.models.kinds import MODELS
+from crossret.models.protocol import Matcher
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
@@ -28,10 +29,9 @@ BEST = "best"  # in the directory of a training
 def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
     """Write a model into ``directory``, which is made if needed.
 
-    ``model.safetensors`` is the model: its header carries the hyper-parameters and the words, so that one rename
-    replaces all of an earlier model or nothing. ``config.json`` and ``vocabulary.json`` (the published code's format)
-    are copies for people and other programs, written after it; ``load_model`` takes nothing from them, and refuses
-    copies of something else.
+    ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format) and
+    ``model.safetensors`` the weights: what ``load_model`` reads. The weights are replaced by one rename, and last;
+    where there is another model, its weights go first, so that a kill leaves none of them with this one's words.
 
     Raises:
         ValueError: the vocabulary is not as large as the model's.
@@ -40,13 +40,14 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     folder = Path(directory)
     check_vocabulary(model, vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
-    description = describe_model(model)
-    _remove_other_copies(folder, parse_json(description, WEIGHTS), vocabulary)
-    header = {"model": description, "words": json.dumps(vocabulary.idx2word, ensure_ascii=False)}
-    write_tensors(folder / WEIGHTS, tensors_of(model), header)
-    with atomic_write(folder / CONFIG) as file:
-        file.write(description.encode())
-    vocabulary.save(folder / VOCABULARY)
+    parts = {CONFIG: describe_model(model).encode(), VOCABULARY: vocabulary.to_json().encode()}
+    changed = [name for name, contents in parts.items() if not _holds(folder / name, contents)]
+    if changed:
+        (folder / WEIGHTS).unlink(missing_ok=True)
+    for name in changed:
+        with atomic_write(folder / name) as file:
+            file.write(parts[name])
+    write_tensors(folder / WEIGHTS, tensors_of(model), {"format": "pt"})
 
 
 def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> tuple[Any, Vocabulary]:
@@ -60,23 +61,26 @@ def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None 
             weights and buffers in the place of its own; which of its weights require a gradient stays as it is.
 
     Raises:
-        FileNotFoundError: there is no ``model.safetensors``.
-        ValueError: it is malformed, its parts do not belong together, or ``config.json`` or ``vocabulary.json`` is
-            there and says something else; names the file and the tensor or field. The model has a backbone and none is
-            given, or one is and the model has none, or another: names the tensors.
+        FileNotFoundError: a file is missing.
+        ValueError: one is malformed, or they do not belong together; names the file and the tensor or field. The model
+            has a backbone and none is given, or one is and the model has none, or another: names the tensors.
     """
-    path = Path(directory) / WEIGHTS
-    found, header = read_header(path)
-    for name in ("model", "words"):
-        if name not in header:
-            raise ValueError(f"{path}: not a model of crossret: its metadata has no {name!r}")
-    model = _empty_model(path, header["model"], backbone)
+    folder = Path(directory)
+    path = folder / WEIGHTS
+    found, _ = read_header(path)
+    contents = read_json_object(folder / CONFIG)
+    if contents.keys() != {"model", "config"}:
+        raise ValueError(f"{folder / CONFIG}: must be an object of 'model' and 'config'")
+    config = config_of(contents["model"], contents["config"], folder / CONFIG)
+    if backbone is not None and not MODELS[config.kind][1].takes_backbone:
+        raise ValueError(f"{folder / CONFIG}: backbone was given, but {config.kind} takes none")
+    model = _made(config, backbone)
     _check_backbone(path, found, backbone)
-    vocabulary = _vocabulary(path, header["words"])
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
     try:
         check_vocabulary(model, vocabulary)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{folder / VOCABULARY}: {error}") from error
     weights = read_tensors(path, types_of(tensors_of(model)))
     if backbone is not None:
         prefix = f"{_BACKBONE}."
@@ -85,8 +89,6 @@ def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None 
         backbone.load_state_dict(own, assign=any(tensor.is_meta for tensor in backbone.state_dict().values()))
         backbone.cpu()
     model.load_state_dict(weights, assign=True, strict=backbone is None)
-    if difference := _difference(Path(directory), parse_json(header["model"], path), vocabulary):
-        raise ValueError(f"{difference}, which alone is read: remove this copy, or make the model that you mean")
     return model.eval(), vocabulary
 
 
@@ -166,42 +168,8 @@ def types_of(tensors: dict[str, Tensor]) -> dict[str, TensorType]:
     return {name: TensorType.of(tensor) for name, tensor in tensors.items()}
 
 
-def _difference(folder: Path, description: dict[str, Any], vocabulary: Vocabulary) -> str | None:
-    """What a copy says that the model does not, if there are copies; raises as ``read_json_object``."""
-    path = folder / CONFIG
-    if path.exists():
-        copy = read_json_object(path)
-        copied, meant = (flattened(contents) for contents in (copy, description))
-        for name in {**meant, **copied}:
-            if copied.get(name) != meant.get(name):
-                return f"{path}: its {name} is {copied.get(name)!r}, but {meant.get(name)!r} in {WEIGHTS}"
-    path = folder / VOCABULARY
-    if path.exists() and Vocabulary.load(path).idx2word != vocabulary.idx2word:
-        return f"{path}: its words are not those in {WEIGHTS}"
-    return None
-
-
-def _remove_other_copies(folder: Path, description: dict[str, Any], vocabulary: Vocabulary) -> None:
-    """Ahead of another model: one that is killed before the copies are replaced leaves none of the wrong model."""
-    try:
-        same = _difference(folder, description, vocabulary) is None
-    except (OSError, ValueError):
-        same = False
-    if not same:
-        for name in (CONFIG, VOCABULARY):
-            (folder / name).unlink(missing_ok=True)
-
-
-def _vocabulary(path: Path, text: str) -> Vocabulary:
-    words = parse_json(text, f"{path}: words")
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{path}: words must be a list of strings")
-    if tuple(words[: len(SPECIAL_WORDS)]) != SPECIAL_WORDS:
-        raise ValueError(f"{path}: words must begin with {', '.join(SPECIAL_WORDS)}, not {words[:4]}")
-    try:
-        return Vocabulary(words[len(SPECIAL_WORDS) :])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+def _holds(path: Path, contents: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == contents
 
 
 def _made(config: ModelConfig, backbone: nn.Module | None) -> Any:
@@ -233,14 +201,3 @@ def _check_backbone(path: Path, found: Mapping[str, TensorType], backbone: nn.Mo
     if differing:
         more = f"; and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
         raise ValueError(f"{path}: backbone is not the one of the model: {'; '.join(differing[:_NAMED])}{more}")
-
-
-def _empty_model(path: Path, description: str, backbone: nn.Module | None) -> Any:
-    """The described model with parameters that have shapes but no memory, but for the backbone's."""
-    contents = parse_json_object(description, f"{path}: hyper-parameters")
-    if contents.keys() != {"model", "config"}:
-        raise ValueError(f"{path}: hyper-parameters must be an object of 'model' and 'config'")
-    config = config_of(contents["model"], contents["config"], path)
-    if backbone is not None and not MODELS[config.kind][1].takes_backbone:
-        raise ValueError(f"{path}: backbone was given, but {config.kind} takes none")
-    return _made(config, backbone)

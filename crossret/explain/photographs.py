@@ -1,0 +1,119 @@
+"""Attention over a user's own pictures: what a model looks at beside a caption, and the sheet that shows it."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from crossret.data.scenes.grounding import Grounding
+from crossret.data.vocabulary import tokenize
+from crossret.explain.pictures import Panel, draw_attention
+from crossret.explain.pointing import pointing_answers
+from crossret.files.regular import open_regular
+from crossret.models.attention import AttentionMap
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a model looks at in one image beside one caption.
+
+    Attributes:
+        caption: the caption.
+        maps: the model's attention, one entry a way of looking, each of one pair; word 0 is <start>.
+        boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
+        max_words: how many words the model reads; None is all.
+    """
+
+    caption: str
+    maps: tuple[AttentionMap, ...]
+    boxes: NDArray[np.float32] | None = None
+    max_words: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The caption's words, as the model reads them."""
+        return tokenize(self.caption)[: self.max_words]
+
+    def draw(self, picture: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[Path]:
+        """Draw the attention over the picture, as SCAN Fig. 4.
+
+        Args:
+            picture: the image's file.
+            output: the PNG to write; of a model with several maps their names are put behind its own, ``dog-t2i.png``.
+
+        Returns:
+            The files, one a map.
+
+        Raises:
+            OSError: a file cannot be read or written.
+            ValueError: the picture is malformed; or the regions have no boxes and are no grid, a square number of them.
+        """
+        image = read_picture(Path(picture))
+        pixels, place = np.asarray(image), Path(output)
+        written = []
+        for attention in self.maps:
+            count = attention.weights.shape[2]
+            boxes = grid_boxes(count, *image.size) if self.boxes is None else self.boxes[:count]
+            name = f"{place.stem}-{attention.name}{place.suffix}" if len(self.maps) > 1 else place.name
+            written.append(place.with_name(name))
+            draw_attention(written[-1], pixels, boxes, *panels_of(attention, Grounding(self.words, {}), boxes))
+        return written
+
+
+def grid_boxes(count: int, width: int, height: int) -> NDArray[np.float32]:
+    """(count, 4) boxes of the cells of a square grid over an image, row by row, as a feature map has them.
+
+    Raises:
+        ValueError: ``count`` is no square number.
+    """
+    side = math.isqrt(count)
+    if side * side != count:
+        raise ValueError(f"boxes: {count} regions are no square grid; pass the boxes of the regions")
+    x, y = np.linspace(0, width, side + 1), np.linspace(0, height, side + 1)
+    left, top = np.tile(x[:-1], side), np.repeat(y[:-1], side)
+    return np.stack([left, top, np.tile(x[1:], side), np.repeat(y[1:], side)], 1).astype(np.float32)
+
+
+def panels_of(
+    attention: AttentionMap, truth: Grounding, boxes: NDArray[np.float32]
+) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
+    """What ``draw_attention`` shows of the map of one caption: title, panels, objects of the image, relevance."""
+    weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
+    title = " ".join(truth.words)
+    # Word 0 of an encoded caption is <start>.
+    if attention.queries is None:
+        of_words = [[truth.objects[place]] if place in truth.objects else [] for place in range(len(truth.words))]
+        assert attention.relevances is not None
+        each = zip(
+            truth.words, weights[1:], strongest[1:], of_words, attention.relevances[0, 1:].tolist(), strict=False
+        )
+        way = "of the region in red with its words" if attention.name == "i2t" else "of the word with what it looks at"
+        return title, [Panel(*contents) for contents in each], [], f"cosine {way}"
+    objects = list(truth.objects.values())
+    centred = [pointing_answers(strongest[None], boxes[None], box[None, None])[0, :, 2] for box in objects]
+    panels = []
+    for number, query in enumerate(attention.queries):
+        looked_at = [box for box, answers in zip(objects, centred, strict=True) if answers[number]]
+        words = None
+        if attention.word_weights is not None:
+            shades = attention.word_weights[0, number].tolist()
+            words = list(zip(["<start>", *truth.words, "<end>"], shades, strict=False))
+        panels.append(Panel(query, weights[number], strongest[number], looked_at, words=words))
+    return title, panels, objects, None
+
+
+def read_picture(path: Path) -> Image.Image:
+    """A picture in RGB. Raises OSError where it is missing, ValueError where it is malformed; names it."""
+    with open_regular(path) as file:
+        try:
+            with Image.open(file) as picture:
+                return picture.convert("RGB")
+        # What decoders raise of malformed files, which does not name them.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path}: not a readable image ({error})") from error

@@ -1,0 +1,258 @@
+"""`Retriever`: a trained model with its words, which encodes, compares, searches and explains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from crossret.data.vocabulary import Vocabulary
+from crossret.explain.photographs import Explanation, read_picture
+from crossret.files.arrays import map_array
+from crossret.hub import download, upload
+from crossret.model_card import write_card
+from crossret.models import Encoded, Matcher, load_model, save_model
+from crossret.models.checkpoints import model_directory
+from crossret.search.items import encode_texts, evaluating
+from crossret.search.retrieval import retrieve
+from crossret.search.stored import StoredEncoded
+
+Pathlike: TypeAlias = "str | os.PathLike[str]"
+Images: TypeAlias = "Tensor | NDArray[Any] | Pathlike | Sequence[Tensor | NDArray[Any] | Pathlike] | Encoded"
+Captions: TypeAlias = "Sequence[str] | Encoded"
+
+
+class Found(NamedTuple):
+    """What a search found, best first.
+
+    Attributes:
+        scores: (queries, k) float32.
+        indices: (queries, k) int64, places in the corpus; of equal scores the lower comes first.
+    """
+
+    scores: Tensor
+    indices: Tensor
+
+
+class Retriever:
+    """A trained model with its words.
+
+    Args:
+        model: any of ``crossret.models``; put into evaluation mode.
+        vocabulary: the one that it was trained with.
+        transform: from a picture, a ``PIL.Image``, to pixels (3, H, W): for a model with a backbone, which reads
+            pictures. Others read features.
+    """
+
+    def __init__(
+        self, model: Matcher, vocabulary: Vocabulary, transform: Callable[[Any], Tensor] | None = None
+    ) -> None:
+        self.model = model
+        self.vocabulary = vocabulary
+        self.transform = transform
+        self.run: Path | None = None
+        model.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: Pathlike,
+        *,
+        device: str | torch.device | None = None,
+        backbone: nn.Module | None = None,
+        transform: Callable[[Any], Tensor] | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+    ) -> Retriever:
+        """A retriever from a directory, or from a model of the Hugging Face Hub.
+
+        Args:
+            name: the output directory of ``crossret train``, of which the best epoch is taken; a model's own, as
+                ``save_pretrained`` writes it; or, where there is no such directory, ``user/name`` of the Hub, which
+                takes the extra ``hub``.
+            device: where the model goes; the CPU by default.
+            backbone: as ``load_model`` takes it.
+            transform: as ``Retriever`` takes it.
+            revision, token: of the Hub, as ``huggingface_hub`` has them.
+
+        Raises:
+            FileNotFoundError, ValueError: as ``load_model``. ImportError: the Hub is asked for without the extra.
+        """
+        place = Path(name) if Path(name).is_dir() else download(os.fspath(name), revision=revision, token=token)
+        model, vocabulary = load_model(model_directory(place), backbone=backbone)
+        made = cls(model if device is None else model.to(device), vocabulary, transform)
+        made.run = place
+        return made
+
+    def save_pretrained(self, directory: Pathlike) -> None:
+        """Write ``config.json``, ``vocabulary.json``, ``model.safetensors`` and ``README.md``, a model card.
+
+        The card says what the model is, how it is used and, of a model that was loaded from a training, its settings
+        and figures.
+        """
+        save_model(self.model, directory, self.vocabulary)
+        write_card(Path(directory), self.model, self.vocabulary, self.run)
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Add the model"
+    ) -> str:
+        """Put what ``save_pretrained`` writes on the Hugging Face Hub; returns its address there.
+
+        Args:
+            name: ``user/name``; made if there is none.
+            private, token: as ``huggingface_hub`` has them.
+            message: of the commit.
+
+        Raises:
+            ImportError: the extra ``hub`` is missing.
+        """
+        return upload(self.save_pretrained, name, private=private, token=token, message=message)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def encode_images(
+        self, images: Images, lengths: Tensor | None = None, *, boxes: Tensor | None = None, batch_size: int = 128
+    ) -> Encoded:
+        """Images as the model compares them.
+
+        Args:
+            images: region features: a tensor or array (n, R, D), a list of (R_i, D), or the path of such an array,
+                ``.npy``, which is read a batch at a time. Of a model with a backbone: pixels (n, 3, H, W), or the
+                paths of pictures. What is encoded already is returned as it is.
+            lengths: (n,) int64, regions of each image; None where all are.
+            boxes: (n, R, 4), x0, y0, x1, y1 of every region, for a model that reads them.
+            batch_size: images encoded at a time.
+
+        Raises:
+            TypeError, ValueError: as ``Matcher.encode_images``. ValueError: pictures and no transform.
+        """
+        if isinstance(images, Encoded):
+            return images
+        items, own = self._images(images)
+        lengths = own if lengths is None else torch.as_tensor(lengths)
+        parts = []
+        with evaluating(self.model):
+            for start in range(0, len(items), batch_size):
+                run = slice(start, start + batch_size)
+                given = {"lengths": lengths, "boxes": boxes}
+                batch = {name: part[run].to(self.device) for name, part in given.items() if part is not None}
+                parts.append(self.model.encode_images(self._batch(items[run]), **batch))
+        return Encoded.concat(parts)
+
+    def encode_text(self, captions: str | Captions) -> Encoded:
+        """Captions as the model compares them; one may stand alone. What is encoded already is returned as it is.
+
+        Raises:
+            ValueError: there are none, or one has no words.
+        """
+        if isinstance(captions, Encoded):
+            return captions
+        texts = [captions] if isinstance(captions, str) else list(captions)
+        with evaluating(self.model):
+            return encode_texts(self.model, texts, self.vocabulary)
+
+    def similarity(self, images: Images, captions: str | Captions) -> Tensor:
+        """Scores (n_images, n_captions), float32, of images and captions, encoded or not."""
+        first, second = self.encode_images(images), self.encode_text(captions)
+        with evaluating(self.model):
+            return self.model.score(first, second)
+
+    def search(self, queries: Any, corpus: Any, k: int = 10, *, query: str | None = None) -> Found:
+        """The best k of a corpus for every query; no more than a block of scores ever exists.
+
+        Args:
+            queries, corpus: captions, as ``encode_text`` takes them, and images, as ``encode_images`` does, either way
+                round; encoded or not. A corpus may be a directory that ``crossret encode`` wrote, of any size.
+            k: how many; the whole corpus where it has fewer.
+            query: what the queries are, "caption" or "image"; None: as a text among the two tells, else "caption".
+
+        Raises:
+            TypeError, ValueError: as what encodes, or k is less than 1.
+        """
+        if query is None:
+            query = "image" if _are_texts(corpus) and not _are_texts(queries) else "caption"
+        if isinstance(corpus, (str, os.PathLike)) and Path(corpus).is_dir():
+            side: Any = StoredEncoded.of_directory(Path(corpus), "images" if query == "caption" else "captions")
+        else:
+            side = self.encode_images(corpus) if query == "caption" else self.encode_text(corpus)
+        wanted = self.encode_text(queries) if query == "caption" else self.encode_images(queries)
+        return Found(*retrieve(self.model, wanted, side, k=k, query=query))
+
+    def explain(self, image: Images, caption: str, *, boxes: Tensor | NDArray[Any] | None = None) -> Explanation:
+        """Where the model looks in one image beside one caption.
+
+        Args:
+            image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
+            caption: of it, or any other.
+            boxes: (R, 4) of the regions in pixels, for ``Explanation.draw``; None where they are a grid.
+
+        Raises:
+            ValueError: as what encodes, or there are several images, or the model does not attend over regions.
+        """
+        if isinstance(image, (Tensor, np.ndarray)) and image.ndim == 2:
+            image = image[None]
+        own = None if boxes is None else torch.as_tensor(boxes)[None].float()
+        images, captions = self.encode_images(image, boxes=own), self.encode_text(caption)
+        if len(images) != 1:
+            raise ValueError(f"image: {len(images)} images, of which one is explained at a time")
+        maps = self.model.attention(images, captions)
+        if not maps:
+            raise ValueError(f"this {self.model.kind} model does not attend over regions, there is nothing to show")
+        most = self.model.config.max_words
+        return Explanation(caption, maps, None if own is None else own[0].numpy(), most)
+
+    def _images(self, images: Any) -> tuple[Any, Tensor | None]:
+        """Something of images that slices, and their lengths where a list tells them."""
+        if isinstance(images, (str, os.PathLike)):
+            if Path(images).suffix == ".npy":
+                return map_array(Path(images), ndim=3, dtypes=["<f4", "<f2"]), None
+            return [images], None
+        if isinstance(images, (Tensor, np.ndarray)):
+            return images, None
+        items = list(images)
+        if not items or isinstance(items[0], (str, os.PathLike)):
+            return items, None
+        rows = [torch.as_tensor(item) for item in items]
+        return pad_sequence(rows, batch_first=True), torch.tensor([len(item) for item in rows])
+
+    def _batch(self, items: Any) -> Tensor:
+        if isinstance(items, list):
+            return torch.stack(list(self._pixels(items))).to(self.device)
+        part = torch.from_numpy(np.array(items, np.float32)) if isinstance(items, np.ndarray) else items
+        return part.to(self.device, torch.float32)
+
+    def _pixels(self, paths: Iterable[Pathlike]) -> Iterable[Tensor]:
+        for path in paths:
+            if self.transform is None or getattr(self.model, "backbone", None) is None:
+                raise ValueError(
+                    f"{path}: pictures are read by a model with a backbone, and a transform that makes pixels of them; "
+                    f"this {self.model.kind} reads region features"
+                )
+            yield self.transform(read_picture(Path(path)))
+
+
+def load(
+    name: Pathlike,
+    *,
+    device: str | torch.device | None = None,
+    backbone: nn.Module | None = None,
+    transform: Callable[[Any], Tensor] | None = None,
+) -> Retriever:
+    """``Retriever.from_pretrained``: a trained model of a directory or of the Hugging Face Hub."""
+    return Retriever.from_pretrained(name, device=device, backbone=backbone, transform=transform)
+
+
+def _are_texts(side: Any) -> bool:
+    """Whether these are captions: a text that is no directory, or several."""
+    if isinstance(side, str):
+        return not Path(side).is_dir() and Path(side).suffix != ".npy"
+    return isinstance(side, (list, tuple)) and len(side) > 0 and all(isinstance(item, str) for item in side)

@@ -1,0 +1,224 @@
+"""`crossret.load` and `Retriever`: all models, every way of giving images, folders, the Hub's habits, explanations."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import crossret
+from crossret.data.vocabulary import Vocabulary
+from crossret.explain.photographs import grid_boxes
+from crossret.explain.pictures import Panel, attention_sheet
+from crossret.models import MODELS
+from crossret.models.attention import AttentionMap
+from crossret.retriever import Retriever
+from tests.models.batch import BOXES, FEATURES, REGION_LENGTHS, items, make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WORDS = ["dog", "cat", "mat", "on", "the", "a", "sits"]
+CAPTIONS = ["a dog sits on the mat", "the cat", "a mat on a dog"]
+
+
+def retriever(kind: str = "scan", **fields: Any) -> Retriever:
+    return Retriever(make(kind, **fields), Vocabulary(WORDS))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_there_and_back_through_a_folder(kind: str, tmp_path: Path) -> None:
+    ours = retriever(kind)
+    ours.save_pretrained(tmp_path / "model")
+    loaded = crossret.load(tmp_path / "model")
+    assert loaded.model.config == ours.model.config
+    scores = loaded.similarity(FEATURES, CAPTIONS)
+    assert scores.shape == (3, 3)
+    assert not scores.requires_grad
+    assert torch.equal(scores, ours.similarity(FEATURES, CAPTIONS))
+    for query, queries, corpus in (("caption", CAPTIONS, FEATURES), ("image", FEATURES, CAPTIONS)):
+        found = loaded.search(queries, corpus, k=2)
+        ranked = (scores.T if query == "caption" else scores).sort(dim=1, descending=True, stable=True)
+        torch.testing.assert_close(found.scores, ranked.values[:, :2])
+        assert torch.equal(found.indices, ranked.indices[:, :2])
+    encoded = loaded.encode_images(FEATURES), loaded.encode_text(CAPTIONS)
+    assert torch.equal(loaded.similarity(*encoded), scores)
+    again = loaded.search(*encoded, query="image")
+    assert torch.equal(again.indices, scores.sort(dim=1, descending=True, stable=True).indices)
+
+
+def test_images_of_every_form_are_the_same(tmp_path: Path) -> None:
+    ours = retriever("sman")
+    expected = ours.similarity(ours.model.encode_images(FEATURES, REGION_LENGTHS), CAPTIONS)
+    listed = items(FEATURES, REGION_LENGTHS)
+    np.save(tmp_path / "three.npy", FEATURES.numpy())
+    for images, lengths in (
+        (FEATURES, REGION_LENGTHS), (FEATURES.numpy(), REGION_LENGTHS), (listed, None),
+        ([item.numpy() for item in listed], None), (tmp_path / "three.npy", REGION_LENGTHS),
+    ):  # fmt: skip
+        for batch_size in (2, 128):
+            encoded = ours.encode_images(images, lengths, batch_size=batch_size)
+            assert torch.equal(encoded.lengths, REGION_LENGTHS)
+            torch.testing.assert_close(ours.similarity(encoded, CAPTIONS), expected)
+    boxes = ours.encode_images(FEATURES, REGION_LENGTHS, boxes=BOXES, batch_size=2)
+    torch.testing.assert_close(boxes.sequences, ours.model.encode_images(FEATURES, REGION_LENGTHS, BOXES).sequences)
+
+
+def test_text_is_what_the_vocabulary_numbers() -> None:
+    ours = retriever()
+    encoded = ours.encode_text("A dog, unheard of!")
+    tokens = torch.tensor([ours.vocabulary.encode("A dog, unheard of!")])
+    expected = ours.model.encode_captions(tokens, torch.tensor([tokens.shape[1]]))
+    torch.testing.assert_close(encoded.sequences, expected.sequences)
+    assert ours.search("a dog", FEATURES, k=1).indices.shape == (1, 1)
+    with pytest.raises(ValueError, match="nothing to concatenate"):
+        ours.encode_text([])
+
+
+def test_pictures_are_read_through_a_backbone(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "red.png")
+    with pytest.raises(ValueError, match=r"red.png: pictures are read by a model with a backbone, .* this scan reads"):
+        retriever().encode_images([tmp_path / "red.png"])
+
+    def pixels(picture: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1) / 255
+
+    config_class, model_class = MODELS["mhsan"]
+    config = make("mhsan").config
+    ours = Retriever(model_class(config, torch.nn.Conv2d(3, 6, 4, 4)), Vocabulary(WORDS), pixels)
+    encoded = ours.encode_images([tmp_path / "red.png"])
+    given = torch.zeros(1, 3, 8, 8)
+    given[:, 0] = 1
+    assert torch.equal(encoded.sequences, ours.encode_images(given).sequences)
+    assert torch.equal(encoded.sequences, ours.encode_images(tmp_path / "red.png").sequences)
+    assert config_class.kind == "mhsan"
+
+
+@pytest.mark.parametrize("kind", ["scan", "mhsan", "oan"])
+@pytest.mark.parametrize("boxes", [False, True])
+def test_a_photograph_is_explained(kind: str, boxes: bool, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), (90, 120, 200)).save(tmp_path / "photo.jpg")
+    ours = retriever(kind)
+    where = grid_boxes(4, 64, 48) if boxes else None
+    explanation = ours.explain(FEATURES[0], CAPTIONS[0], boxes=where)
+    assert explanation.words == CAPTIONS[0].split()
+    assert all(isinstance(attention, AttentionMap) for attention in explanation.maps)
+    written = explanation.draw(tmp_path / "photo.jpg", tmp_path / "sheet.png")
+    assert len(written) == len(explanation.maps)
+    assert {path.name for path in written} == (
+        {"sheet.png"} if len(written) == 1 else {f"sheet-{attention.name}.png" for attention in explanation.maps}
+    )
+    for path in written:
+        with Image.open(path) as sheet:
+            assert np.asarray(sheet.convert("L")).std() > 1
+
+
+def test_where_no_object_is_known_none_is_explained() -> None:
+    pixels, boxes = np.zeros((8, 8, 3), np.uint8), grid_boxes(4, 8, 8)
+    panel = Panel("dog", np.full(4, 0.25, np.float32), 0, [])
+    for objects, entries in (([], 1), ([boxes[0]], 2)):
+        (legend,) = attention_sheet(pixels, boxes, "dog", [panel], objects).legends
+        assert len(legend.get_texts()) == entries
+
+
+def test_what_cannot_be_explained_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="this vse model does not attend over regions"):
+        retriever("vse").explain(FEATURES[0], CAPTIONS[0])
+    with pytest.raises(ValueError, match="3 images, of which one is explained"):
+        retriever().explain(FEATURES, CAPTIONS[0])
+    Image.new("RGB", (8, 8)).save(tmp_path / "photo.png")
+    with pytest.raises(ValueError, match="3 regions are no square grid"):
+        retriever().explain(FEATURES[0, :3], CAPTIONS[0]).draw(tmp_path / "photo.png", tmp_path / "sheet.png")
+
+
+def test_a_grid_covers_the_image() -> None:
+    assert grid_boxes(4, 6, 4).tolist() == [[0, 0, 3, 2], [3, 0, 6, 2], [0, 2, 3, 4], [3, 2, 6, 4]]
+
+
+# --- the Hub
+
+
+class Hub:
+    """What is asked of huggingface_hub, kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.module = types.ModuleType("huggingface_hub")
+        self.module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
+        self.module.snapshot_download = self.snapshot_download  # type: ignore[attr-defined]
+        self.module.HfApi = lambda token: self  # type: ignore[attr-defined]
+
+    def snapshot_download(self, name: str, *, revision: str | None, token: str | None, allow_patterns: Any) -> str:
+        assert set(allow_patterns) == {"config.json", "vocabulary.json", "model.safetensors"}
+        return str(self.folder / name)
+
+    def create_repo(self, name: str, *, private: bool | None, exist_ok: bool) -> Any:
+        assert exist_ok
+        (self.folder / name).mkdir(parents=True)
+        return types.SimpleNamespace(repo_id=name)
+
+    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> str:
+        for path in Path(folder_path).iterdir():
+            (self.folder / repo_id / path.name).write_bytes(path.read_bytes())
+        return f"https://hub/{repo_id}/{commit_message}"
+
+
+def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path).module)
+    ours = retriever()
+    assert ours.push_to_hub("someone/scan", message="first") == "https://hub/someone/scan/first"
+    names = {path.name for path in (tmp_path / "someone/scan").iterdir()}
+    assert names == {"README.md", "config.json", "vocabulary.json", "model.safetensors"}
+    loaded = crossret.load("someone/scan")
+    assert torch.equal(loaded.similarity(FEATURES, CAPTIONS), ours.similarity(FEATURES, CAPTIONS))
+
+
+def test_without_the_hub_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"someone/scan: no such directory; .* pip install 'crossret\[hub\]'"):
+        crossret.load("someone/scan")
+    with pytest.raises(ImportError, match=r"pip install 'crossret\[hub\]'"):
+        retriever().push_to_hub("someone/scan")
+    with pytest.raises(FileNotFoundError, match="nowhere: no such directory, nor the name of a model of the Hub"):
+        crossret.load("nowhere")
+
+
+def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    retriever().save_pretrained(run / "best")
+    (run / "run.toml").write_text("[train]\nseed = 1\n")
+    (run / "log.jsonl").write_text(
+        '{"kind": "step", "epoch": 1}\n'
+        '{"kind": "epoch", "epoch": 1, "best": true, "i2t_r1": 11.5, "t2i_r1": 9.25}\n'
+        '{"kind": "epoch", "epoch": 2, "best": true, "i2t_r1": 31.5, "t2i_r1": 29.25}\n'
+        '{"kind": "epoch", "epoch": 3, "best": false, "i2t_r1": 1.5, "t2i_r1": 2.25}\n'
+    )
+    crossret.load(run).save_pretrained(tmp_path / "card")
+    card = (tmp_path / "card" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: crossret\n")
+    assert "# SCAN: Stacked Cross Attention" in card
+    assert "after epoch 2" in card
+    assert "| i2t | 31.5 | – | – |" in card
+    assert "seed = 1" in card
+    assert '"image_dim": 6' in card
+
+
+# --- names where one guesses them
+
+
+def test_names_are_where_one_guesses_them() -> None:
+    for name in crossret.__all__:
+        assert getattr(crossret, name) is not None
+    with pytest.raises(AttributeError, match="module 'crossret' has no attribute 'nothing'"):
+        crossret.nothing  # noqa: B018
+    assert crossret.load_model is __import__("crossret.models", fromlist=["load_model"]).load_model
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import sys, crossret; dir(crossret); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
