@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +57,30 @@ class Batch:
     def __len__(self) -> int:
         return len(self.caption_ids)
 
+    def fields(self) -> dict[str, Tensor]:
+        """By name, as ``Model.forward`` takes them; without those that are None."""
+        return {name: part for name, part in vars(self).items() if part is not None}
+
+
+class NumberedCaptions:
+    """Captions as the numbers of their words, each of them tokenized when it is first asked for and never again."""
+
+    def __init__(self, captions: Sequence[str], vocabulary: Vocabulary) -> None:
+        self._captions = captions
+        self._vocabulary = vocabulary
+        self._numbers: list[NDArray[np.int32] | None] = [None] * len(captions)
+
+    def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some of them, as ``pad_tokens`` returns them."""
+        return pad_tokens([self._of(caption) for caption in captions])
+
+    def _of(self, caption: int) -> NDArray[np.int32]:
+        found = self._numbers[caption]
+        if found is None:
+            found = np.array(self._vocabulary.encode(self._captions[caption]), np.int32)
+            self._numbers[caption] = found
+        return found
+
 
 Part = Callable[[int], slice]
 """Which items of a batch of so many are wanted; not all, and at least one, where several processes share a batch."""
@@ -64,7 +88,7 @@ Part = Callable[[int], slice]
 
 def caption_batches(
     data: PrecomputedDataset,
-    vocabulary: Vocabulary,
+    numbered: NumberedCaptions,
     batch_size: int,
     *,
     seed: int,
@@ -88,7 +112,7 @@ def caption_batches(
         raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
     batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
-    return (_batch(data, vocabulary, batch[part(len(batch))], clusters) for batch in batches)
+    return (read_batch(data, numbered, batch[part(len(batch))], clusters) for batch in batches)
 
 
 def read_regions(
@@ -103,13 +127,13 @@ def read_regions(
     return Regions(regions, boxes, numbers)
 
 
-def pad_tokens(token_lists: list[list[int]]) -> tuple[Tensor, Tensor]:
+def pad_tokens(token_lists: Sequence[Sequence[int] | NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
     """Captions of different lengths as one (b, W) int64 tensor padded with 0, and their (b,) int64 lengths."""
-    lengths = torch.tensor([len(tokens) for tokens in token_lists], dtype=torch.int64)
-    padded = torch.full((len(token_lists), int(lengths.max())), PAD, dtype=torch.int64)
-    for row, tokens in zip(padded, token_lists, strict=True):
-        row[: len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
-    return padded, lengths
+    lengths = [len(tokens) for tokens in token_lists]
+    padded = np.full((len(lengths), max(lengths)), PAD, np.int64)
+    for row, tokens, length in zip(padded, token_lists, lengths, strict=True):
+        row[:length] = tokens
+    return torch.from_numpy(padded), torch.tensor(lengths, dtype=torch.int64)
 
 
 def check_lengths(lengths: Tensor, longest: int) -> None:
@@ -122,14 +146,15 @@ def check_lengths(lengths: Tensor, longest: int) -> None:
         raise ValueError(f"lengths[{item}] must be in 1..{longest}, got {int(lengths[item])}")
 
 
-def _batch(
+def read_batch(
     data: PrecomputedDataset,
-    vocabulary: Vocabulary,
+    numbered: NumberedCaptions,
     caption_ids: NDArray[np.int64],
-    clusters: NDArray[np.int32] | None,
+    clusters: NDArray[np.int32] | None = None,
 ) -> Batch:
+    """These captions (b,), each with its image."""
     image_ids = data.image_of_caption[caption_ids]
-    tokens, lengths = pad_tokens([vocabulary.encode(data.captions[caption]) for caption in caption_ids])
+    tokens, lengths = numbered.padded(caption_ids.tolist())
     regions = read_regions(data, image_ids, clusters)
     numbers = torch.from_numpy(image_ids), torch.from_numpy(caption_ids)
     return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters)

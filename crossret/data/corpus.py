@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol, TypeGuard
@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.batches import Batch, Part, Regions, caption_batches, pad_tokens, read_regions
+from crossret.data.batches import (
+    Batch,
+    NumberedCaptions,
+    Part,
+    Regions,
+    caption_batches,
+    read_batch,
+    read_regions,
+)
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.precomputed import PrecomputedDataset, check_words
 from crossret.data.vocabulary import Vocabulary
@@ -141,6 +149,7 @@ class PrecomputedCorpus:
         self.image_of_caption = data.image_of_caption
         self.has_boxes = data.boxes is not None
         self.boxes_name = data.boxes_name
+        self._numbered = NumberedCaptions(data.captions, vocabulary)
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
         """The same as a model of these hyper-parameters reads it.
@@ -178,7 +187,7 @@ class PrecomputedCorpus:
         """As ``Corpus.training_batches``."""
         batches = caption_batches(
             self.data,
-            self.vocabulary,
+            self._numbered,
             batch_size,
             seed=seed,
             epoch=epoch,
@@ -187,6 +196,13 @@ class PrecomputedCorpus:
             clusters=None if self.clusters is None else self.clusters.of_regions,
         )
         return islice(batches, start, None)
+
+    def batch(self, captions: Sequence[int]) -> Batch:
+        """Some captions with their images, by their places: the ``collate_fn`` of a DataLoader over
+        ``range(corpus.n_captions)``.
+        """
+        clusters = None if self.clusters is None else self.clusters.of_regions
+        return read_batch(self.data, self._numbered, np.asarray(captions, np.int64), clusters)
 
     def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
         """As ``Corpus.image_batches``."""
@@ -197,5 +213,4 @@ class PrecomputedCorpus:
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``Corpus.caption_batches``."""
         for batch in slices_of(self.n_captions, batch_size, items):
-            captions = self.data.captions[batch]
-            yield pad_tokens([self.vocabulary.encode(caption) for caption in captions])
+            yield self._numbered.padded(range(self.n_captions)[batch])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from crossret.data.batches import check_lengths
+from crossret.data.batches import Batch, check_lengths
+from crossret.distributed import Group, Share
 from crossret.encoders import check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
@@ -79,6 +81,63 @@ class Model(nn.Module):
         if self.config.max_words is not None:
             tokens, lengths = first_words(tokens, lengths, self.config.max_words)
         return self._captions(tokens, lengths)
+
+    def forward(
+        self,
+        batch: Batch | Mapping[str, Any] | None = None,
+        *,
+        regions: Tensor | None = None,
+        tokens: Tensor | None = None,
+        lengths: Tensor | None = None,
+        region_lengths: Tensor | None = None,
+        boxes: Tensor | None = None,
+        clusters: Tensor | None = None,
+        image_ids: Tensor | None = None,
+        caption_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The loss terms of a batch in which image i and caption i match: what other training loops call.
+
+        In training mode, where torch.distributed is initialised, negatives are those of all ranks' batches; the terms
+        are then such that their mean over the ranks is the whole batch's, and the mean of the gradients, which
+        DistributedDataParallel takes, its gradient.
+
+        Args:
+            batch: a ``crossret.data.Batch``, or a mapping of the arguments below.
+            regions, region_lengths, boxes, clusters: as ``encode_images`` takes features, lengths and what it has more.
+            tokens, lengths: as ``encode_captions``.
+            image_ids: (n,) int64, as ``loss``. caption_ids: of a batch, not looked at.
+
+        Returns:
+            Scalars by name; "loss" is the one to minimise.
+
+        Raises:
+            TypeError: regions, tokens or lengths are missing. TypeError, ValueError: as what encodes.
+        """
+        given = dict(
+            regions=regions, tokens=tokens, lengths=lengths, region_lengths=region_lengths, boxes=boxes,
+            clusters=clusters, image_ids=image_ids, caption_ids=caption_ids,
+        )  # fmt: skip
+        if batch is not None:
+            given.update(batch.fields() if isinstance(batch, Batch) else batch)
+        missing = [name for name in ("regions", "tokens", "lengths") if given[name] is None]
+        if missing:
+            raise TypeError(f"forward: {', '.join(missing)} missing from the batch")
+        device = next(self.parameters()).device
+        moved = {name: part.to(device) for name, part in given.items() if part is not None}
+        more = {name: moved[name] for name in ("boxes", "clusters") if name in moved}
+        images = self.encode_images(moved["regions"], moved.get("region_lengths"), **more)
+        captions = self.encode_captions(moved["tokens"], moved["lengths"])
+        if not (self.training and torch.is_grad_enabled()):
+            return self.loss(images, captions, moved.get("image_ids"))
+        share = Share.of(Group.current(), len(images))
+        terms = self.loss(images, captions, moved.get("image_ids"), share)
+        return {name: term * share.group.size for name, term in terms.items()}
+
+    def loss(
+        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
+        """As ``crossret.models.protocol.Matcher.loss``."""
+        raise NotImplementedError
 
     def trains(self, parameter: str, epoch: int) -> bool:
         """Every parameter, from the first epoch on, but for word embeddings that are to stay as they start."""

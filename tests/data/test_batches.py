@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.data import Batch, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
-from crossret.data.batches import read_regions
+from crossret.data.batches import NumberedCaptions, read_regions
 
 IMAGES = 7
 
@@ -32,6 +34,10 @@ def vocabulary(data: PrecomputedDataset) -> Vocabulary:
     return Vocabulary.build(data.captions, min_count=1)
 
 
+def batches_of(data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, **options: Any) -> Iterator[Batch]:
+    return caption_batches(data, NumberedCaptions(data.captions, vocabulary), batch_size, **options)
+
+
 def same(one: Batch, other: Batch) -> bool:
     pairs = [(part, vars(other)[name]) for name, part in vars(one).items()]
     return all(part is ours if part is None else torch.equal(part, ours) for part, ours in pairs)
@@ -43,7 +49,9 @@ def test_every_caption_once_with_its_image(
     data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, shuffle: bool
 ) -> None:
     seen = []
-    for batch in caption_batches(data, vocabulary, batch_size, seed=0, epoch=0, shuffle=shuffle):
+    for batch in caption_batches(
+        data, NumberedCaptions(data.captions, vocabulary), batch_size, seed=0, epoch=0, shuffle=shuffle
+    ):
         assert len(batch) <= batch_size
         assert batch.regions.dtype == torch.float32
         assert {batch.tokens.dtype, batch.lengths.dtype, batch.image_ids.dtype} == {torch.int64}
@@ -63,7 +71,9 @@ def test_every_caption_once_with_its_image(
 
 def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        (batch,) = caption_batches(data, vocabulary, 100, seed=seed, epoch=epoch, shuffle=True)
+        (batch,) = caption_batches(
+            data, NumberedCaptions(data.captions, vocabulary), 100, seed=seed, epoch=epoch, shuffle=True
+        )
         return batch.caption_ids.tolist()
 
     orders = [order(seed, epoch) for seed in range(3) for epoch in range(3)]
@@ -72,16 +82,22 @@ def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, v
 
 
 def test_an_epoch_is_resumed_by_skipping(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
-    whole = list(caption_batches(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
+    whole = list(batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
     torch.manual_seed(1)  # no global generator takes part
     np.random.seed(1)
-    rest = list(islice(caption_batches(data, vocabulary, 4, seed=1, epoch=2, shuffle=True), 3, None))
+    rest = list(
+        islice(
+            batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True),
+            3,
+            None,
+        )
+    )
     assert len(rest) == len(whole) - 3
     assert all(same(one, other) for one, other in zip(whole[3:], rest, strict=True))
 
 
 def test_a_batch_owns_its_memory(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
-    batch = next(iter(caption_batches(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
+    batch = next(iter(batches_of(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
     batch.regions.fill_(-1)
     assert data.features[0, 0, 1] == 1
 
@@ -99,7 +115,9 @@ def test_bad_arguments(
     data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, seed: int, epoch: int
 ) -> None:
     with pytest.raises(ValueError, match=r"batch_size must be|must not be negative"):
-        caption_batches(data, vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)
+        caption_batches(
+            data, NumberedCaptions(data.captions, vocabulary), batch_size, seed=seed, epoch=epoch, shuffle=True
+        )
 
 
 @settings(max_examples=30)

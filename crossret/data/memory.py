@@ -1,0 +1,109 @@
+"""Images and captions in memory: what trains, evaluates and is searched as a split on the disk does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from crossret.data.boxes import check_boxes
+from crossret.data.cluster_cache import Progress
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.precomputed import PrecomputedDataset, check_caption
+from crossret.data.vocabulary import Vocabulary
+from crossret.files.features import StoredItems
+from crossret.hyperparameters import ModelConfig
+
+
+class InMemoryCorpus(PrecomputedCorpus):
+    """Images with captions in memory: a ``Corpus``, for ``train``, ``evaluate`` and ``search``.
+
+    Args:
+        features: (n_images, k, d) region features, tensor or array of floating point, d numbers a region.
+        captions: the captions.
+        image_of_caption: (n_captions,) integers, the image that each caption describes. None: the captions of an image
+            follow each other, as many for each.
+        vocabulary: the numbering of the words, for instance the training corpus'; None is ``Vocabulary.build`` of
+            these captions.
+        boxes: (n_images, k, 4) x0, y0, x1, y1 of the regions, for models that read them.
+        name: what errors call the corpus.
+
+    Raises:
+        TypeError: features are no floating-point numbers. ValueError: shapes do not agree, or a caption is none, or
+            names an image that is not there; names it.
+    """
+
+    def __init__(
+        self,
+        features: Tensor | NDArray[Any],
+        captions: Sequence[str],
+        image_of_caption: ArrayLike | Tensor | None = None,
+        *,
+        vocabulary: Vocabulary | None = None,
+        boxes: Tensor | NDArray[Any] | None = None,
+        name: str = "corpus",
+    ) -> None:
+        data = _InMemory(features, captions, image_of_caption, boxes, name)
+        super().__init__(data, Vocabulary.build(data.captions) if vocabulary is None else vocabulary)
+
+    def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
+        """The same: regions that a model clusters are clustered as they are encoded."""
+        return self
+
+
+class _InMemory(PrecomputedDataset):
+    """A split without files."""
+
+    def __init__(self, features: Any, captions: Sequence[str], image_of_caption: Any, boxes: Any, name: str) -> None:
+        self.name = name
+        self.features = _array(features, f"{name}: features", 3)
+        self.n_images, self.n_regions, self.image_dim = self.features.shape
+        if 0 in self.features.shape:
+            raise ValueError(f"{name}: features have shape {self.features.shape}, which holds nothing")
+        self.captions, self.captions_name = list(captions), f"{name}: captions"
+        for number, caption in enumerate(self.captions, start=1):
+            if not isinstance(caption, str):
+                raise TypeError(f"{name}: captions, {number}: must be a text, not {type(caption).__name__}")
+            check_caption(caption, f"{name}: captions, {number}")
+        self.n_captions = len(self.captions)
+        self.image_of_caption = self._images(image_of_caption)
+        self.feature_rows = np.arange(self.n_images, dtype=np.int64)
+        self.boxes, self.boxes_name = None, f"{name}: boxes"
+        if boxes is not None:
+            self.boxes = _array(boxes, self.boxes_name, 3).astype(np.float32, copy=False)
+            if self.boxes.shape != (*self.features.shape[:2], 4):
+                raise ValueError(
+                    f"{self.boxes_name} have shape {self.boxes.shape}, not {(*self.features.shape[:2], 4)}"
+                )
+            check_boxes(self.boxes, self.boxes_name)
+        self.stored = StoredItems(Path(name), self.features)
+
+    def _images(self, given: Any) -> NDArray[np.int64]:
+        if given is None:
+            if not self.n_captions or self.n_captions % self.n_images:
+                raise ValueError(
+                    f"{self.name}: {self.n_captions} captions of {self.n_images} images, which are not as many for "
+                    "each: pass image_of_caption"
+                )
+            return np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
+        images = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+        if images.dtype.kind not in "iu" or images.shape != (self.n_captions,):
+            raise ValueError(f"{self.name}: image_of_caption must be {self.n_captions} integers, one a caption")
+        wrong = np.flatnonzero((images < 0) | (images >= self.n_images))
+        if len(wrong):
+            where = int(wrong[0])
+            raise ValueError(f"{self.name}: caption {where} is of image {images[where]}, but there are {self.n_images}")
+        return images.astype(np.int64)
+
+
+def _array(values: Any, what: str, dims: int) -> NDArray[Any]:
+    array = values.detach().cpu().float().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind != "f":
+        raise TypeError(f"{what} must be floating point, got {array.dtype}")
+    if array.ndim != dims:
+        raise ValueError(f"{what} must have {dims} dimensions, got shape {array.shape}")
+    return array if array.dtype in (np.float16, np.float32) else array.astype(np.float32)

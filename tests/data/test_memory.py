@@ -1,0 +1,118 @@
+"""Images and captions in memory: the same training, figures and results as of files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from crossret.data import InMemoryCorpus, PrecomputedCorpus, PrecomputedDataset, Vocabulary
+from crossret.evaluation import encode_dataset, score_matrix
+from crossret.models import Han, HanConfig, Scan, ScanConfig
+from crossret.training import TrainingConfig, train
+
+FEATURES = np.random.default_rng(0).standard_normal((6, 4, 5)).astype(np.float32)
+BOXES = np.sort(np.random.default_rng(1).random((6, 4, 2, 2)), axis=2).reshape(6, 4, 4).astype(np.float32)
+COLOURS = ["red", "green", "blue", "black", "white"]
+CAPTIONS = [
+    f"a {colour} {thing}" for thing in ("dog", "cat") for colour in ["red", "green", "blue", "black", "white"]
+] * 3
+VOCABULARY = Vocabulary.build(CAPTIONS, 1)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> PrecomputedCorpus:
+    np.save(tmp_path / "dev_ims.npy", FEATURES)
+    np.save(tmp_path / "dev_boxes.npy", BOXES)
+    (tmp_path / "dev_caps.txt").write_text("\n".join(CAPTIONS))
+    return PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), VOCABULARY)
+
+
+def in_memory(**options: Any) -> InMemoryCorpus:
+    return InMemoryCorpus(torch.from_numpy(FEATURES), CAPTIONS, vocabulary=VOCABULARY, boxes=BOXES, **options)
+
+
+def model() -> Scan:
+    torch.manual_seed(0)
+    return Scan(ScanConfig(image_dim=5, vocabulary_size=len(VOCABULARY), embed_dim=8, word_dim=4))
+
+
+def test_batches_are_those_of_files(stored: PrecomputedCorpus) -> None:
+    batches = [list(corpus.training_batches(7, seed=1, epoch=2)) for corpus in (stored, in_memory())]
+    for ours, theirs in zip(*batches, strict=True):
+        assert ours.fields().keys() == theirs.fields().keys()
+        for name, part in ours.fields().items():
+            assert torch.equal(part, theirs.fields()[name]), name
+    assert in_memory().fingerprint() == stored.fingerprint()
+
+
+def test_training_and_scores_are_those_of_files(stored: PrecomputedCorpus, tmp_path: Path) -> None:
+    config = TrainingConfig(epochs=2, decay_epochs=(), batch_size=10)
+    found = []
+    for name, corpus in (("files", stored), ("memory", in_memory())):
+        trained = model()
+        result = train(
+            trained, train_data=corpus, dev_data=corpus, config=config, out_dir=tmp_path / name,
+            curves=False, progress=False,
+        )  # fmt: skip
+        found.append((result.best_rsum, score_matrix(trained, *encode_dataset(trained, corpus))))
+    assert found[0][0] == found[1][0]
+    assert np.array_equal(found[0][1], found[1][1])
+
+
+def test_images_of_captions_may_be_in_any_order() -> None:
+    images = np.random.default_rng(2).integers(0, 6, len(CAPTIONS))
+    for given in (images, torch.from_numpy(images), images.tolist()):
+        corpus = InMemoryCorpus(FEATURES.astype(np.float64), CAPTIONS, given)
+        assert corpus.image_of_caption.tolist() == images.tolist()
+    batch = corpus.batch([3, 0])
+    assert torch.equal(batch.regions, torch.from_numpy(FEATURES[images[[3, 0]]]))
+    assert batch.tokens[0, : batch.lengths[0]].tolist() == corpus.vocabulary.encode(CAPTIONS[3])
+
+
+def test_a_loader_makes_its_batches() -> None:
+    corpus = in_memory()
+    loader = DataLoader(range(corpus.n_captions), batch_size=8, shuffle=True, collate_fn=corpus.batch)
+    seen = torch.cat([batch.caption_ids for batch in loader])
+    assert seen.sort().values.tolist() == list(range(corpus.n_captions))
+
+
+def test_regions_are_clustered_where_a_model_wants_it() -> None:
+    config = HanConfig(image_dim=5, vocabulary_size=len(VOCABULARY), embed_dim=8, word_dim=4, heads=2, clusters=2)
+    images, captions = encode_dataset(Han(config), in_memory())
+    assert (len(images), len(captions)) == (6, 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"features": FEATURES.astype(np.int64)}, TypeError, "corpus: features must be floating point, got int64"),
+        ({"features": FEATURES[0]}, ValueError, "corpus: features must have 3 dimensions, got shape"),
+        ({"features": FEATURES[:0]}, ValueError, "which holds nothing"),
+        ({"captions": CAPTIONS[:7]}, ValueError, "7 captions of 6 images, .* pass image_of_caption"),
+        ({"captions": ["a dog", " ", *CAPTIONS[2:]]}, ValueError, "corpus: captions, 2: the caption is empty"),
+        ({"captions": [3, *CAPTIONS[1:]]}, TypeError, "captions, 1: must be a text, not int"),
+        ({"image_of_caption": [0, 1]}, ValueError, "image_of_caption must be 30 integers"),
+        ({"image_of_caption": [0.0] * 30}, ValueError, "image_of_caption must be 30 integers"),
+        ({"image_of_caption": [0] * 29 + [6]}, ValueError, "caption 29 is of image 6, but there are 6"),
+        ({"boxes": BOXES[:3]}, ValueError, r"boxes have shape \(3, 4, 4\), not \(6, 4, 4\)"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        InMemoryCorpus(**{"features": FEATURES, "captions": CAPTIONS, **arguments})
+
+
+def test_a_feature_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    features = FEATURES.copy()
+    features[2, 1, 3] = np.nan
+    corpus = InMemoryCorpus(features, CAPTIONS, vocabulary=VOCABULARY, name="mine")
+    with pytest.raises(ValueError, match="mine: item 2"):
+        train(
+            model(), train_data=corpus, dev_data=corpus, config=TrainingConfig(epochs=1, decay_epochs=()),
+            out_dir=tmp_path / "run", curves=False, progress=False,
+        )  # fmt: skip
