@@ -17,7 +17,7 @@ from crossret.cli.commands.demonstration import demo, render_scenes
 from crossret.cli.commands.encoding import encode
 from crossret.cli.commands.evaluating import evaluate
 from crossret.cli.commands.explaining import explain
-from crossret.cli.commands.importing import import_features, import_scan
+from crossret.cli.commands.importing import import_captions, import_features, import_scan
 from crossret.cli.commands.perturbing import perturb
 from crossret.cli.commands.presets import presets
 from crossret.cli.commands.scoring import score
@@ -106,6 +106,7 @@ for command in (
     search,
     shard,
     import_scan,
+    import_captions,
     import_features,
 ):
     app.command(cls=HelpOfModel if command is train else None)(with_numbers_as_typed(command))

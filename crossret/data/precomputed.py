@@ -27,7 +27,7 @@ CAPTIONS_PER_IMAGE = 5
 LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
 _MOST_CHARACTERS = 2**16  # of a caption
 
-_FEATURES, _BOXES, _CAPTIONS = "_ims.npy", "_boxes.npy", "_caps.txt"
+_FEATURES, _BOXES, _CAPTIONS, _IDS = "_ims.npy", "_boxes.npy", "_caps.txt", "_ids.txt"
 _PICTURES = (".jpg", ".jpeg", ".png")
 
 
@@ -50,6 +50,29 @@ def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
 def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's captions are."""
     return split_path(directory, split, _CAPTIONS)
+
+
+def ids_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where a split's images are named, a line each, if they have names."""
+    return split_path(directory, split, _IDS)
+
+
+def read_ids(path: Path) -> list[str]:
+    """The names of a split's images, in order.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: a line is no name, without white space; names it.
+    """
+    names = []
+    for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
+        try:
+            name = line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+        if name.split() != [name]:
+            raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name of an image")
+        names.append(name)
+    return names
 
 
 def splits_in(directory: str | os.PathLike[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands that take what other programs wrote: `import-scan` and `import-features`."""
+"""The commands that take what other programs wrote: `import-scan`, `import-captions` and `import-features`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,38 @@ def import_scan(
     say(f"{output}: {model.kind} of {numbers:,} numbers and {len(known):,} words")
 
 
+def import_captions(
+    dataset: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="Karpathy's dataset_flickr30k.json, dataset_coco.json.")
+    ],
+    data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write the splits into.")],
+    splits: Annotated[
+        str, option("By the file's names of splits what they become; others are left out.", metavar="<from=to,...>")
+    ] = "train=train,restval=train,val=dev,test=test",
+) -> None:
+    """Write the captions of Karpathy's splits.
+
+    Writes SPLIT_caps.txt, five captions an image, and SPLIT_ids.txt, the images'
+    names, by which features are found: MS-COCO's ids, of Flickr the numbers of
+    the files. Of more than five captions the first five are taken. Where there is
+    SPLIT_ids.txt, as import-features leaves it, captions are in its order.
+
+    \b
+    Examples:
+      crossret import-captions dataset_coco.json data/coco
+      crossret import-features data/coco trainval_36.tsv --split train
+      crossret import-captions dataset_coco.json data/coco_1k --splits train=train,val=dev
+    """
+    from crossret.compat.karpathy import import_captions as write_splits
+
+    parts = [part.split("=") for part in splits.split(",")]
+    if not all(len(part) == 2 and all(part) for part in parts):
+        raise ValueError(f"--splits must be like train=train,val=dev, not {splits!r}")
+    for split, done in write_splits(dataset, data, dict(parts)).items():
+        more = f"; of {done.cut:,} the first five of more" if done.cut else ""
+        say(f"{data}: {split}, {len(done.captions):,} images with five captions each{more}")
+
+
 def import_features(
     data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write a split into.")],
     sources: Annotated[
@@ -76,7 +108,11 @@ def import_features(
     split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
     regions: Annotated[int | None, option("Of each image the first regions, so many; by default all.", min=1)] = None,
     ids: Annotated[
-        Path | None, option("Of .tsv: the ids of the images to take, in order, a line each.", dir_okay=False)
+        Path | None,
+        option(
+            "Of .tsv: ids of the images to take, in order, a line each; SPLIT_ids.txt where there is one.",
+            dir_okay=False,
+        ),
     ] = None,
     boxes: Annotated[Path | None, option("Of .npy: the file of boxes (images, regions, 4).", dir_okay=False)] = None,
     dataset: Annotated[str | None, option("Of .h5: name of the features; by default features.")] = None,
@@ -90,9 +126,10 @@ def import_features(
     pip install 'crossret[hdf5]'.
 
     Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
-    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is yours to add. float16 stays
-    float16, which trains as float32 does and is half as large. A malformed row
-    ends the command with file, line and reason, and nothing is written.
+    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is import-captions' or yours to
+    add. float16 stays float16, which trains as float32 does and is half as large.
+    A malformed row ends the command with file, line and reason, and nothing is
+    written.
 
     \b
     Examples:
@@ -101,6 +138,7 @@ def import_features(
       crossret import-features data/f30k train36.hdf5 --split train --dataset image_features --box-dataset image_bb
     """
     from crossret.compat.features import import_features as write_split
+    from crossret.data.precomputed import ids_path
     from crossret.terminal import progress_bar
 
     of_kinds: dict[str, dict[str, Any]] = {
@@ -108,6 +146,9 @@ def import_features(
         ".npy": {"boxes": boxes},
         ".h5": {"dataset": dataset, "box_dataset": box_dataset},
     }
+    named = ids_path(data, split)
+    if ids is None and named.is_file() and _kind(sources[0]) == ".tsv":
+        of_kinds[".tsv"]["ids"] = named
     with progress_bar("reading") as progress:
         source = _source(sources, of_kinds)
         done = write_split(source, data, split, regions=regions, progress=progress)

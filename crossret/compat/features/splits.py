@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from crossret.compat.features.rows import Row, Source
 from crossret.data.boxes import wrong_box
-from crossret.data.precomputed import boxes_path, features_path, split_path
+from crossret.data.precomputed import boxes_path, features_path, ids_path, read_ids
 from crossret.files.arrays import write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
@@ -35,11 +35,6 @@ class Imported:
     with_boxes: bool
 
 
-def ids_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where a split's images are named, a line each, if they have names."""
-    return split_path(directory, split, "_ids.txt")
-
-
 def import_features(
     source: Source,
     directory: str | os.PathLike[str],
@@ -50,7 +45,8 @@ def import_features(
 ) -> Imported:
     """Write ``{split}_ims.npy`` and, of a source that has them, ``{split}_boxes.npy`` and ``{split}_ids.txt``.
 
-    All are there when they are whole, or none; captions, which the source has not, are left to the user. Features in
+    All are there when they are whole, or none; captions, which the source has not, are ``import_captions``' or the
+    user's. Where ``{split}_ids.txt`` is there, with captions in its order, images must come in it, too. Features in
     float16 stay in float16, others and boxes become float32.
 
     Args:
@@ -70,8 +66,10 @@ def import_features(
     """
     if regions is not None and regions < 1:
         raise ValueError(f"regions must be at least 1, not {regions}")
-    outputs = boxes_path(directory, split), ids_path(directory, split), features_path(directory, split)
+    ids_file = ids_path(directory, split)
+    outputs = boxes_path(directory, split), features_path(directory, split)
     with occupied(directory), ExitStack() as files:  # which closes them in reverse
+        wanted = read_ids(ids_file) if ids_file.exists() else None
         for path in outputs:
             if path.exists():
                 raise FileExistsError(f"{path}: is there already; choose another split or directory")
@@ -83,8 +81,9 @@ def import_features(
         features, boxes = _checked(first, None, regions)
         shape, with_boxes = (features.shape[0], features.shape[1]), boxes is not None
         images = 0
-        write_features = files.enter_context(write_rows(outputs[2], shape, features.dtype.str))
-        write_ids = None if first.image_id is None else files.enter_context(atomic_write(outputs[1]))
+        write_features = files.enter_context(write_rows(outputs[1], shape, features.dtype.str))
+        named = first.image_id is not None and wanted is None
+        write_ids = files.enter_context(atomic_write(ids_file)) if named else None
         write_boxes = files.enter_context(write_rows(outputs[0], (shape[0], 4), "<f4")) if with_boxes else None
         for row in chain([first], rows):
             features, boxes = _checked(row, shape, regions)
@@ -93,9 +92,13 @@ def import_features(
                 write_boxes(boxes[None])
             if write_ids is not None:
                 write_ids.write(f"{row.image_id}\n".encode())
+            elif wanted is not None and row.image_id is not None and wanted[images : images + 1] != [row.image_id]:
+                raise ValueError(f"{row.place}: image {row.image_id} is not what {ids_file}, line {images + 1} names")
             images += 1
             if progress is not None:
                 progress(row.done, source.total)
+        if wanted is not None and images != len(wanted):
+            raise ValueError(f"{source.name}: {images} images, but {ids_file} names {len(wanted)}")
     return Imported(images, *shape, with_boxes)
 
 

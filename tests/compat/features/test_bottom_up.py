@@ -177,7 +177,7 @@ def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", 1)
-    for name in ("ims.npy", "boxes.npy", "ids.txt"):
+    for name in ("ims.npy", "boxes.npy"):
         (tmp_path / name[:3]).mkdir()
         (tmp_path / name[:3] / f"train_{name}").touch()
         with pytest.raises(FileExistsError, match=f"train_{name}: is there already"):
