@@ -66,7 +66,11 @@ def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Tab
     table.add_column("query")
     for heading in ("rank", item, "score"):
         table.add_column(heading, justify="right")
-    described = any(result.keys() & {"caption", "captions"} for entry in found for result in entry["results"])
+    results = [result for entry in found for result in entry["results"]]
+    described = any(result.keys() & {"caption", "captions"} for result in results)
+    named = any("id" in result for result in results)
+    if named:
+        table.add_column("id")
     if described:
         table.add_column("text")
     for entry in found[:_SHOWN_QUERIES]:
@@ -74,6 +78,7 @@ def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Tab
         for result in entry["results"]:
             text = result.get("caption") or next(iter(result.get("captions", [])), "")
             cells = [plain(shortened(label)), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}"]
+            cells += [plain(result.get("id", ""))] if named else []
             table.add_row(*cells, *([plain(shortened(text))] if described else []))
             label = ""
         if not entry["results"]:

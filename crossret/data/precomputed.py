@@ -28,7 +28,7 @@ LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regio
 _MOST_CHARACTERS = 2**16  # of a caption
 
 _FEATURES, _BOXES, _CAPTIONS, _IDS = "_ims.npy", "_boxes.npy", "_caps.txt", "_ids.txt"
-_PICTURES = (".jpg", ".jpeg", ".png")
+PICTURES = (".jpg", ".jpeg", ".png")
 
 
 def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Path:
@@ -85,7 +85,7 @@ def without_features(directory: str | os.PathLike[str]) -> str:
     """What to say of a directory that has no features, or not those of the split that is asked for."""
     if splits := splits_in(directory):
         return f"there is {', '.join(splits)}"
-    if any(path.suffix.lower() in _PICTURES for path in Path(directory).glob("*")):
+    if any(path.suffix.lower() in PICTURES for path in Path(directory).glob("*")):
         return (
             "pictures are not read: SPLIT_ims.npy holds the features that a detector or a vision transformer makes of "
             "their regions, and SPLIT_caps.txt a caption a line; `crossret import-features` takes features"
@@ -104,8 +104,8 @@ class PrecomputedDataset:
     captions on consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five
     times in succession (some published development arrays are so): then these are one image again, and the first of its
     rows is used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions
-    (rows, k, 4), in the order of the features, in pixels. Float16 features stay so on the disk and are widened batch by
-    batch.
+    (rows, k, 4), in the order of the features, in pixels; nor need ``{split}_ids.txt`` be, an image's name a line.
+    Float16 features stay so on the disk and are widened batch by batch.
 
     Attributes:
         name: the file of the features, by which errors call the split.
@@ -116,6 +116,7 @@ class PrecomputedDataset:
         captions_name: that file.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
+        ids: (n_images) names of the images; None where there is no such file.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
         n_regions, image_dim: k and d.
         stored: the features with the name of their file, by which an image that is wrong is named.
@@ -125,6 +126,8 @@ class PrecomputedDataset:
         TypeError, ValueError: ``split`` is no name.
         ValueError: a file is malformed; the message names the file and the line, or what the array should have been.
     """
+
+    ids: list[str] | None = None
 
     def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
@@ -162,6 +165,13 @@ class PrecomputedDataset:
         self.n_regions, self.image_dim = self.features[0].shape
         self.image_of_caption: NDArray[np.int64] = np.arange(captions, dtype=np.int64) // captions_per_image
         self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
+        ids_file = ids_path(directory, split)
+        if ids_file.exists():
+            self.ids = read_ids(ids_file)
+            if len(self.ids) == rows != self.n_images:
+                self.ids = [self.ids[row] for row in self.feature_rows]
+            if len(self.ids) != self.n_images:
+                raise ValueError(f"{ids_file}: names {len(self.ids)} images, but {rows_file.name} has {self.n_images}")
 
     def first(self, images: int) -> PrecomputedDataset:
         """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.
@@ -176,6 +186,7 @@ class PrecomputedDataset:
         part.captions = self.captions[: part.n_captions]
         part.image_of_caption = self.image_of_caption[: part.n_captions]
         part.feature_rows = self.feature_rows[:images]
+        part.ids = None if self.ids is None else self.ids[:images]
         return part
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.precomputed import PICTURES
 from crossret.data.scenes.grounding import Grounding
 from crossret.data.vocabulary import tokenize
 from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import pointing_answers
+from crossret.files.directories import occupied
 from crossret.files.regular import open_regular
 from crossret.models.attention import AttentionMap
+from crossret.models.protocol import Matcher
+from crossret.search.items import evaluating
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,72 @@ class Explanation:
             written.append(place.with_name(name))
             draw_attention(written[-1], pixels, boxes, *panels_of(attention, Grounding(self.words, {}), boxes))
         return written
+
+
+def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
+    """The files of images in a directory, by their ids: what a file is called, or the number that its name ends with.
+
+    ``COCO_val2014_000000391895.jpg`` is image 391895.
+
+    Raises:
+        OSError: the directory cannot be read. ValueError: there is no file of an image, or several; names the image.
+    """
+    files: dict[str, list[Path]] = {}
+    for path in sorted(Path(directory).iterdir()):
+        if path.suffix.lower() in PICTURES:
+            number = re.search(r"[0-9]+$", path.stem)
+            for name in {path.stem, *([] if number is None else [number[0].lstrip("0") or "0"])}:
+                files.setdefault(name, []).append(path)
+    found = []
+    for name in ids:
+        own = [path for path in files.get(name, []) if path.stem == name] or files.get(name, [])
+        if len(own) != 1:
+            raise ValueError(f"{directory}: {len(own) or 'no'} pictures of image {name}")
+        found.append(own[0])
+    return found
+
+
+def draw_photographs(
+    directory: str | os.PathLike[str],
+    model: Matcher,
+    corpus: PrecomputedCorpus,
+    pictures: str | os.PathLike[str],
+    captions: Sequence[int],
+) -> list[str]:
+    """Write the pictures of some captions' attention over their images' photographs; see ``Explanation.draw``.
+
+    Args:
+        directory: made if absent.
+        model: any that attends over regions.
+        corpus: the images, with names, and the captions.
+        pictures: the directory of the photographs.
+        captions: their indices.
+
+    Returns:
+        The names of the files in the directory, ``{caption:05d}.png``; none of a model that does not attend.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        ValueError: the images have no names, or as ``find_pictures`` and ``Explanation.draw``.
+    """
+    data, chosen = corpus.data, np.asarray(captions, np.int64)
+    if data.ids is None:
+        raise ValueError(f"{data.name}: its images have no names, SPLIT_ids.txt, by which their pictures are found")
+    owners = data.image_of_caption[chosen]
+    photographs = find_pictures(pictures, [data.ids[image] for image in owners])
+    device = next(model.parameters()).device
+    names: list[str] = []
+    with occupied(directory), evaluating(model):
+        batch = corpus.batch(captions)
+        images = model.encode_images(**corpus.regions(owners).on(device))
+        encoded = model.encode_captions(batch.tokens.to(device), batch.lengths.to(device))
+        for row, (caption, photograph) in enumerate(zip(captions, photographs, strict=True)):
+            maps = model.attention(images[row : row + 1], encoded[row : row + 1])
+            boxes = None if data.boxes is None else np.asarray(data.boxes[data.feature_rows[owners[row]]])
+            explanation = Explanation(data.captions[caption], maps, boxes, model.config.max_words)
+            written = explanation.draw(photograph, Path(directory) / f"{caption:05d}.png")
+            names += [path.name for path in written]
+    return names
 
 
 def grid_boxes(count: int, width: int, height: int) -> NDArray[np.float32]:

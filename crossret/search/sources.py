@@ -49,11 +49,15 @@ class SplitSource:
             return pick(EncodedImages(self.model, self.corpus), numbers)
 
     def describe(self, side: str) -> Callable[[int], dict[str, Any]]:
-        texts, owner = self.corpus.data.captions, self.corpus.image_of_caption
+        texts, owner, ids = self.corpus.data.captions, self.corpus.image_of_caption, self.corpus.data.ids
         each = self.corpus.n_captions // self.corpus.n_images
+
+        def named(image: int) -> dict[str, str]:
+            return {} if ids is None else {"id": ids[image]}
+
         if side == IMAGES:
-            return lambda item: {"captions": texts[item * each : (item + 1) * each]}
-        return lambda item: {"caption": texts[item], "image": int(owner[item])}
+            return lambda item: {**named(item), "captions": texts[item * each : (item + 1) * each]}
+        return lambda item: {"caption": texts[item], "image": int(owner[item]), **named(int(owner[item]))}
 
     def why_not_finite(self, side: str, item: int) -> str | None:
         return why_not_finite(self.corpus, item) if side == IMAGES else None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from crossret import cli
 from crossret.data import PrecomputedDataset, Vocabulary
+from crossret.data.scenes.layout import picture_path
 from crossret.models import Han, HanConfig, Mhsan, MhsanConfig, Scan, ScanConfig, Vse, VseConfig
 from crossret.models.checkpoints import save_model
 from tests.cli.command import Cli
@@ -109,3 +113,86 @@ def test_what_cannot_be_explained_is_one_line(
     assert message in crossret.err
     assert crossret.err.count("\n") == 1
     assert crossret.out == ""
+
+
+@pytest.fixture(scope="module")
+def photographed(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scenes as a data directory without truth, and their pictures as photographs of MS-COCO are called."""
+    directory = tmp_path_factory.mktemp("photographed")
+    for path in scenes.glob("*"):
+        if path.name in ("train_ims.npy", "train_caps.txt", "test_ims.npy", "test_caps.txt", "test_boxes.npy"):
+            shutil.copy(path, directory)
+    (directory / "test_ids.txt").write_text("391\n42\nred-ball\n")
+    (directory / "pictures").mkdir()
+    names = ["COCO_val2014_000000000391", "COCO_val2014_000000000042", "red-ball"]
+    for number, name in enumerate(names):
+        with Image.open(picture_path(scenes, "test", number)) as picture:
+            picture.convert("RGB").save(directory / "pictures" / f"{name}.jpg")
+    return directory
+
+
+@pytest.mark.parametrize("boxes", [True, False])
+def test_photographs_are_drawn_over(
+    crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path, boxes: bool
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(photographed, data)
+    if not boxes:
+        (data / "test_boxes.npy").unlink()
+        features = np.load(data / "test_ims.npy")
+        np.save(data / "test_ims.npy", features[:, : math.isqrt(features.shape[1]) ** 2])
+    arguments = ("explain", models["both"], data, "--pictures", data / "pictures", "--output", tmp_path / "drawn")
+    assert crossret(*arguments, "--captions", "2") == 0
+    names = [f"{caption:05d}-{way}.png" for caption in (0, 10) for way in ("t2i", "i2t")]
+    assert crossret.out == f"{tmp_path}/drawn: {', '.join(names)}\n"
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == sorted(names)
+    assert crossret(*arguments, "--caption", "7") == 0
+    assert (tmp_path / "drawn" / "00007-t2i.png").exists()
+
+
+def test_what_photographs_need_is_said(
+    crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    pictures = photographed / "pictures"
+
+    def mistake(*arguments: str | Path, model: str = "scan") -> str:
+        assert crossret("explain", models[model], *arguments, "--output", tmp_path / "drawn") == 2
+        return crossret.err
+
+    assert "train_ims.npy: its images have no names" in mistake(
+        photographed, "--split", "train", "--pictures", pictures
+    )
+    assert "--json is for scenes" in mistake(photographed, "--pictures", pictures, "--json", tmp_path / "x.json")
+    assert "--captions 0 draws nothing" in mistake(photographed, "--pictures", pictures, "--captions", "0")
+    assert "vse model does not attend" in mistake(photographed, "--pictures", pictures, model="vse")
+    (tmp_path / "empty").mkdir()
+    assert "empty: no pictures of image 391" in mistake(photographed, "--pictures", tmp_path / "empty")
+    shutil.copy(pictures / "red-ball.jpg", tmp_path / "empty" / "a391.png")
+    shutil.copy(pictures / "red-ball.jpg", tmp_path / "empty" / "b0391.png")
+    assert "empty: 2 pictures of image 391" in mistake(photographed, "--pictures", tmp_path / "empty")
+
+
+def test_search_shows_the_names_of_images(
+    crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    found = tmp_path / "found.jsonl"
+    assert crossret("search", photographed, "--model", models["scan"], "--caption", "a ball", "--output", found) == 0
+    results = json.loads(found.read_text())["results"]
+    assert {result["index"]: result["id"] for result in results} == {0: "391", 1: "42", 2: "red-ball"}
+    assert "red-ball" in crossret.out
+    assert (
+        crossret("search", photographed, "--model", models["scan"], "--image", "1", "--output", found, "-k", "1") == 0
+    )
+    (result,) = json.loads(found.read_text())["results"]
+    assert result["id"] == ["391", "42", "red-ball"][result["image"]]
+
+
+def test_names_that_do_not_fit_are_refused(photographed: Path, tmp_path: Path) -> None:
+    shutil.copytree(photographed, tmp_path / "data")
+    assert PrecomputedDataset(tmp_path / "data", "test").first(2).ids == ["391", "42"]
+    (tmp_path / "data/test_ids.txt").write_text("391\n42\n")
+    with pytest.raises(ValueError, match=r"test_ids.txt: names 2 images, but test_ims.npy has 3"):
+        PrecomputedDataset(tmp_path / "data", "test")
+    (tmp_path / "data/test_ids.txt").write_text("391\n4 2\n3\n")
+    with pytest.raises(ValueError, match=r"test_ids.txt, line 2: '4 2' is no name of an image"):
+        PrecomputedDataset(tmp_path / "data", "test")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.errors import warnings_as_lines
+from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import Device, Threads, in_a_directory, load_trained, option, use_threads
 from crossret.cli.output import say
 
@@ -19,10 +19,14 @@ def explain(
     run: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="Output directory of `train`, or a model's own.")
     ],
-    scenes: Annotated[
-        Path, typer.Argument(exists=True, file_okay=False, help="What `render-scenes` wrote: pictures, boxes, truth.")
+    data: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="What `render-scenes` wrote, or a data directory.")
     ],
-    split: Annotated[str, option("Which split of the scenes.")] = "test",
+    split: Annotated[str, option("Which split of it.")] = "test",
+    pictures: Annotated[
+        Path | None,
+        option("Of data that are no scenes: the photographs, named as SPLIT_ids.txt.", exists=True, file_okay=False),
+    ] = None,
     captions: Annotated[
         int | None,
         option(f"Draw so many captions, of evenly spaced images; by default {_PICTURES}, 0 draws none.", min=0),
@@ -47,39 +51,58 @@ def explain(
     attends within the image, shows what the caption names. Prints a table, and
     draws pictures of the attention of some captions.
 
+    With --pictures it draws over your own photographs: of the regions' boxes,
+    SPLIT_boxes.npy, or, without, of a square grid of regions. A file is an image's
+    if its name is the id in SPLIT_ids.txt, or ends with that number.
+
     \b
     Examples:
       crossret explain runs/scan scenes
       crossret explain runs/mhsan scenes --captions 10 --output pictures
       crossret explain runs/oan scenes --split dev --caption 7 --caption 12 --json figures.json
+      crossret explain runs/coco data/coco --pictures val2014 --captions 8
     """
+    import numpy as np
     from rich.console import Console
 
     from crossret.evaluation import encode_dataset
     from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
+    from crossret.explain.photographs import draw_photographs
     from crossret.files.json import write_json
     from crossret.terminal import pointing_table, progress_bar
 
     if captions is not None and caption:
         raise ValueError("of --captions and --caption only one can be given")
     use_threads(threads)
-    model, corpus = load_trained(run, scenes, split, device)
+    model, corpus = load_trained(run, data, split, device)
     for index in caption or []:
         if not 0 <= index < corpus.n_captions:
             raise ValueError(f"--caption {index}: {split} has captions 0 to {corpus.n_captions - 1}")
+    directory = output if output is not None else run / "attention"
+    count = _PICTURES if captions is None else captions
+    if pictures is not None:
+        refuse({"json": json}, "is for scenes, whose objects are known, not for --pictures")
+        if not count and not caption:
+            raise ValueError("--captions 0 draws nothing, and with --pictures nothing else is done")
+        # Of evenly spaced images the first caption: not picked by success.
+        spaced = np.linspace(0, corpus.n_images - 1, min(count, corpus.n_images)).astype(int)
+        chosen = caption or [int(np.flatnonzero(corpus.image_of_caption == image)[0]) for image in spaced]
+        drawn = draw_photographs(directory, model, corpus, pictures, chosen)
+        if not drawn:
+            raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
+        say(f"{directory}: {', '.join(drawn)}")
+        return
     with warnings_as_lines(), progress_bar("encoding") as progress:
         encoded = encode_dataset(model, corpus, progress=progress)
-    grounded = GroundedSplit.load(scenes, split, corpus.data, *encoded, max_words=model.config.max_words)
+    grounded = GroundedSplit.load(data, split, corpus.data, *encoded, max_words=model.config.max_words)
     games = play_pointing_game(model, grounded)
     if not games:
         raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
-    directory = output if output is not None else run / "attention"
-    chosen = caption or spaced_captions(grounded, _PICTURES if captions is None else captions)
-    pictures = draw_captions(directory, model, grounded, chosen)
+    drawn = draw_captions(directory, model, grounded, caption or spaced_captions(grounded, count))
     if json is not None:
         figures = {"model": model.kind, "split": split, "pointing_game": [asdict(game) for game in games]}
-        write_json(json, {**figures, "pictures": pictures})
+        write_json(json, {**figures, "pictures": drawn})
     title = f"Pointing game, {split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions"
     Console(emoji=False).print(pointing_table(games, title))
-    if pictures:
-        say(f"{directory}: {', '.join(pictures)}")
+    if drawn:
+        say(f"{directory}: {', '.join(drawn)}")
