@@ -19,8 +19,16 @@ def mistake(error: Exception) -> str | None:
     if isinstance(error, (ValueError, FloatingPointError)):
         return str(error)
     if isinstance(error, RuntimeError):
-        from crossret_kernels import UnsupportedByBackend  # torch, which takes seconds, is there by now or never
+        from torch import OutOfMemoryError  # torch, which takes seconds, is there by now or never
 
+        from crossret_kernels import UnsupportedByBackend
+
+        if isinstance(error, OutOfMemoryError):
+            # What follows the first sentence counts torch's own bookkeeping.
+            return (
+                f"{str(error).split('. ')[0].rstrip('.')}: --encode-chunk and --amp train in less, as does a smaller "
+                "--batch-size"
+            )
         if "DefaultCPUAllocator" in str(error):  # the only mark of torch's allocation errors on the CPU
             return f"not enough memory: {str(error).splitlines()[0]}"
         if isinstance(error, UnsupportedByBackend):

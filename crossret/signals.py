@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_LIKE_CTRL_C = (signal.SIGTERM, signal.SIGHUP)
+from crossret import system
 
 _received: int = signal.SIGINT
 
@@ -15,7 +15,7 @@ def end_like_ctrl_c() -> None:
 
     What starts a command with nohup has it ignore SIGHUP, which stays so.
     """
-    for number in _LIKE_CTRL_C:
+    for number in system.ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _interrupt)
 
@@ -37,7 +37,7 @@ def how_it_ended(status: int) -> str:
         status: as ``subprocess`` has it, less than 0 where a signal ended it, or as ``exit_status``.
     """
     number = -status if status < 0 else status - 128
-    if number == signal.SIGKILL:  # with which the system ends a process where memory is short
+    if system.was_killed(number):
         return "was killed by SIGKILL, perhaps for want of memory"
     if number in set(signal.Signals):
         return f"was ended by {signal.Signals(number).name}"
@@ -48,6 +48,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     global _received
     _received = number
     # They often come in twos. Only Ctrl-C says twice that not even a checkpoint is wanted.
-    for each in _LIKE_CTRL_C:
+    for each in system.ENDING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

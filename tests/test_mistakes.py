@@ -24,6 +24,10 @@ from crossret_kernels import UnsupportedByBackend
         (ChildProcessError("it ended"), "it ended"),
         (MemoryError("of 9 GiB"), "not enough memory: of 9 GiB"),
         (UnsupportedByBackend("cuda: no device"), "cuda: no device"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nGPU 0 has …"),
+            "CUDA out of memory: --encode-chunk and --amp train in less, as does a smaller --batch-size",
+        ),
         (RuntimeError("sizes do not match"), None),
         (TypeError("a bug"), None),
     ],

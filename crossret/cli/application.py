@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -49,7 +51,10 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0 done, 2 the user's mistake in one line on standard error, 130 interrupted
-    (143 and 129 where SIGTERM and SIGHUP did it)."""
+    (143 and 129 where SIGTERM and SIGHUP did it).
+
+    CROSSRET_TRACEBACK=1 shows where in the code a mistake was found.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
@@ -69,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         message = mistake(error)
         if message is None:
             raise
+        if os.environ.get("CROSSRET_TRACEBACK") == "1":
+            traceback.print_exc()
         fail(message)
     sys.exit(status)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from crossret import system
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.scenes.layout import grounding_path
@@ -118,7 +118,7 @@ def evaluate_variant(step: Step) -> dict[str, Any]:
         "retrieval": retrieval_metrics(scores, corpus.image_of_caption).as_dict(),
         "encoding_seconds": encoded - started,
         "scoring": {"pairs": scores.size, "seconds": seconds, "pairs_per_second": scores.size / seconds},
-        "peak_mebibytes": _peak_mebibytes(),
+        "peak_mebibytes": system.peak_mebibytes(),
         "pointing_game": _pointing_game(step, model, corpus, images, captions),
         "machine": describe_machine(),
     }
@@ -161,7 +161,7 @@ class _Clock:
 
     def __exit__(self, *_: object) -> None:
         self.contents["seconds"] += time.perf_counter() - self._began
-        self.contents["peak_mebibytes"] = max(self.contents["peak_mebibytes"], _peak_mebibytes())
+        self.contents["peak_mebibytes"] = max(self.contents["peak_mebibytes"], system.peak_mebibytes())
         del self.contents["running"]
         self.write()
 
@@ -184,13 +184,3 @@ def _pointing_game(
 def _use_threads(step: Step) -> None:
     if step.threads is not None:
         torch.set_num_threads(step.threads)
-
-
-def _peak_mebibytes() -> float:
-    """The most memory that this process had resident so far, of Linux's /proc, in MiB.
-
-    Not getrusage's, which begins with that of the process that started this one.
-    """
-    match = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) / 1024

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from crossret import system
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import open_regular
 
@@ -88,13 +89,13 @@ def write_blocks(
         file.flush()
         size = offset + 4 * math.prod(shape)
         # A map of a file with holes would end the process, not the call, when the disk is full.
-        os.posix_fallocate(file.fileno(), 0, size)
+        system.reserve(file, size)
         with mmap.mmap(file.fileno(), size) as mapping:
 
             def write(rows: slice, columns: slice, block: NDArray[np.floating]) -> None:
                 # An array of its own for each call: one that outlived an error would keep the map from being closed.
                 np.ndarray(shape, "<f4", mapping, offset)[rows, columns] = block
-                mapping.madvise(mmap.MADV_DONTNEED)
+                system.drop_pages(mapping)
 
             yield write
 

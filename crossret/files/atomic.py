@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from crossret import system
 
 _DIGITS = 16
 _HIDDEN = f".crossret-{'[0-9a-f]' * _DIGITS}-{'[0-9a-f]' * _DIGITS}.tmp"
@@ -68,7 +69,7 @@ def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
         with open(partial, "x+b") as file:
             try:
                 with suppress(OSError):  # where there are no locks, nobody can take one and remove the file
-                    fcntl.flock(file, fcntl.LOCK_EX)
+                    system.lock(file, wait=True)
                 if os.fstat(file.fileno()).st_nlink:  # not taken for abandoned before it was locked
                     yield partial, file
                     return
@@ -82,12 +83,14 @@ def _remove_abandoned(directory: Path) -> None:
     """Remove what killed writers left: the system unlocks a file when the process that has it ends."""
     for path in directory.glob(_HIDDEN):
         with suppress(OSError), open(path, "r+b") as file:  # to write, or network file systems do not lock it
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(file)
             path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:
     """Make the rename itself survive a loss of power: it is an entry of the directory, not of the file."""
+    if os.name == "nt":  # where directories are not opened
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

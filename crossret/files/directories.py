@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from crossret import system
 from crossret.files.locks import LOCK, in_use, lock_file, locked, owner_of
 from crossret.files.naming import renamed_errors
 
@@ -132,7 +132,7 @@ def _remove_abandoned(parent: Path) -> None:
         gone = parent / _HIDDEN.format(secrets.token_hex(_DIGITS // 2))
         with suppress(OSError, ValueError):
             with lock_file(path) as (folder, file):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(file)
                 # Whoever made it may have finished and another have begun since it was opened.
                 if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path / LOCK)):
                     continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from crossret import system
 from crossret.files.naming import named_errors, renamed_errors
 
 LOCK = ".crossret-lock"
@@ -38,7 +38,7 @@ def locked(directory: str | os.PathLike[str], *, wait: bool = False, name: str =
     while True:
         with lock_file(directory, name=name) as (folder, file):
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                system.lock(file, wait=wait)
             except BlockingIOError:
                 raise in_use(directory, file.read(_LONGEST_NOTE)) from None
             except OSError:  # no locks here
@@ -80,7 +80,7 @@ def lock_file(
     Raises:
         OSError: either cannot be opened; names the directory. ValueError: the file is no regular one.
     """
-    folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    folder = os.open(directory, system.PATH_ONLY)
     try:
         # Another's symbolic link would have a file elsewhere overwritten, and a pipe waited for.
         with suppress(FileNotFoundError):
@@ -91,7 +91,7 @@ def lock_file(
                 )
         with renamed_errors(Path(name), directory):
             # Not opened for writing alone: whoever does not get the lock reads whose it is, and truncates nothing.
-            flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+            flags = os.O_RDWR | system.NO_LINK | (os.O_CREAT if create else 0)
             number = os.open(name, flags, 0o666, dir_fd=folder)
         with open(number, "r+b") as file:
             yield folder, file

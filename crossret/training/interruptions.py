@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from crossret import system
+
 # Of a terminal; of a scheduler that wants the machine back; of a terminal that is gone.
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, *system.ENDING)
 
 
 @contextmanager

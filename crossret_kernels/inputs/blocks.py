@@ -222,5 +222,5 @@ def release_pages(values: NDArray[Any]) -> None:
     base: Any = values
     while isinstance(base, np.ndarray):
         base = base.base
-    if isinstance(base, mmap.mmap):
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # which Windows has not
         base.madvise(mmap.MADV_DONTNEED)

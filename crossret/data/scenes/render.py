@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crossret import system
 from crossret.data.precomputed import boxes_path, captions_path, features_path
 from crossret.data.scenes.layout import MANIFEST, MAX_IMAGES, grounding_path, picture_path
 from crossret.data.scenes.task import Rendered, Task
@@ -69,7 +70,7 @@ def render_scenes(
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
     if workers is None:
-        workers = len(os.sched_getaffinity(0))
+        workers = system.cores()
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
 

@@ -1,0 +1,87 @@
+"""What systems do differently: Linux has all of it, macOS and Windows what is there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
+"""How a directory is opened to stay the same whatever its name becomes."""
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a process from without, besides Ctrl-C's."""
+_KILLED: int = getattr(signal, "SIGKILL", 0)
+
+
+def was_killed(number: int) -> bool:
+    """Whether this signal is the one with which the system ends a process where memory is short."""
+    return number == _KILLED and number != 0
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def lock(file: BinaryIO, *, wait: bool = False) -> None:
+    """Lock an open file until it is closed.
+
+    Raises:
+        BlockingIOError: another process has it, and is not waited for. OSError: there are no locks here.
+    """
+    if fcntl is None:
+        raise OSError("no locks on this system")
+    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def reserve(file: BinaryIO, size: int) -> None:
+    """Make a file so long, with room on the disk for all of it where the system can say whether there is.
+
+    Raises:
+        OSError: the disk is too small.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        os.truncate(file.fileno(), size)
+
+
+def drop_pages(mapping: mmap.mmap) -> None:
+    """Take what was written to, or read of, a memory map out of this process, where the system does."""
+    if hasattr(mmap, "MADV_DONTNEED") and sys.platform == "linux":  # elsewhere it may drop what was written
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def peak_mebibytes() -> float:
+    """The most memory that this process had resident so far, in MiB; NaN where the system does not say.
+
+    On Linux not getrusage's, which begins with that of the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        match = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(encoding="ascii"), re.MULTILINE)
+        if match is not None:
+            return int(match[1]) / 1024
+    try:
+        import resource
+    except ImportError:
+        return float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def cpu_model() -> str | None:
+    """What the processor is called; None where the system does not say."""
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:[ \t]*(\S.*)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
+    return None if named is None else named[1].strip()

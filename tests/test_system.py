@@ -1,0 +1,60 @@
+"""Systems that lack what Linux has: everything is imported there, and what a file needs is done in another way."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from crossret import system
+from tests.kernels.subprocesses import ROOT, run_python
+
+ELSEWHERE = """
+import mmap, os, pkgutil, signal, sys
+for module, names in ((os, ("sched_getaffinity", "posix_fallocate", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")),
+                      (signal, ("SIGHUP", "SIGKILL")), (mmap, ("MADV_DONTNEED",))):
+    for name in names:
+        delattr(module, name)
+sys.modules["fcntl"] = sys.modules["resource"] = None
+import crossret, crossret_kernels
+for package in (crossret, crossret_kernels):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not any(part in found.name.split(".") for part in LEFT):
+            __import__(found.name)
+from crossret import system
+assert system.cores() >= 1
+with open("x.bin", "w+b") as file:
+    system.reserve(file, 100)
+assert os.stat("x.bin").st_size == 100
+from crossret.files.atomic import atomic_write
+with atomic_write("y.bin") as file:
+    file.write(b"whole")
+assert open("y.bin", "rb").read() == b"whole"
+"""
+# What takes packages that are not here, or that are of Linux alone; and what runs when it is imported.
+LEFT = ("triton", "gpu", "cluster", "pylate", "colpali", "sentence_transformers", "__main__", "_native", "_native_cuda")
+
+
+def test_everything_is_imported_where_there_is_less_than_linux_has(tmp_path: Path) -> None:
+    done = run_python("-c", f"LEFT = {LEFT!r}\n{ELSEWHERE}", directory=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+
+
+def test_here_everything_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert system.peak_mebibytes() > 1
+    assert system.cores() >= 1
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert system.cpu_model() is None
+    assert system.peak_mebibytes() > 1
+    assert math.isfinite(system.peak_mebibytes())
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_the_place_of_a_mistake_is_shown_on_demand(shown: bool, tmp_path: Path) -> None:
+    environment = {"CROSSRET_TRACEBACK": "1"} if shown else {}
+    code = "from crossret.cli import main; main(['search', '.', '--caption', 'x'])"
+    done = run_python("-c", code, directory=tmp_path, PYTHONPATH=str(ROOT), **environment)
+    assert done.returncode == 2
+    assert ("Traceback (most recent call last)" in done.stderr) == shown
+    assert done.stderr.splitlines()[-1] == "crossret: --caption needs --model"
