@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class Regions(NamedTuple):
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The arguments of ``Matcher.encode_images`` on a device; without those that are None."""
-        return {name: part.to(device) for name, part in self._asdict().items() if part is not None}
+        return {name: part.to(device, non_blocking=True) for name, part in self._asdict().items() if part is not None}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.caption_ids)
+
+    def pinned(self) -> Batch:
+        """The same in memory from which a GPU copies while the CPU goes on."""
+        return replace(self, **{name: part.pin_memory() for name, part in self.fields().items()})
 
     def fields(self) -> dict[str, Tensor]:
         """By name, as ``Model.forward`` takes them; without those that are None."""
@@ -113,6 +118,23 @@ def caption_batches(
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
     batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
     return (read_batch(data, numbered, batch[part(len(batch))], clusters) for batch in batches)
+
+
+def prefetched(batches: Iterator[Batch], *, pin: bool = False) -> Generator[Batch]:
+    """The same batches, each read by a thread of its own while the one before it is used.
+
+    ``pin`` is for batches that go to a GPU. What reading raises, comes where the batch would have.
+    """
+
+    def read() -> Batch | None:
+        batch = next(batches, None)
+        return batch if batch is None or not pin else batch.pinned()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="crossret-batches") as pool:
+        following = pool.submit(read)
+        while (batch := following.result()) is not None:
+            following = pool.submit(read)
+            yield batch
 
 
 def read_regions(

@@ -37,7 +37,7 @@ class BatchLoss:
         same_image_negatives: bool = False,
     ) -> None:
         device = next(model.parameters()).device
-        tokens, lengths = (part.to(device) for part in (batch.tokens, batch.lengths))
+        tokens, lengths = (part.to(device, non_blocking=True) for part in (batch.tokens, batch.lengths))
         regions = Regions(batch.regions, batch.boxes, batch.clusters).on(device)
 
         def autocast() -> torch.autocast:

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret.data.batches import Batch
+from crossret.data.batches import Batch, prefetched
 from crossret.data.corpus import Corpus, check_boxes_agree, check_readable, corpus_for
 from crossret.distributed import Group, RankLost, Share, sum_gradients
 from crossret.evaluation import RetrievalMetrics
@@ -329,18 +329,19 @@ class _Run:
         self.model.train()
         self.clock.start()
         self.epoch_clock.start()
-        batches = self.train_data.training_batches(
+        read = self.train_data.training_batches(
             config.batch_size,
             seed=config.seed,
             epoch=position.epoch,
             start=position.epoch_step * config.accumulate,
             part=lambda n: Share.cut(self.group, n).encoded_rows,
         )
-        while step := list(islice(zip(self._shares(), batches, strict=False), config.accumulate)):
-            loss = self._step(step)
-            show.step(position.epoch + 1, position.epoch_step, loss, self.epoch_clock.rate)
-            if position.step % config.checkpoint_every == 0:
-                self.save()
+        with closing(prefetched(read, pin=self.device.type == "cuda")) as batches:
+            while step := list(islice(zip(self._shares(), batches, strict=False), config.accumulate)):
+                loss = self._step(step)
+                show.step(position.epoch + 1, position.epoch_step, loss, self.epoch_clock.rate)
+                if position.step % config.checkpoint_every == 0:
+                    self.save()
 
     def _shares(self) -> Iterator[Share]:
         """What this rank has of the batches that are left of the epoch."""

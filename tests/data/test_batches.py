@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossret.data import Batch, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
-from crossret.data.batches import NumberedCaptions, read_regions
+from crossret.data import Batch, PrecomputedCorpus, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
+from crossret.data.batches import NumberedCaptions, prefetched, read_regions
 
 IMAGES = 7
 
@@ -41,6 +42,49 @@ def batches_of(data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int
 def same(one: Batch, other: Batch) -> bool:
     pairs = [(part, vars(other)[name]) for name, part in vars(one).items()]
     return all(part is ours if part is None else torch.equal(part, ours) for part, ours in pairs)
+
+
+def test_batches_are_read_ahead_by_one(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    wanted = list(batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
+    read: list[int] = []
+
+    def noted() -> Iterator[Batch]:
+        for number, batch in enumerate(wanted):
+            read.append(number)
+            assert threading.current_thread() is not threading.main_thread()
+            yield batch
+
+    for number, batch in enumerate(ahead := prefetched(noted())):
+        assert batch is wanted[number]
+        if number == 3:
+            break
+    ahead.close()
+    assert read == list(range(5))
+    assert list(prefetched(iter(wanted))) == wanted
+
+
+def test_what_reading_raises_comes_where_the_batch_would_have(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    def failing() -> Iterator[Batch]:
+        yield next(batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
+        raise OSError("the disk is gone")
+
+    ahead = prefetched(failing())
+    next(ahead)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ahead)
+
+
+def test_captions_are_tokenized_once(
+    data: PrecomputedDataset, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    encode = vocabulary.encode
+    monkeypatch.setattr(vocabulary, "encode", lambda caption: asked.append(caption) or encode(caption))
+    corpus = PrecomputedCorpus(data, vocabulary)
+    for epoch in (0, 1):
+        assert sum(len(batch) for batch in corpus.training_batches(4, seed=0, epoch=epoch)) == data.n_captions
+        list(corpus.caption_batches(8))
+    assert sorted(asked) == sorted(data.captions)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
