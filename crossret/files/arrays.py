@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import mmap
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,21 +17,16 @@ from numpy.typing import NDArray
 from crossret import system
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import open_regular
+from crossret.files.unicode import shortened
 
-_MAGIC = b"\x93NUMPY"
-_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # 3.0 is for field names that are not Latin-1, which plain numbers have not
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _LONGEST_HEADER = 10_000  # bytes; an array of numbers needs a hundred
-_GROWING_HEADER = 128  # bytes, of a file whose header is rewritten when its shape is known
-_NUMBERS = re.compile(r"[<>=|]?[biufcO]\d{0,2}")
 
 
 def map_array(
     path: str | os.PathLike[str], *, ndim: int | tuple[int, ...], dtypes: Sequence[str]
 ) -> np.memmap[tuple[int, ...], np.dtype[Any]]:
     """Memory-map an array of numbers in C order; nothing in the file is executed and nothing is allocated for it.
-
-    The header is read here and not by NumPy, whose readers evaluate it before they look at its length, warn on the
-    terminal and fail in a dozen ways on a malformed one.
 
     Args:
         path: the .npy file, of format version 1.0 or 2.0.
@@ -44,32 +38,36 @@ def map_array(
         ValueError: it is not such an array, or is shorter or longer than its header says; names the file.
     """
     with open_regular(path) as file:
+        start = BytesIO(file.read(_LONGEST_HEADER))  # NumPy would read a header of any length before it looks at that
         try:
-            header = _read_header(file)
-            shape, descr = _read_shape(header), _read_descr(header)
-        except ValueError as error:
-            raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-        if "O" in descr:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
+                read = _READERS[np.lib.format.read_magic(start)]
+                shape, fortran_order, dtype = read(start)
+        # NumPy fails in a dozen ways on what is malformed.
+        except Exception as error:
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(f"{path}: not a readable .npy file ({shortened(why)})") from error
+        if dtype.hasobject:
             raise ValueError(f"{path}: holds pickled Python objects, which are never loaded")
-        if descr not in dtypes:
+        if dtype.str not in dtypes:
             expected = ", ".join(np.dtype(name).name for name in dtypes)
-            raise ValueError(f"{path}: expected dtype {expected} in little-endian order, got {descr!r}")
+            raise ValueError(f"{path}: expected dtype {expected} in little-endian order, got {dtype.str!r}")
         ranks = ndim if isinstance(ndim, tuple) else (ndim,)
-        if len(shape) not in ranks or 0 in shape:
+        if len(shape) not in ranks or min(shape) < 1:
             expected = " or ".join(map(str, ranks))
             raise ValueError(f"{path}: expected {expected} dimensions, none of them empty, got shape {shape}")
-        if header["fortran_order"]:
+        if fortran_order:
             raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
-        dtype = np.dtype(descr)
         # Python's integers: a product of hostile dimensions does not overflow.
-        expected_bytes = file.tell() + math.prod(shape) * dtype.itemsize
+        expected_bytes = start.tell() + math.prod(shape) * dtype.itemsize
         actual_bytes = os.fstat(file.fileno()).st_size
         if actual_bytes != expected_bytes:
             raise ValueError(
                 f"{path}: {actual_bytes} bytes, but an array of shape {shape} takes {expected_bytes}: "
                 "truncated or padded"
             )
-        return np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
+        return np.memmap(file, dtype=dtype, mode="r", offset=start.tell(), shape=shape)
 
 
 @contextmanager
@@ -84,7 +82,7 @@ def write_blocks(
         OSError: as ``atomic_write``; the room on the disk is asked for before anything is computed.
     """
     with atomic_write(path) as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        _write_header(file, shape, "<f4")
         offset = file.tell()
         file.flush()
         size = offset + 4 * math.prod(shape)
@@ -119,7 +117,7 @@ def write_rows(
     """
     rows = 0
     with atomic_write(path) as file:
-        file.write(_growing_header((0, *row_shape), dtype))
+        _write_header(file, (0, *row_shape), dtype)
 
         def write(block: NDArray[Any]) -> None:
             nonlocal rows
@@ -132,54 +130,9 @@ def write_rows(
         if not rows:
             raise ValueError(f"{path}: no rows to write")
         file.seek(0)
-        file.write(_growing_header((rows, *row_shape), dtype))
+        _write_header(file, (rows, *row_shape), dtype)
 
 
-def _growing_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """A header of format version 1.0 that is as long whatever the number of rows."""
-    start = _MAGIC + bytes((1, 0))
-    length = _GROWING_HEADER - len(start) - _LENGTH_BYTES[1, 0]
-    text = repr({"descr": dtype, "fortran_order": False, "shape": shape}).ljust(length - 1) + "\n"
-    return start + length.to_bytes(_LENGTH_BYTES[1, 0], "little") + text.encode("latin-1")
-
-
-def _read_header(file: BinaryIO) -> dict[str, Any]:
-    start = file.read(len(_MAGIC) + 2)
-    if start[: len(_MAGIC)] != _MAGIC or len(start) != len(_MAGIC) + 2:
-        raise ValueError("it does not begin as one")
-    version = (start[-2], start[-1])
-    if version not in _LENGTH_BYTES:
-        raise ValueError(f"version {version[0]}.{version[1]}, expected 1.0 or 2.0")
-    length_bytes = file.read(_LENGTH_BYTES[version])
-    length = int.from_bytes(length_bytes, "little")
-    if len(length_bytes) != _LENGTH_BYTES[version] or length > _LONGEST_HEADER:
-        raise ValueError("the length of its header is cut off or absurd")
-    text = file.read(length)
-    if len(text) != length:
-        raise ValueError("its header is cut off")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
-            header = ast.literal_eval(text.decode("latin-1").strip())
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError("its header is not a Python dictionary") from error
-    if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
-        raise ValueError("its header is not a dictionary of descr, fortran_order and shape")
-    if type(header["fortran_order"]) is not bool:
-        raise ValueError("fortran_order is neither True nor False")
-    return header
-
-
-def _read_shape(header: dict[str, Any]) -> tuple[int, ...]:
-    shape = header["shape"]
-    # bool is an int in Python: (True, True, 8) would pass for (1, 1, 8).
-    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError("shape is not a tuple of sizes")
-    return shape
-
-
-def _read_descr(header: dict[str, Any]) -> str:
-    descr = header["descr"]
-    if not isinstance(descr, str) or not _NUMBERS.fullmatch(descr):
-        raise ValueError("its elements are not plain numbers")
-    return descr
+def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: str) -> None:
+    """Of format version 1.0; NumPy makes it as long whatever the number of rows."""
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from crossret.evaluation import RetrievalMetrics
 from crossret.files.json import parse_json, parse_json_object
 from crossret.files.tensors import TensorType, check_types, read_header, read_tensors, write_tensors
 from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
-from crossret.training.log import STEP_FIELDS
 
 _FORMAT = "crossret training 6"
+Record = TypeVar("Record")
 Optimizer = torch.optim.Adam | torch.optim.Adadelta
 # What an optimizer averages of each parameter, beside the "step" that it counts.
 _AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
@@ -78,7 +76,6 @@ class Machine:
         return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions}){where}{ranks}"
 
 
-LARGEST_STEP = 2**53  # optimizers count in floating point
 _CPU, _CUDA = "random.cpu", "random.cuda"
 RandomState = dict[str, Tensor]
 
@@ -149,8 +146,10 @@ def load_state(
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"{path}: not a training checkpoint of this version")
     _compare(path, _parse(path, metadata, "run"), run)
-    position = _position(path, _parse(path, metadata, "position"), epoch_steps)
-    machine = _machine(path, _parse(path, metadata, "machine"))
+    position = _of_fields(Position, _parse(path, metadata, "position"), f"{path}: its position")
+    if position.step != position.epoch * epoch_steps + position.epoch_step:
+        raise ValueError(f"{path}: its position is no step of epochs of {epoch_steps}")
+    machine = _of_fields(Machine, _parse(path, metadata, "machine"), f"{path}: its machine")
 
     expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
     # Of another model, as one with another backbone is, all the rest differs as well.
@@ -163,8 +162,6 @@ def load_state(
     expected.update({name: kind for name, kind in types_of(random).items() if name in found or name == _CPU})
     tensors = read_tensors(path, expected, passed_over=(_CUDA,))
     states = {name: tensors[name] for name in random if name in tensors}
-    _check_random(path, states)
-    _check_steps(path, {name: tensors[f"optimizer.step.{name}"].item() for name in trained}, position.step)
 
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():
@@ -195,81 +192,15 @@ def _trained(path: str | os.PathLike[str], metadata: dict[str, str], model: Matc
     return {name: parameters[name] for name in names}
 
 
-def _check_steps(path: str | os.PathLike[str], counts: dict[str, float], steps: int) -> None:
-    """Raise a ValueError where a parameter was not trained in a whole number of the training's steps."""
-    for name, count in counts.items():
-        if not 1 <= count <= steps or not count.is_integer():
-            raise ValueError(f"{path}: tensor 'optimizer.step.{name}' is {count}, not a step of 1 to {steps}")
-    if steps and not counts:
-        raise ValueError(f"{path}: no parameter was trained in {steps} steps")
-
-
 def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str, Any]) -> None:
     for name in {**run, **saved}:
         if saved.get(name) != run.get(name):
             raise ValueError(f"{path}: was trained with {name} = {saved.get(name)}, not {run.get(name)}")
 
 
-def _machine(path: str | os.PathLike[str], values: dict[str, Any]) -> Machine:
-    kinds = {"threads": int, "instructions": str, "device": str, "ranks": int}
+def _of_fields(kind: type[Record], values: dict[str, Any], place: str) -> Record:
+    """A dataclass of what ``asdict`` made of one, whose fields are all there and of their types."""
+    kinds = {name: get_origin(hint) or hint for name, hint in get_type_hints(kind).items()}
     if {name: type(value) for name, value in values.items()} != kinds:
-        raise ValueError(
-            f"{path}: its machine must be {', '.join(f'{name!r} ({kind.__name__})' for name, kind in kinds.items())}"
-        )
-    return Machine(**values)
-
-
-def _check_random(path: str | os.PathLike[str], states: RandomState) -> None:
-    """Raise a ValueError where a generator does not take its state."""
-    for name, state in states.items():
-        try:
-            torch.Generator(name.removeprefix("random.")).set_state(state)
-        except RuntimeError as error:
-            raise ValueError(f"{path}: tensor {name!r} is no state of the generator ({error})") from error
-
-
-def _position(path: str | os.PathLike[str], values: dict[str, Any], epoch_steps: int) -> Position:
-    kinds = {part.name: type(getattr(Position(), part.name)) for part in fields(Position)}
-    if values.keys() != kinds.keys():
-        raise ValueError(f"{path}: its position must have the fields {', '.join(kinds)}")
-    for name, kind in kinds.items():
-        value = values[name]
-        if type(value) is not kind or (kind is int and value < 0):
-            raise ValueError(f"{path}: its position's {name} is {value!r}, which is no valid {kind.__name__}")
-        if kind is dict and not all(type(number) is float and math.isfinite(number) for number in value.values()):
-            raise ValueError(f"{path}: its position's {name} must hold numbers")
-    position = Position(**values)
-    if problem := _contradiction(position, epoch_steps):
-        raise ValueError(f"{path}: its position contradicts itself: {problem}")
-    return position
-
-
-def _contradiction(position: Position, epoch_steps: int) -> str | None:
-    """What no training with so many steps an epoch could have written, if anything."""
-    if position.epoch_step > epoch_steps:
-        return f"step {position.epoch_step} of an epoch of {epoch_steps}"
-    if position.step != position.epoch * epoch_steps + position.epoch_step:
-        place = f"step {position.epoch_step} of epoch {position.epoch + 1}"
-        return f"step {position.step} at {place}, {epoch_steps} steps each"
-    if position.step > LARGEST_STEP:
-        return f"step {position.step}, beyond {LARGEST_STEP}"
-    if position.epoch and not position.log_bytes:
-        return f"{position.epoch} epochs are in a log of no bytes"
-    if position.summed > position.step or bool(position.summed) != ("loss" in position.sums):
-        return f"terms of {position.summed} steps are summed at step {position.step}"
-    if reserved := position.sums.keys() & set(STEP_FIELDS):
-        return f"{sorted(reserved)[0]!r} is no term of the loss"
-    if not math.isfinite(position.epoch_loss):
-        return f"epoch_loss {position.epoch_loss}"
-    if position.best_epoch > position.epoch or (position.epoch > 0) != (position.best_epoch > 0):
-        return f"epoch {position.best_epoch} was best of {position.epoch}"
-    if not _are_figures(position.best) if position.best_epoch else position.best:
-        return f"'best' does not hold the figures of epoch {position.best_epoch}"
-    return None
-
-
-def _are_figures(best: dict[str, float]) -> bool:
-    try:
-        return RetrievalMetrics.from_dict(best).as_dict() == best
-    except KeyError:
-        return False
+        raise ValueError(f"{place} must have {', '.join(f'{name} ({hint.__name__})' for name, hint in kinds.items())}")
+    return kind(**values)

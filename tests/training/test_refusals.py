@@ -65,55 +65,19 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
         ("position", "{", "its position: not JSON"),
         ("position", "[" * 200_000, "its position: not JSON"),
         ("run", "[" * 200_000, "its run: not JSON"),
-        ("machine", "{}", "its machine must be"),
+        ("machine", "{}", "its machine must have threads"),
         ("trained", "[", "its trained: not JSON"),
         ("trained", "{}", "its trained must be a list of names of the model's parameters"),
         ("trained", '["image.fc.bias", 3]', "its trained must be a list of names"),
         ("trained", '["image.fc.bias", "image.fc.biass"]', "its trained must be a list of names"),
         ("trained", '["image.fc.bias"]', "unexpected tensor 'optimizer."),
-        ("position", changed(epoch=10**30), "its position contradicts itself: step 18 at step 0 of epoch 10000"),
-        ("position", changed(epoch=10**30, step=6 * 10**30), "its position contradicts itself: step 60000"),
-        ("position", changed(epoch_step=10**30), "its position contradicts itself: step 10000"),
-        ("position", changed(epoch_step=7, step=25), "its position contradicts itself: step 7 of an epoch of 6"),
-        ("position", changed(epoch_step=2), "its position contradicts itself: step 18 at step 2 of epoch 4, 6 steps"),
-        ("position", changed(best={}), "its position contradicts itself: 'best' does not hold the figures"),
-        ("position", changed(best_epoch=0), "its position contradicts itself: epoch 0 was best of 3"),
-        ("position", changed(best_epoch=4), "its position contradicts itself: epoch 4 was best of 3"),
-        (
-            "position",
-            changed(sums={"loss": 1.0, "kind": 1.0}),
-            "its position contradicts itself: 'kind' is no term of the loss",
-        ),
-        ("position", changed(summed=19), "its position contradicts itself: terms of 19 steps"),
-        ("position", changed(sums={"loss": float("nan")}), "its position's sums must hold numbers"),
-        ("position", changed(epoch_loss=float("inf")), "its position contradicts itself: epoch_loss inf"),
-        ("position", changed(log_bytes=0), "its position contradicts itself: 3 epochs are in a log of no bytes"),
-        ("position", changed(sums={"other": 1.0}), "its position contradicts itself: terms of 2 steps"),
-        ("position", changed(log_bytes=1.5), "its position's log_bytes is 1.5"),
-        ("position", "{}", "its position must have the fields epoch, epoch_step"),
-        ("position", metadata["position"].replace('"step": 18', '"step": -1'), "its position's step is -1"),
-        (
-            "position",
-            metadata["position"].replace('"sums": {"loss": ', '"sums": {"loss": null, "other": '),
-            "its position's sums must hold numbers",
-        ),
+        ("position", changed(epoch_step=2), "its position is no step of epochs of 6"),
+        ("position", changed(log_bytes=1.5), "its position must have epoch .int., epoch_step .int."),
+        ("position", "{}", "its position must have epoch"),
     ):
         write_tensors(tmp_path / "checkpoint.safetensors", tensors, {**metadata, key: value})
         with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
             run(tmp_path, resume=True)
-    state = torch.zeros_like(tensors["random.cpu"])
-    write_tensors(tmp_path / "checkpoint.safetensors", {**tensors, "random.cpu": state}, metadata)
-    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'random.cpu' is no state of the generator"):
-        run(tmp_path, resume=True)
-    for steps in (0.0, 1.5, 19.0, -1.0, float("nan")):
-        changed_tensors = {**tensors, "optimizer.step.image.fc.bias": torch.tensor(steps)}
-        write_tensors(tmp_path / "checkpoint.safetensors", changed_tensors, metadata)
-        with pytest.raises(ValueError, match=rf"'optimizer.step.image.fc.bias' is {steps}, not a step of 1 to 18"):
-            run(tmp_path, resume=True)
-    untrained = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
-    write_tensors(tmp_path / "checkpoint.safetensors", untrained, {**metadata, "trained": "[]"})
-    with pytest.raises(ValueError, match=r"checkpoint.safetensors: no parameter was trained in 18 steps"):
-        run(tmp_path, resume=True)
     averages = {**tensors, "optimizer.exp_avg.image.fc.bias": torch.zeros(13)}
     write_tensors(tmp_path / "checkpoint.safetensors", averages, metadata)
     with pytest.raises(
