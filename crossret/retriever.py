@@ -173,13 +173,15 @@ class Retriever:
             queries, corpus: captions, as ``encode_text`` takes them, and images, as ``encode_images`` does, either way
                 round; encoded or not. A corpus may be a directory that ``crossret encode`` wrote, of any size.
             k: how many; the whole corpus where it has fewer.
-            query: what the queries are, "caption" or "image"; None: as a text among the two tells, else "caption".
+            query: what the queries are, "caption" or "image"; None: what they, or a corpus of texts, tell; of encoded
+                ones "caption".
 
         Raises:
             TypeError, ValueError: as what encodes, or k is less than 1.
         """
         if query is None:
-            query = "image" if _are_texts(corpus) and not _are_texts(queries) else "caption"
+            encoded = isinstance(queries, Encoded) and not _are_texts(corpus)
+            query = "caption" if encoded or _are_texts(queries) else "image"
         if isinstance(corpus, (str, os.PathLike)) and Path(corpus).is_dir():
             side: Any = StoredEncoded.of_directory(Path(corpus), "images" if query == "caption" else "captions")
         else:

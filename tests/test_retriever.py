@@ -48,6 +48,8 @@ def test_there_and_back_through_a_folder(kind: str, tmp_path: Path) -> None:
         assert torch.equal(found.indices, ranked.indices[:, :2])
     encoded = loaded.encode_images(FEATURES), loaded.encode_text(CAPTIONS)
     assert torch.equal(loaded.similarity(*encoded), scores)
+    assert torch.equal(loaded.search(FEATURES, encoded[1]).indices, loaded.search(*encoded, query="image").indices)
+    assert torch.equal(loaded.search(encoded[1], FEATURES).scores, loaded.search(CAPTIONS, encoded[0]).scores)
     again = loaded.search(*encoded, query="image")
     assert torch.equal(again.indices, scores.sort(dim=1, descending=True, stable=True).indices)
 

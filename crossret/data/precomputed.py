@@ -104,8 +104,8 @@ class PrecomputedDataset:
     captions on consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five
     times in succession (some published development arrays are so): then these are one image again, and the first of its
     rows is used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions
-    (rows, k, 4), in the order of the features, in pixels; nor need ``{split}_ids.txt`` be, an image's name a line.
-    Float16 features stay so on the disk and are widened batch by batch.
+    (rows, k, 4), in the order of the features, in pixels; nor need ``{split}_ids.txt`` be, an image's name a line,
+    or a caption's. Float16 features stay so on the disk and are widened batch by batch.
 
     Attributes:
         name: the file of the features, by which errors call the split.
@@ -167,11 +167,10 @@ class PrecomputedDataset:
         self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
         ids_file = ids_path(directory, split)
         if ids_file.exists():
-            self.ids = read_ids(ids_file)
-            if len(self.ids) == rows != self.n_images:
-                self.ids = [self.ids[row] for row in self.feature_rows]
-            if len(self.ids) != self.n_images:
-                raise ValueError(f"{ids_file}: names {len(self.ids)} images, but {rows_file.name} has {self.n_images}")
+            names = read_ids(ids_file)
+            if len(names) not in (self.n_images, captions):  # a line an image, or a caption as in published data
+                raise ValueError(f"{ids_file}: names {len(names)} images, but {rows_file.name} has {self.n_images}")
+            self.ids = names[:: len(names) // self.n_images]
 
     def first(self, images: int) -> PrecomputedDataset:
         """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.

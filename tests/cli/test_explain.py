@@ -190,6 +190,8 @@ def test_search_shows_the_names_of_images(
 def test_names_that_do_not_fit_are_refused(photographed: Path, tmp_path: Path) -> None:
     shutil.copytree(photographed, tmp_path / "data")
     assert PrecomputedDataset(tmp_path / "data", "test").first(2).ids == ["391", "42"]
+    (tmp_path / "data/test_ids.txt").write_text("".join(f"{name}\n" * 5 for name in ("391", "42", "3")))
+    assert PrecomputedDataset(tmp_path / "data", "test").ids == ["391", "42", "3"]
     (tmp_path / "data/test_ids.txt").write_text("391\n42\n")
     with pytest.raises(ValueError, match=r"test_ids.txt: names 2 images, but test_ims.npy has 3"):
         PrecomputedDataset(tmp_path / "data", "test")
