@@ -201,7 +201,7 @@ $(VENV)/.requirements: pyproject.toml constraints.txt
 	@touch $@
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
-$(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC)
+$(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC) $(wildcard tests/native/amx_emulated.*)
 	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

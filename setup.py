@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # which a build in isolation lea
 from setup_cuda import Cuda, find_cuda, flag, torch_directory
 
 CSRC = Path("csrc")
-EMULATED = Path("tests", "native")  # AMX, for processors without it
+EMULATED = Path("tests", "native", "amx_emulated.cpp")  # AMX, for processors without it
 COMPILE_FLAGS = [
     *["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"],
     *["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
@@ -252,7 +252,7 @@ def extension(name: str, sources: Iterable[Path], *headers: str) -> Extension:
     return Extension(
         f"crossret_kernels.{name}",
         sources=sorted(map(str, sources)),
-        depends=sorted(str(path) for folder in (CSRC, EMULATED) for name in headers for path in folder.rglob(name)),
+        depends=sorted(str(path) for pattern in headers for path in CSRC.rglob(pattern)),
         py_limited_api=True,
     )
 
@@ -260,7 +260,7 @@ def extension(name: str, sources: Iterable[Path], *headers: str) -> Extension:
 def libraries() -> list[Extension]:
     """Those that are built. C++ that is CUDA's lies in csrc/cuda, or its name says so."""
     of_cuda = {path for pattern in ("cuda/*.cpp", "**/cuda_*.cpp") for path in CSRC.glob(pattern)}
-    emulated = [EMULATED / "amx_emulated.cpp"] if flag("CROSSRET_EMULATED_AMX") else []
+    emulated = [EMULATED] if flag("CROSSRET_EMULATED_AMX") else []
     made = []
     if missing is None:
         made.append(extension("_native", {*CSRC.rglob("*.cpp"), *emulated} - of_cuda, "*.h", "*.inl"))

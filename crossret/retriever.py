@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from crossret.data.precomputed import check_caption, check_words
 from crossret.data.vocabulary import Vocabulary
 from crossret.explain.photographs import Explanation, read_picture
 from crossret.files.arrays import map_array
@@ -97,8 +98,7 @@ class Retriever:
         The card says what the model is, how it is used and, of a model that was loaded from a training, its settings
         and figures.
         """
-        save_model(self.model, directory, self.vocabulary)
-        write_card(Path(directory), self.model, self.vocabulary, self.run)
+        self._save(Path(directory), os.fspath(directory))
 
     def push_to_hub(
         self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Add the model"
@@ -113,7 +113,9 @@ class Retriever:
         Raises:
             ImportError: the extra ``hub`` is missing.
         """
-        return upload(self.save_pretrained, name, private=private, token=token, message=message)
+        return upload(
+            lambda directory: self._save(directory, name), name, private=private, token=token, message=message
+        )
 
     @property
     def device(self) -> torch.device:
@@ -152,11 +154,17 @@ class Retriever:
         """Captions as the model compares them; one may stand alone. What is encoded already is returned as it is.
 
         Raises:
-            ValueError: there are none, or one has no words.
+            TypeError, ValueError: there are none, or one is no text, shows nothing or has more words than the model
+                reads.
         """
         if isinstance(captions, Encoded):
             return captions
         texts = [captions] if isinstance(captions, str) else list(captions)
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
+            check_caption(text, f"captions[{number}]")
+        check_words(texts, self.model.config, "captions, number")
         with evaluating(self.model):
             return encode_texts(self.model, texts, self.vocabulary)
 
@@ -174,7 +182,7 @@ class Retriever:
                 round; encoded or not. A corpus may be a directory that ``crossret encode`` wrote, of any size.
             k: how many; the whole corpus where it has fewer.
             query: what the queries are, "caption" or "image"; None: what they, or a corpus of texts, tell; of encoded
-                ones "caption".
+                ones "caption". A list of strings is captions: pictures are Paths, or go with query="image".
 
         Raises:
             TypeError, ValueError: as what encodes, or k is less than 1.
@@ -211,6 +219,10 @@ class Retriever:
             raise ValueError(f"this {self.model.kind} model does not attend over regions, there is nothing to show")
         most = self.model.config.max_words
         return Explanation(caption, maps, None if own is None else own[0].numpy(), most)
+
+    def _save(self, directory: Path, name: str) -> None:
+        save_model(self.model, directory, self.vocabulary)
+        write_card(directory, name, self.model, self.vocabulary, self.run)
 
     def _images(self, images: Any) -> tuple[Any, Tensor | None]:
         """Something of images that slices, and their lengths where a list tells them."""

@@ -80,6 +80,11 @@ def test_text_is_what_the_vocabulary_numbers() -> None:
     assert ours.search("a dog", FEATURES, k=1).indices.shape == (1, 1)
     with pytest.raises(ValueError, match="nothing to concatenate"):
         ours.encode_text([])
+    with pytest.raises(ValueError, match=r"captions\[1\]: the caption is empty"):
+        ours.encode_text(["a dog", " "])
+    texts: Any = [3]
+    with pytest.raises(TypeError, match=r"captions\[0\] must be a text, not int"):
+        ours.encode_text(texts)
 
 
 def test_pictures_are_read_through_a_backbone(tmp_path: Path) -> None:
@@ -176,6 +181,7 @@ def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     assert ours.push_to_hub("someone/scan", message="first") == "https://hub/someone/scan/first"
     names = {path.name for path in (tmp_path / "someone/scan").iterdir()}
     assert names == {"README.md", "config.json", "vocabulary.json", "model.safetensors"}
+    assert 'crossret.load("someone/scan")' in (tmp_path / "someone/scan/README.md").read_text()
     loaded = crossret.load("someone/scan")
     assert torch.equal(loaded.similarity(FEATURES, CAPTIONS), ours.similarity(FEATURES, CAPTIONS))
 
@@ -193,7 +199,7 @@ def test_without_the_hub_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch
 def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
     run = tmp_path / "run"
     retriever().save_pretrained(run / "best")
-    (run / "run.toml").write_text("[train]\nseed = 1\n")
+    (run / "run.toml").write_text('data = "/home/someone/f30k"\nmargin = 0.2\nseed = 1\n')
     (run / "log.jsonl").write_text(
         '{"kind": "step", "epoch": 1}\n'
         '{"kind": "epoch", "epoch": 1, "best": true, "i2t_r1": 11.5, "t2i_r1": 9.25}\n'
@@ -206,7 +212,9 @@ def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
     assert "# SCAN: Stacked Cross Attention" in card
     assert "after epoch 2" in card
     assert "| i2t | 31.5 | – | – |" in card
-    assert "seed = 1" in card
+    assert 'data = "f30k"\nseed = 1' in card
+    assert "someone" not in card  # who publishes it need not tell where files lie
+    assert "margin = " not in card  # which stands among the hyper-parameters
     assert '"image_dim": 6' in card
 
 
