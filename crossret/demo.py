@@ -30,7 +30,7 @@ from crossret.models.checkpoints import load_model
 from crossret.models.encoded import Encoded
 from crossret.terminal import plain, pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, train
-from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
+from crossret_kernels.extending import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"
 PICTURES = 4

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from crossret.distributed import Share
 from crossret_kernels import triplet_loss
-from crossret_kernels.inputs.options import choose
-from crossret_kernels.inputs.tensors import as_integers
-from crossret_kernels.padded.arithmetic import safe_sqrt
-from crossret_kernels.ranking_loss.op import check_shape
-from crossret_kernels.ranking_loss.rows import triplet_row_loss
+from crossret_kernels.extending import as_integers, check_floating, choose, safe_sqrt, triplet_row_loss
 
 
 class TripletLoss(nn.Module):
@@ -75,21 +73,18 @@ class TripletLoss(nn.Module):
         if positive_offset:
             raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
         choose("reduction", self.reduction, ("sum", "mean"))
-        check_shape(scores, 0)
-        scores = _exact(scores)
+        check_floating(scores, "scores")
         ids = None if image_ids is None else _ids_of_all(image_ids, scores, share)
-        columns = share.exchanged(scores)
-        of_rows, of_columns = (
-            triplet_row_loss(
-                part,
-                margin=self.margin,
-                negatives=self.negatives,
-                p=self.p,
-                image_ids=ids,
-                positive_offset=share.offset,
-            ).sum()
-            for part in (scores, columns.T)
+        row_loss = partial(
+            triplet_row_loss,
+            margin=self.margin,
+            negatives=self.negatives,
+            p=self.p,
+            image_ids=ids,
+            positive_offset=share.offset,
         )
+        columns = share.exchanged(_exact(scores))
+        of_rows, of_columns = row_loss(scores).sum(), row_loss(columns.T).sum()
         loss = of_rows + of_columns
         return loss / share.total if self.reduction == "mean" else loss
 

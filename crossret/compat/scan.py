@@ -13,29 +13,20 @@ Arguments and results are those of the published code, except on purpose:
 | "l1norm", "clipped_l1norm" | an error: their function is missing | divided by Σ\|s\| + 1e-8 |
 | gradients where a norm is 0 | NaN | 0 |
 | scores of bfloat16 and float16 | rounded to that | float32, summed in float32 |
+
+Errors call images, captions and cap_lens regions, words and word_lengths, as `crossret_kernels.scan_scores` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from crossret_kernels import triplet_loss
-from crossret_kernels.cross_attention.attention import attention_logits
-from crossret_kernels.cross_attention.op import score_sides
-from crossret_kernels.cross_attention.options import NORM_MODES, CrossAttentionOptions
-from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.options import checked, choose
-from crossret_kernels.inputs.pairs import shape_scores
-from crossret_kernels.inputs.sides import SideNames, as_sides
-from crossret_kernels.inputs.tensors import Array, check_floating, check_has_values
+from crossret_kernels import scan_attention, scan_scores, triplet_loss
+from crossret_kernels.extending import Lengths, choose
 
-# What errors call the arguments of the scores, and of the loss; there are no masks.
-_NAMES = SideNames("images", "", "", "image"), SideNames("captions", "cap_lens", "", "caption")
-_LOSS_NAMES = SideNames("im", "", "", "image"), SideNames("s", "s_l", "", "caption")
 _SLOPE = 0.1  # of the LeakyReLU that the published code clips by
 _POOLINGS = {"LogSumExp": "lse", "Max": "max", "Sum": "sum", "Mean": "avg"}
 
@@ -59,7 +50,6 @@ def func_attention(query: Tensor, context: Tensor, opt: Any, smooth: float, eps:
         ValueError: the shapes do not agree, or ``raw_feature_norm`` is no mode.
         TypeError: no floating-point tensors, or of two dtypes or devices.
     """
-    query, context = _features(query, "query"), _features(context, "context")
     if query.dim() != 3 or context.dim() != 3 or query.shape[::2] != context.shape[::2]:
         raise ValueError(
             "query and context must have shapes (n, queryL, D) and (n, sourceL, D), "
@@ -70,16 +60,19 @@ def func_attention(query: Tensor, context: Tensor, opt: Any, smooth: float, eps:
             "query and context must be of one dtype and on one device, "
             f"got {query.dtype} on {query.device} and {context.dtype} on {context.device}"
         )
-    # Of these options the logits depend on the norm and the temperature alone.
-    options = CrossAttentionOptions("t2i", _norm_of(opt), _SLOPE, smooth, "avg", 1.0, False)
-    similarities = context @ query.mT
-    everywhere = torch.ones((), dtype=torch.bool, device=query.device)
-    masks = everywhere.expand(context.shape[:2]), everywhere.expand(query.shape[:2])
-    attention = torch.softmax(attention_logits(similarities, *masks, options), 1)
-    return attention.mT @ context, attention
+    each = torch.arange(len(query), device=query.device)
+    weights = scan_attention(
+        context,
+        query,
+        raw_feature_norm=opt.raw_feature_norm,
+        clip_slope=_SLOPE,
+        lambda_softmax=smooth,
+        pairs=torch.stack([each, each], 1),
+    ).weights.to(query.dtype)
+    return weights @ context, weights.mT
 
 
-def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Array | Sequence[int], opt: Any) -> Tensor:
+def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Lengths, opt: Any) -> Tensor:
     """Scores of all images with all captions, whose words attend to regions (SCAN Eqs. 7, 8), by ``scan_scores``.
 
     Args:
@@ -95,14 +88,14 @@ def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Array | Sequence
 
     Raises:
         ValueError, TypeError: as ``crossret_kernels.scan_scores``, or ``opt`` has no known ``agg_func`` or
-            ``raw_feature_norm``; names the argument. AttributeError: ``opt`` lacks one.
+            ``raw_feature_norm``. AttributeError: ``opt`` lacks one.
     """
-    return _score("t2i", images, captions, cap_lens, opt, _NAMES)
+    return _score("t2i", images, captions, cap_lens, opt)
 
 
-def xattn_score_i2t(images: Tensor, captions: Tensor, cap_lens: Array | Sequence[int], opt: Any) -> Tensor:
+def xattn_score_i2t(images: Tensor, captions: Tensor, cap_lens: Lengths, opt: Any) -> Tensor:
     """As ``xattn_score_t2i``, of regions that attend to words (SCAN Eqs. 5, 6)."""
-    return _score("i2t", images, captions, cap_lens, opt, _NAMES)
+    return _score("i2t", images, captions, cap_lens, opt)
 
 
 class ContrastiveLoss(nn.Module):
@@ -120,7 +113,7 @@ class ContrastiveLoss(nn.Module):
         self.margin = margin
         self.max_violation = max_violation
 
-    def forward(self, im: Tensor, s: Tensor, s_l: Array | Sequence[int]) -> Tensor:
+    def forward(self, im: Tensor, s: Tensor, s_l: Lengths) -> Tensor:
         """The loss, a scalar of the scores' dtype.
 
         Args:
@@ -133,40 +126,24 @@ class ContrastiveLoss(nn.Module):
                 captions as images, or ``opt.cross_attn`` is neither.
         """
         choose("opt.cross_attn", self.opt.cross_attn, ("t2i", "i2t"))
-        scores = _score(self.opt.cross_attn, im, s, s_l, self.opt, _LOSS_NAMES)
+        scores = _score(self.opt.cross_attn, im, s, s_l, self.opt)
         if scores.size(0) != scores.size(1):
             raise ValueError(f"im and s must match one to one, got {len(im)} images and {len(s)} captions")
         return triplet_loss(scores, margin=self.margin, negatives="hardest" if self.max_violation else "sum")
 
 
-def _score(
-    direction: str,
-    images: Tensor,
-    captions: Tensor,
-    lengths: Array | Sequence[int],
-    opt: Any,
-    names: tuple[SideNames, SideNames],
-) -> Tensor:
+def _score(direction: str, images: Tensor, captions: Tensor, lengths: Lengths, opt: Any) -> Tensor:
     choose("opt.agg_func", opt.agg_func, tuple(_POOLINGS))
     pooling = _POOLINGS[opt.agg_func]
-    sharpness = opt.lambda_lse if pooling == "lse" else 1.0  # the only pooling that reads it
-    norm = _norm_of(opt)
-    options = checked(CrossAttentionOptions, direction, norm, _SLOPE, opt.lambda_softmax, pooling, sharpness, False)
-    given = _features(images, names[0].features), _features(captions, names[1].features)
-    sides = as_sides(*given, None, lengths, None, None, None, names)
-    return shape_scores(score_sides(*sides, None, options, None, None), None)
-
-
-def _features(given: Any, name: str) -> Tensor:
-    features = as_tensor(given, name)
-    if not isinstance(features, Tensor):
-        raise TypeError(f"{name} must be a tensor, not {type(features).__name__}")
-    check_floating(features, name)
-    check_has_values(features, name)
-    return features
-
-
-def _norm_of(opt: Any) -> str:
-    choose("opt.raw_feature_norm", opt.raw_feature_norm, NORM_MODES)
-    name: str = opt.raw_feature_norm
-    return name
+    return scan_scores(
+        images,
+        captions,
+        None,
+        lengths,
+        direction=direction,
+        raw_feature_norm=opt.raw_feature_norm,
+        clip_slope=_SLOPE,
+        lambda_softmax=opt.lambda_softmax,
+        pooling=pooling,
+        lambda_lse=opt.lambda_lse if pooling == "lse" else 1.0,  # the only pooling that reads it
+    )

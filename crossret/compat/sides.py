@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.tensors import check_dense, check_floating, check_has_values, checkable
+from crossret_kernels.extending import as_tensor, check_dense, check_floating, check_has_values, checkable
 
 Embeddings: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any]"
 Mask: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any] | None"

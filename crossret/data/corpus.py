@@ -24,7 +24,7 @@ from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.precomputed import PrecomputedDataset, check_words
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import HanConfig, ModelConfig, SmanConfig
-from crossret_kernels.inputs.blocks import release_pages
+from crossret_kernels.extending import release_pages
 
 _SAMPLED_IMAGES = 64
 

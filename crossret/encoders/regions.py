@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from crossret.encoders.linear import xavier_linear
 from crossret.encoders.normalize import l2_normalize
-from crossret_kernels.inputs.options import choose
+from crossret_kernels.extending import choose
 
 
 class RegionEncoder(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from crossret.encoders.normalize import l2_normalize
 from crossret.encoders.tokens import pack, pad, with_data
-from crossret_kernels.inputs.options import choose
+from crossret_kernels.extending import choose
 
 _CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 

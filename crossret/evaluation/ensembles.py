@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from crossret.files.arrays import map_array
 from crossret.files.features import FEATURE_DTYPES
-from crossret_kernels.inputs.blocks import release_pages
+from crossret_kernels.extending import release_pages
 
 _BLOCK_SCORES = 4 * 2**20  # read at a time: 16 MiB as float32
 

@@ -13,8 +13,7 @@ from crossret.hyperparameters import VseConfig
 from crossret.losses import TripletLoss
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.encoded import Encoded
-from crossret_kernels.padded.arithmetic import vector_length
-from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed
+from crossret_kernels.extending import WORKSPACE_BYTES, recomputed, vector_length
 
 
 class Vse(Model):

@@ -13,11 +13,18 @@ from torch import Tensor
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
-from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks
-from crossret_kernels.inputs.options import choose
-from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_packed
-from crossret_kernels.topk.streamed import FeatureBlock
+from crossret_kernels.extending import (
+    BLOCK_BYTES,
+    QUERIES,
+    FeatureBlock,
+    FeatureBlocks,
+    Features,
+    ItemBlocks,
+    Lengths,
+    SideNames,
+    choose,
+    is_packed,
+)
 
 REGIONS, WORDS = "region", "word"
 

@@ -26,8 +26,7 @@ from crossret.search.blocks import (
 from crossret.search.items import EncodedCaptions, EncodedImages, KeptItems, evaluating
 from crossret.search.manifest import CAPTIONS, IMAGES
 from crossret.search.stored import StoredEncoded
-from crossret_kernels.inputs.sides import Features
-from crossret_kernels.topk.streamed import FeatureBlock, block_scores
+from crossret_kernels.extending import FeatureBlock, Features, block_scores
 
 FeatureSide: TypeAlias = "StoredItems | StoredShards | Features"
 EncodedSide: TypeAlias = "StoredEncoded | EncodedImages | EncodedCaptions | Encoded"

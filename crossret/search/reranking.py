@@ -16,7 +16,7 @@ from crossret.models.protocol import Matcher
 from crossret.search.blocks import Items, Scorer
 from crossret.search.candidates import NONE, check_candidates
 from crossret.search.matching import Score, Side, matched
-from crossret_kernels.topk.streamed import check_k, check_progress
+from crossret_kernels.extending import check_k, check_progress
 
 _CANDIDATES = 2 * 2**20  # of successive queries, that are sorted by item and looked up together
 _PAIRS = 2**13  # scored in one call: a model may make something of each

@@ -13,7 +13,7 @@ from crossret.models.protocol import Matcher
 from crossret.search.blocks import Scorer
 from crossret.search.items import EncodedCaptions, EncodedImages, encode_texts, evaluating, pick
 from crossret.search.matching import Side, matched
-from crossret_kernels.topk.streamed import streamed_topk
+from crossret_kernels.extending import streamed_topk
 
 
 def retrieve_images(

@@ -15,7 +15,7 @@ from crossret.files.features import FEATURES, LENGTHS, OFFSETS, VALUES, StoredIt
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS
 from crossret.search.stored import StoredEncoded, is_encoded, stored_vectors, vectors_file
-from crossret_kernels.inputs.blocks import BLOCK_BYTES, release_pages
+from crossret_kernels.extending import BLOCK_BYTES, release_pages
 
 
 def cut_corpus(corpus: Path, output: Path, *, shards: int, progress: Progress | None = None) -> list[int]:

@@ -113,19 +113,6 @@ def test_refusals_name_the_argument(function: Callable[..., Tensor], kind: str) 
         refuses(function, [*given, *wrong], name)
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_the_published_functions_refuse_by_name(kind: str) -> None:
-    opt = options("t2i")
-    for function, names, rest in (
-        (scan.xattn_score_t2i, ("images", "captions"), ([6, 1, 4], opt)),
-        (scan.func_attention, ("query", "context"), (opt, 9.0)),
-        (scan.ContrastiveLoss(opt), ("im", "s"), ([6, 1, 4],)),
-    ):
-        refuses(function, [REFUSED[kind](QUERIES), DOCUMENTS, *rest], names[0])
-        refuses(function, [QUERIES, REFUSED[kind](DOCUMENTS), *rest], names[1])
-
-
 def refuses(function: Callable[..., Any], given: list[Any], name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

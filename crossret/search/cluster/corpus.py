@@ -23,9 +23,16 @@ from crossret.files.shards import StoredShards
 from crossret.search.blocks import Scorer, feature_blocks, plain_features, sides
 from crossret.search.cluster.crew import ClusterError, Crew, Job
 from crossret.search.cluster.worker import Search
-from crossret_kernels.backends import ENVIRONMENT_VARIABLE
-from crossret_kernels.inputs.sides import Features, Lengths
-from crossret_kernels.topk.streamed import check_k, check_progress, corpus_run_limit, merge_topk, query_run_limit
+from crossret_kernels.extending import (
+    ENVIRONMENT_VARIABLE,
+    Features,
+    Lengths,
+    check_k,
+    check_progress,
+    corpus_run_limit,
+    merge_topk,
+    query_run_limit,
+)
 
 # Parts of a corpus for each worker: so that the last ones end at about the same time, and little is done again.
 _PARTS = 16

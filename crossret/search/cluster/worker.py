@@ -11,10 +11,15 @@ import torch
 from crossret import __version__
 from crossret.files.shards import StoredShards
 from crossret.search.blocks import Scorer, ShardBlocks, feature_blocks, shard_blocks, sides
-from crossret_kernels.backends import ENVIRONMENT_VARIABLE
-from crossret_kernels.inputs.blocks import FeatureBlocks
-from crossret_kernels.inputs.sides import Features, Lengths
-from crossret_kernels.topk.streamed import FeatureBlock, block_scores, topk_of_runs
+from crossret_kernels.extending import (
+    ENVIRONMENT_VARIABLE,
+    FeatureBlock,
+    FeatureBlocks,
+    Features,
+    Lengths,
+    block_scores,
+    topk_of_runs,
+)
 
 if TYPE_CHECKING:
     import ray

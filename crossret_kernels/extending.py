@@ -1,0 +1,72 @@
+"""What packages over the kernels take besides the public functions: `crossret` imports from these two modules alone.
+
+- Corpora read a block at a time: `Features`, `Lengths`, `FeatureBlock`, `FeatureBlocks`, `ItemBlocks`, `BLOCK_BYTES`,
+  `is_packed`, `release_pages`.
+- The best of a corpus: `streamed_topk`, or its parts in several processes, `query_run_limit`, `corpus_run_limit`,
+  `block_scores`, `topk_of_runs` and `merge_topk`; `QUERIES`, `check_k`, `check_progress`.
+- Losses of a matrix whose rows are spread over processes: `triplet_row_loss`.
+- PyTorch operations in bounded memory, with gradient 0 at 0: `WORKSPACE_BYTES`, `recomputed`, `safe_sqrt`,
+  `vector_length`.
+- Arguments checked as the public functions check theirs: `SideNames`, `as_tensor`, `as_integers`, `check_dense`,
+  `check_floating`, `check_has_values`, `checkable`, `choose`.
+- Which backend serves a call: `ENVIRONMENT_VARIABLE`, `select_backend`.
+
+Each is described where it is defined. These names stay as the public ones do; all others beneath may change.
+"""
+
+from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
+from crossret_kernels.inputs.arrays import as_tensor
+from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks, release_pages
+from crossret_kernels.inputs.options import choose
+from crossret_kernels.inputs.pairs import QUERIES
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_packed
+from crossret_kernels.inputs.tensors import as_integers, check_dense, check_floating, check_has_values, checkable
+from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
+from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed
+from crossret_kernels.ranking_loss.rows import triplet_row_loss
+from crossret_kernels.topk.streamed import (
+    FeatureBlock,
+    block_scores,
+    check_k,
+    check_progress,
+    corpus_run_limit,
+    merge_topk,
+    query_run_limit,
+    streamed_topk,
+    topk_of_runs,
+)
+
+__all__ = [
+    "BLOCK_BYTES",
+    "ENVIRONMENT_VARIABLE",
+    "QUERIES",
+    "WORKSPACE_BYTES",
+    "FeatureBlock",
+    "FeatureBlocks",
+    "Features",
+    "ItemBlocks",
+    "Lengths",
+    "SideNames",
+    "as_integers",
+    "as_tensor",
+    "block_scores",
+    "check_dense",
+    "check_floating",
+    "check_has_values",
+    "check_k",
+    "check_progress",
+    "checkable",
+    "choose",
+    "corpus_run_limit",
+    "is_packed",
+    "merge_topk",
+    "query_run_limit",
+    "recomputed",
+    "release_pages",
+    "safe_sqrt",
+    "select_backend",
+    "streamed_topk",
+    "topk_of_runs",
+    "triplet_row_loss",
+    "vector_length",
+]
