@@ -97,8 +97,8 @@ def search(
     ray: Annotated[
         str | None,
         option(
-            "Search features by workers on every node of this Ray cluster: HOST:PORT; auto, the one that this machine "
-            "is in; or local, one for this search. --threads is then each worker's, by default all CPUs of its node.",
+            "Search features on every node of this Ray cluster: HOST:PORT; auto, the one that this machine is in; or "
+            "local, one for this search. --threads is then each task's, by default all CPUs of the smallest node.",
             metavar="<address>",
         ),
     ] = None,
