@@ -30,6 +30,7 @@ from crossret.models.checkpoints import load_model
 from crossret.models.encoded import Encoded
 from crossret.terminal import plain, pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, train
+from crossret.training.callbacks import Curves
 from crossret_kernels.extending import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"
@@ -164,6 +165,7 @@ def _train(model: str, scenes: Path, run: Path, schedule: TrainingConfig) -> tup
         PrecomputedCorpus(PrecomputedDataset(scenes, "dev"), vocabulary),
         schedule,
         run,
+        callbacks=[Curves()],
     )
     return load_model(run / BEST)
 

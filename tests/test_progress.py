@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +13,12 @@ from crossret import progress
 from crossret.evaluation import DirectionMetrics, RetrievalMetrics
 from crossret.progress import ProgressLines
 from crossret.terminal import progress_bar
-from crossret.training.progress import TrainingProgress
+from crossret.training import TrainingConfig
+from crossret.training.callbacks import Epoch, Start, Step
+from crossret.training.progress import TerminalProgress
+
+WAY = DirectionMetrics(10.0, 20.0, 30.0, 4.0, 5.0)
+METRICS = RetrievalMetrics(WAY, WAY)
 
 
 class Clock:
@@ -68,35 +75,34 @@ def test_the_time_left_is_that_at_the_speed_so_far(
     assert capsys.readouterr().err == f"reading{left}\n"
 
 
+def start(epochs: int, step: int, epoch_steps: int) -> Start:
+    config = TrainingConfig(epochs=epochs)
+    return Start(Path(), cast(Any, None), config, step > 0, step // epoch_steps, step, epoch_steps, [])
+
+
 def test_a_training_says_where_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     def said() -> str:
         show.lines.look()
         return capsys.readouterr().err
 
-    with TrainingProgress(30, 6800, 13600 + 1190, enabled=True, clock=clock) as show:
-        clock.now += 30
-        assert said() == "training\n"
-        show.step(3, 1200, 4.21119, 640.4)
-        clock.now += 29
-        assert said() == ""
-        clock.now += 1
-        # Ten steps took 60 seconds; there are 189,200 left.
-        assert said() == "epoch 3/30  step 1,200/6,800  loss 4.211  640 captions/s  315:20:00 left\n"
-        show.validating(3)
-        clock.now += 60
-        assert said().startswith("epoch 3/30  validating  ")
-        way = DirectionMetrics(10.0, 20.0, 30.0, 4.0, 5.0)
-        clock.now += 29
-        show.epoch(3, 4.2, RetrievalMetrics(way, way), True, 640.4)
-        clock.now += 29
-        assert said() == "epoch 3  loss 4.200  R@1 10.0 / 10.0  rsum 120.0  640 captions/s  best so far\n"
-
-
-def test_a_training_that_is_to_show_nothing_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with TrainingProgress(3, 10, 0, enabled=False, clock=clock) as show:
-        show.step(1, 1, 4.0, 1.0)
-        clock.now += 100
-    assert capsys.readouterr().err == ""
+    show = TerminalProgress(clock=clock)
+    show.on_start(start(30, 13600 + 1190, 6800))
+    clock.now += 30
+    assert said() == "training\n"
+    show.on_step(Step(3, 13600 + 1200, {"loss": 4.21119}, 1e-3, 1.0, 640.4))
+    clock.now += 29
+    assert said() == ""
+    clock.now += 1
+    # Ten steps took 60 seconds; there are 189,200 left.
+    assert said() == "epoch 3/30  step 1,200/6,800  loss 4.211  640 captions/s  315:20:00 left\n"
+    show.on_step(Step(3, 20400, {"loss": 4.2}, 1e-3, 1.0, 640.4))
+    clock.now += 60
+    assert said().startswith("epoch 3/30  validating  ")
+    clock.now += 29
+    show.on_epoch(Epoch(3, 20400, 4.2, METRICS, True, 640.4))
+    clock.now += 29
+    assert said() == "epoch 3  loss 4.200  R@1 10.0 / 10.0  rsum 120.0  640 captions/s  best so far\n"
+    show.on_end(None)
 
 
 def test_other_commands_say_how_far_they_are(
@@ -126,8 +132,9 @@ class Gone(io.StringIO):
 
 def test_a_reader_that_is_gone_ends_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Gone())
-    with TrainingProgress(3, 10, 0, enabled=True, clock=clock) as show:
-        clock.now += 100
-        show.lines.look()
-        way = DirectionMetrics(10.0, 20.0, 30.0, 4.0, 5.0)
-        show.epoch(1, 4.2, RetrievalMetrics(way, way), True, 640.4)
+    show = TerminalProgress(clock=clock)
+    show.on_start(start(3, 0, 10))
+    clock.now += 100
+    show.lines.look()
+    show.on_epoch(Epoch(1, 10, 4.2, METRICS, True, 640.4))
+    show.on_end(None)

@@ -25,7 +25,7 @@ from crossret.models.checkpoints import load_model
 from crossret.models.encoded import Encoded
 from crossret.terminal import progress_bar
 from crossret.training import BEST, CHECKPOINT, LOG, ResumedElsewhere, train
-from crossret.training.log import STEP_FIELDS
+from crossret.training.callbacks import STEP_FIELDS
 from crossret.training.summary import count_learnt
 
 TRAINING = "training.json"

@@ -2,13 +2,14 @@
 
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import BEST, load_model, save_model
-from crossret.training.loop import CHECKPOINT, ResumedElsewhere, TrainingResult, train
-from crossret.training.records import LOG
+from crossret.training.callbacks import LOG, Callback, TrainingResult
+from crossret.training.loop import CHECKPOINT, ResumedElsewhere, train
 
 __all__ = [
     "BEST",
     "CHECKPOINT",
     "LOG",
+    "Callback",
     "ResumedElsewhere",
     "TrainingConfig",
     "TrainingResult",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,38 +14,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, 
 
 from crossret.files.atomic import atomic_write
 
-_SECONDS = 30  # between two drawings while training goes on: one takes a good part of a second
 _FEW = 30  # points of a line that are marked
 _EPOCHS = 10  # of which each has its number
-
-
-class Curves:
-    """The picture of a training that is going on.
-
-    Args:
-        path: the file to write.
-        entries: of the log, to which more are added meanwhile.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], entries: Sequence[Mapping[str, Any]]) -> None:
-        self._path = path
-        self._entries = entries
-        self._drawn = 0
-        self._when = time.monotonic()
-
-    def draw(self) -> None:
-        """Draw what there is, if that is more than was drawn before; a picture that cannot be written is a warning."""
-        if len(self._entries) > self._drawn:
-            try:
-                draw_training(self._path, self._entries)
-            except OSError as error:
-                warnings.warn(f"the curves are not drawn: {error}", stacklevel=2)
-            self._drawn, self._when = len(self._entries), time.monotonic()
-
-    def draw_sometimes(self) -> None:
-        """As ``draw``, unless it was drawn just now."""
-        if time.monotonic() - self._when >= _SECONDS:
-            self.draw()
 
 
 def draw_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:

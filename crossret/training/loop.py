@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,18 @@ from torch import Tensor
 
 from crossret.data.batches import Batch, prefetched
 from crossret.data.corpus import Corpus, check_boxes_agree, check_readable, corpus_for
-from crossret.distributed import Group, RankLost, Share, sum_gradients
+from crossret.distributed import Group, RankLost, Share
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.directories import occupied
 from crossret.hyperparameters import TrainingConfig
 from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
 from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
-from crossret.training.batch_loss import BatchLoss
+from crossret.training.callbacks import LOG, Callback, Epoch, JsonLines, Start, Step, TrainingResult
+from crossret.training.gradients import add_gradients
 from crossret.training.inputs import check_all_features
 from crossret.training.interruptions import uninterrupted
-from crossret.training.progress import TrainingProgress
-from crossret.training.records import Records
+from crossret.training.progress import TerminalProgress
 from crossret.training.state import (
     Machine,
     Optimizer,
@@ -52,27 +50,6 @@ class ResumedElsewhere(UserWarning):
     """A training goes on with other threads, instructions or ranks than before, so that the last bits may differ."""
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a finished training achieved.
-
-    Attributes:
-        best_rsum: the rsum on the development set of the best epoch, by ``TrainingConfig.select_by``.
-        best_epoch: that epoch, from 1.
-        epochs_run: epochs finished, those before an interruption included.
-        ended_early: whether that was for want of a better epoch.
-        metrics: retrieval on the development set in the best epoch.
-        out_dir: where the files are; the best epoch's model is in ``out_dir / "best"``.
-    """
-
-    best_rsum: float
-    best_epoch: int
-    epochs_run: int
-    ended_early: bool
-    metrics: RetrievalMetrics
-    out_dir: Path
-
-
 def train(
     model: Matcher,
     train_data: Corpus,
@@ -82,10 +59,7 @@ def train(
     *,
     resume: bool = False,
     progress: bool = True,
-    curves: bool = True,
-    csv: bool = False,
-    tensorboard: bool = False,
-    on_start: Callable[[Position], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     group: Group | None = None,
 ) -> TrainingResult:
     """Train ``model`` on whatever device it is, in this process or, with the same arguments in each, in several.
@@ -94,9 +68,8 @@ def train(
     ``checkpoint.safetensors``, from which training resumes, bit for bit with as many threads, the same CPU instructions
     and device as before (with others there is a ``ResumedElsewhere`` warning); ``best/``, the model of the epoch that
     was best on ``dev_data`` by ``config.select_by`` (see ``load_model``); ``log.jsonl``, one object every ``log_every``
-    steps and one an epoch; ``curves.png``, the loss and the recalls. The same training writes the same bytes. An
-    interruption (Ctrl-C, or a signal of which Python makes a KeyboardInterrupt) writes a checkpoint and goes on as
-    KeyboardInterrupt.
+    steps and one an epoch. The same training writes the same bytes. An interruption (Ctrl-C, or a signal of which
+    Python makes a KeyboardInterrupt) writes a checkpoint and goes on as KeyboardInterrupt.
 
     Several processes, the ranks of ``group``, share every batch: each encodes its part, negatives are sought among all,
     gradients are summed, and steps are those of one process up to rounding, but for what a model draws at random and
@@ -116,10 +89,8 @@ def train(
             from before.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
         progress: show progress on the terminal (standard error).
-        curves: draw ``curves.png``.
-        csv: write the log's lines to ``steps.csv`` and ``epochs.csv``, too.
-        tensorboard: and to ``tensorboard/``, with the captions trained a second; needs the extra "tensorboard".
-        on_start: called once all is in order, before the first step, with where the training is; by the first rank.
+        callbacks: what hears of it in the first rank's process: other logs, ``crossret.training.callbacks`` has some,
+            or whatever is yours.
         group: the processes that train together; by default those of ``torch.distributed``'s default process group,
             else this one alone.
 
@@ -130,7 +101,8 @@ def train(
         ValueError: model and data do not fit each other, features are not finite (found before anything is written,
             on resuming as they are read; see ``check_features``), the checkpoint is malformed or of another training,
             the loss or its gradient is not finite (the message names the step, and the last checkpoint stands), or
-            TensorBoard is not installed; or the ranks do not train the same. What rank 0 finds all ranks raise.
+            what a callback logs by is not installed; or the ranks do not train the same. What rank 0 finds all ranks
+            raise.
         RankLost: another rank has ended, or does not answer within the process group's timeout.
     """
     group = Group.current() if group is None else group
@@ -150,27 +122,24 @@ def train(
         with progress_bar("clustering regions") if progress and group.is_first else nullcontext() as clustered:
             train_data, dev_data = (corpus_for(model.config, data, clustered) for data in (train_data, dev_data))
         run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
+        heard = [*callbacks, TerminalProgress()] if progress else callbacks
         try:
-            group.first(lambda: run.begin(resume, on_start, csv=csv, tensorboard=tensorboard, curves=curves))
-            enabled = progress and group.is_first
-            with TrainingProgress(config.epochs, run.epoch_steps, run.position.step, enabled=enabled) as show:
-                try:
-                    run.run(show)
-                except (KeyboardInterrupt, RankLost):
-                    with uninterrupted():
-                        run.rewind()
-                        run.save()
-                    raise
+            group.first(lambda: run.begin(heard, resume))
+            try:
+                run.run()
+            except (KeyboardInterrupt, RankLost):
+                with uninterrupted():
+                    run.rewind()
+                    run.save()
+                raise
         except BaseException:
-            with suppress(OSError):  # what went wrong before is what there is to tell
-                run.close()
+            with suppress(Exception):  # what went wrong before is what there is to tell
+                run.close(None)
             raise
-        run.close()
+        result = run.result()
+        run.close(result)
         group.first(lambda: None)  # the files are whole where any rank returns
-    position = run.position
-    metrics = RetrievalMetrics.from_dict(position.best)
-    ended_early = position.epoch < config.epochs
-    return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, ended_early, metrics, out_dir)
+    return result
 
 
 def _occupy(out_dir: Path, resume: bool, lock: ExitStack) -> None:
@@ -227,23 +196,36 @@ class _Run:
         group.broadcast(tensors_of(model).values())
         self.has_buffers = bool(tensors_of(model).keys() - self.parameters.keys())
         self.buffers = self._copied_buffers()
-        self.records = Records()
+        self.log: JsonLines | None = None
+        self.callbacks: list[Callback] = []  # of the first rank
         self.clock, self.epoch_clock = _Clock(), _Clock()
 
-    def begin(self, resume: bool, on_start: Callable[[Position], None] | None, **forms: bool) -> None:
-        """Open the records, in their forms, and have a checkpoint."""
-        self.records = Records(self.out_dir, self.position)
-        self.records.follow(**forms)
-        if on_start is not None:
-            on_start(self.position)
+    def begin(self, callbacks: Sequence[Callback], resume: bool) -> None:
+        """Open the log, tell of the start, and have a checkpoint."""
+        position = self.position
+        self.log = JsonLines(self.out_dir / LOG, position.log_bytes)
+        self.callbacks.append(self.log)
+        start = Start(
+            self.out_dir,
+            self.model,
+            self.config,
+            resume,
+            position.epoch,
+            position.step,
+            self.epoch_steps,
+            self.log.lines,
+        )
+        for callback in callbacks:
+            callback.on_start(start)
+            self.callbacks.append(callback)
         if not resume:
             self.save()
 
-    def run(self, show: TrainingProgress) -> None:
+    def run(self) -> None:
         """Go on until all epochs are done."""
         while self.position.epoch < self.config.epochs and not self._waited_long_enough():
-            self._train_epoch(show)
-            self._validate(show)
+            self._train_epoch()
+            self._validate()
 
     def _waited_long_enough(self) -> bool:
         patience, position = self.config.patience, self.position
@@ -256,17 +238,25 @@ class _Run:
 
     def save(self) -> None:
         """Write the checkpoint, if this is the first rank."""
-        if not self.group.is_first:
+        if self.log is None:
             return
-        self.records.sync()
+        self.position.log_bytes = self.log.sync()
         checkpoint = self.out_dir / CHECKPOINT
         save_state(checkpoint, self.model, self.optimizer, self.random, self.position, self.identity, self.machine)
 
-    def close(self) -> None:
-        """Leave the parameters as trainable as they were, and the records whole."""
+    def result(self) -> TrainingResult:
+        position = self.position
+        metrics = RetrievalMetrics.from_dict(position.best)
+        ended_early = position.epoch < self.config.epochs
+        return TrainingResult(metrics.rsum, position.best_epoch, position.epoch, ended_early, metrics, self.out_dir)
+
+    def close(self, result: TrainingResult | None) -> None:
+        """Leave the parameters as trainable as they were, and the callbacks with their ends."""
         for name in self.trainable:
             self.parameters[name].requires_grad_(True)
-        self.records.close()
+        with ExitStack() as ends:  # each is told, whatever another does
+            for callback in self.callbacks:
+                ends.callback(callback.on_end, result)
 
     def _load(self) -> None:
         checkpoint = self.out_dir / CHECKPOINT
@@ -281,7 +271,6 @@ class _Run:
                 stacklevel=4,
             )
         self.random = {**self.random, **states}
-        set_random_state(self.random, self.device)
 
     def _optimizer(self) -> Optimizer:
         config, parameters = self.config, list(self.parameters.values())
@@ -322,7 +311,7 @@ class _Run:
                 if other.get(name) != value:
                     raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")
 
-    def _train_epoch(self, show: TrainingProgress) -> None:
+    def _train_epoch(self) -> None:
         position, config = self.position, self.config
         for name in self.trainable:
             self.parameters[name].requires_grad_(self.model.trains(name, position.epoch))
@@ -338,8 +327,9 @@ class _Run:
         )
         with closing(prefetched(read, pin=self.device.type == "cuda")) as batches:
             while step := list(islice(zip(self._shares(), batches, strict=False), config.accumulate)):
-                loss = self._step(step)
-                show.step(position.epoch + 1, position.epoch_step, loss, self.epoch_clock.rate)
+                taken = self._step(step)
+                for callback in self.callbacks:
+                    callback.on_step(taken)
                 if position.step % config.checkpoint_every == 0:
                     self.save()
 
@@ -351,42 +341,41 @@ class _Run:
         ):
             yield Share.cut(self.group, min(config.batch_size, captions - begin))
 
-    def _step(self, batches: Sequence[tuple[Share, Batch]]) -> float:
-        """One step of the optimizer; the mean loss of its batches."""
+    def _step(self, batches: Sequence[tuple[Share, Batch]]) -> Step:
+        """One step of the optimizer."""
         position = self.position
+        set_random_state(self.random, self.device)  # which a callback may have drawn from
         self._seed()
         rate = self.config.learning_rate_of(position.epoch, position.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
-        values: dict[str, float] = {}
-        for share, batch in batches:
-            for name, value in self._add_gradients(share, batch).items():
-                values[name] = values.get(name, 0.0) + value / len(batches)
-        if position.sums and position.sums.keys() != values.keys():
+        place = f"step {position.step + 1} (epoch {position.epoch + 1})"
+        terms, norm = add_gradients(self.model, self.group, self.config, batches, place)
+        if position.sums and position.sums.keys() != terms.keys():
             raise ValueError(
                 f"{self.out_dir / CHECKPOINT}: its position sums {', '.join(position.sums)}, "
-                f"but the terms of the loss are {', '.join(values)}"
+                f"but the terms of the loss are {', '.join(terms)}"
             )
-        sum_gradients(self.group, self.parameters.values())
-        norm = self._clip()
-        self._check_finite("gradient's norm", norm, [batch for _, batch in batches])
         self.group.broadcast(buffer for _, buffer in self._buffers())
         with uninterrupted():
             self.optimizer.step()
             position.epoch_step += 1
             position.step += 1
-            position.epoch_loss += values["loss"]
+            position.epoch_loss += terms["loss"]
             position.summed += 1
-            for name, value in values.items():
+            for name, value in terms.items():
                 position.sums[name] = position.sums.get(name, 0.0) + value
+            self.random = random_state(self.device)
+            self.buffers = self._copied_buffers()
             for clock in (self.clock, self.epoch_clock):
                 clock.count(sum(share.total for share, _ in batches))
             if position.step % self.config.log_every == 0:
-                self._log_step(rate, norm)
-            self.random = random_state(self.device)
-            self.buffers = self._copied_buffers()
-        return values["loss"]
+                means = {name: total / position.summed for name, total in position.sums.items()}
+                position.sums, position.summed = {}, 0
+                self._log("step", {**means, "learning_rate": rate, "gradient_norm": norm}, self.clock.rate)
+                self.clock.start()
+        return Step(position.epoch + 1, position.step, terms, rate, norm, self.epoch_clock.rate)
 
     def _seed(self) -> None:
         """Have this rank draw its own random numbers in the next step.
@@ -398,63 +387,15 @@ class _Run:
             entropy = [self.config.seed, self.position.step, self.group.rank]
             torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
-    def _add_gradients(self, share: Share, batch: Batch) -> dict[str, float]:
-        """Add the gradients of this rank's share of a batch to those that there are; the whole batch's loss terms."""
-        config = self.config
-        loss = BatchLoss(
-            self.model,
-            share,
-            batch,
-            amp=config.amp,
-            chunk=config.encode_chunk,
-            same_image_negatives=config.same_image_negatives,
-        )
-        self._check_finite("loss", loss.terms["loss"], [batch])
-        loss.backward()
-        return loss.terms
+    def _log(self, kind: str, figures: Mapping[str, Any], rate: float) -> None:
+        """Add a line to the log: what it says must be the state by now, as a callback may end the training."""
+        line = {"kind": kind, "epoch": self.position.epoch + (kind == "step"), "step": self.position.step, **figures}
+        for callback in self.callbacks:
+            callback.on_log(line, rate)
 
-    def _clip(self) -> float:
-        """The norm of the gradients, which are scaled down to that of the config where they exceed it."""
-        parameters = [parameter for parameter in self.parameters.values() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-        if self.config.gradient_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.config.gradient_norm, norm)
-        return norm.item()
-
-    def _check_finite(self, name: str, value: float, batches: Sequence[Batch]) -> None:
-        """Raise a ValueError that names the step and, if it is the features' fault, their image.
-
-        All ranks have the same value here, and have looked at all that they read when they raise the same.
-        """
-        if math.isfinite(value):
-            return
-        position = self.position
-        place = f"the {name} is {value} at step {position.step + 1} (epoch {position.epoch + 1})"
-        found = next((image for image in self.group.values(_not_finite(batches)) if image is not None), None)
-        if found is not None:
-            raise ValueError(f"{place}: the features of training image {found} are not finite")
-        raise ValueError(f"{place}: the learning rate is too high, or the features are too large")
-
-    def _log_step(self, rate: float, norm: float) -> None:
-        position = self.position
-        self.records.write(
-            {
-                "kind": "step",
-                "epoch": position.epoch + 1,
-                "step": position.step,
-                **{name: total / position.summed for name, total in position.sums.items()},
-                "learning_rate": rate,
-                "gradient_norm": norm,
-            },
-            self.clock.rate,
-        )
-        position.sums, position.summed = {}, 0
-        self.clock.start()
-
-    def _validate(self, show: TrainingProgress) -> None:
+    def _validate(self) -> None:
         position = self.position
         rate = self.epoch_clock.rate
-        show.validating(position.epoch + 1)
         metrics = validate(self.model, self.dev_data, self.group, batch_size=self.config.batch_size)
         best = position.best_epoch == 0 or self._merit(metrics) > self._merit(RetrievalMetrics.from_dict(position.best))
         with uninterrupted():
@@ -462,35 +403,16 @@ class _Run:
                 save_model(self.model, self.out_dir / BEST, self.train_data.vocabulary)
             position.epoch += 1
             loss = position.epoch_loss / self.epoch_steps
-            self.records.write(
-                {
-                    "kind": "epoch",
-                    "epoch": position.epoch,
-                    "step": position.step,
-                    "loss": loss,
-                    "best": best,
-                    **metrics.as_dict(),
-                },
-                rate,
-            )
             position.epoch_step, position.epoch_loss = 0, 0.0
             if best:
                 position.best_epoch, position.best = position.epoch, metrics.as_dict()
+            self._log("epoch", {"loss": loss, "best": best, **metrics.as_dict()}, rate)
             self.save()
-        self.records.draw_sometimes()
-        show.epoch(position.epoch, loss, metrics, best, rate)
+        for callback in self.callbacks:
+            callback.on_epoch(Epoch(position.epoch, position.step, loss, metrics, best, rate))
 
     def _merit(self, metrics: RetrievalMetrics) -> float:
         return metrics.rsum if self.config.select_by == "rsum" else metrics.i2t.r1 + metrics.t2i.r1
-
-
-def _not_finite(batches: Iterable[Batch]) -> int | None:
-    """The first image of which a feature is not finite, if there is one."""
-    for batch in batches:
-        wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
-        if len(wrong):
-            return int(batch.image_ids[wrong[0]])
-    return None
 
 
 class _Clock:

@@ -8,17 +8,16 @@ from crossret.data.corpus import Corpus, may_read_boxes
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import ModelConfig, TrainingConfig
 from crossret.models.protocol import Matcher
-from crossret.training.state import Machine, Position
+from crossret.training.callbacks import Start
+from crossret.training.state import Machine
 
 _MERITS = {"rsum": "rsum", "r1": "R@1 of both directions"}
 
 
 def facts_of(
-    model: Matcher,
+    start: Start,
     train_data: Corpus,
     dev_data: Corpus,
-    config: TrainingConfig,
-    position: Position,
     counts: Mapping[str, int],
     ranks: int = 1,
     *,
@@ -27,12 +26,13 @@ def facts_of(
     """The size of the data, words, the order of regions where it matters, parameters, machine and start, by name.
 
     Args:
-        model, train_data, dev_data, config: as ``train`` gets them.
-        position: where it starts, as ``train`` tells ``on_start``.
+        start: as callbacks are told.
+        train_data, dev_data: as ``train`` gets them.
         counts: how often each word that the model reads occurs in the training captions.
         ranks: processes that train together.
         dev_images: how many the development split has, where ``dev_data`` may be its first.
     """
+    model, config = start.model, start.config
     device = next(model.parameters()).device
     machine = Machine.this(device, ranks)
     precision = "bfloat16 where that is safe" if config.amp else "float32"
@@ -43,7 +43,7 @@ def facts_of(
         **_order(model.config, train_data),
         "model": f"{model.kind}, {count_learnt(model, config):,} parameters to learn",
         "on": f"{machine}, {precision}",
-        "start": _start(position, config, config.steps_of(train_data.n_captions)),
+        "start": _start(start),
     }
 
 
@@ -77,10 +77,10 @@ def _order(config: ModelConfig, data: Corpus) -> dict[str, str]:
     return {"regions": f"as they come, not in spatial order: {why}"}
 
 
-def _start(position: Position, config: TrainingConfig, epoch_steps: int) -> str:
-    steps = f"{config.epochs:,} epochs of {epoch_steps:,} steps"
-    if position.step == 0:
+def _start(start: Start) -> str:
+    steps = f"{start.config.epochs:,} epochs of {start.epoch_steps:,} steps"
+    if start.step == 0:
         return f"anew: {steps}"
-    if position.epoch >= config.epochs:
+    if start.epoch >= start.config.epochs:
         return f"finished before: {steps}"
-    return f"resumed in epoch {position.epoch + 1} after step {position.step:,}: {steps}"
+    return f"resumed in epoch {start.epoch + 1} after step {start.step:,}: {steps}"

@@ -13,7 +13,7 @@ import torch
 
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
-from crossret.training.state import Position
+from crossret.training.callbacks import Start
 from tests.cli.command import TINY, TINY_MODELS, Cli
 
 
@@ -85,7 +85,7 @@ def test_none_is_typed_and_read_from_a_file(
     def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
         seen.append((model.config, config))
         out_dir.mkdir()
-        others["on_start"](Position())
+        others["callbacks"][-1].on_start(Start(out_dir, model, config, False, 0, 0, 1, []))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossret.training.train", remember)
@@ -126,6 +126,7 @@ def test_every_model_is_trained_and_evaluated(crossret: Cli, data: Path, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--log", "csv", "--log", "excel"], "--log must be one of csv, tensorboard, wandb, not 'excel'"),
         (["--clusters", "3"], "--clusters: scan has no such hyper-parameter; han has"),
         (["--patience", "never"], "Invalid value for '--patience': must be a whole number or none, not 'never'"),
         (["--margin", "none"], "'--margin'"),

@@ -29,8 +29,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
 
     def remember(model: Any, train_data: Any, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
-        others.pop("on_start")
-        seen.append((model.config, config, train_data.vocabulary.idx2word, others))
+        logs = [type(callback).__name__ for callback in others["callbacks"]]
+        seen.append((model.config, config, train_data.vocabulary.idx2word, logs))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossret.training.train", remember)
@@ -44,7 +44,7 @@ def test_a_run_s_settings_do_the_same_again(
     monkeypatch.chdir(data.parent)
     first, again = tmp_path / "first", tmp_path / "again"
     command = ["train", data.name, "--output", first, "--model", model, *OPTIONS, "--seed", "3", "--min-count", "5"]
-    assert crossret(*command, *TINY_MODELS[model], "--csv", "--threads", "1") == 0, crossret.err
+    assert crossret(*command, *TINY_MODELS[model], "--log", "csv", "--threads", "1") == 0, crossret.err
     monkeypatch.chdir(tmp_path)  # the data are found from anywhere
     assert crossret("train", "--config", first / "run.toml", "--output", again) == 0, crossret.err
     for path in first.rglob("*"):
@@ -56,16 +56,16 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
     settings = tmp_path / "mine.toml"
     settings.write_text(
         f'data = "{data}"\nmodel = "han"\nlayers = 1\nepochs = 7\ndecay_epoch = [2, 3]\namp = true\n'
-        "learning_rate = 1e-3\nmin_count = 1\ntensorboard = true\n"
+        "learning_rate = 1e-3\nmin_count = 1\nlog = ['tensorboard']\n"
     )
     command = ["train", "--config", settings, "--output", tmp_path / "run"]
     assert crossret(*command, "--epochs", "9", "--no-amp", "--layers", "2") == crossret(*command) == 130
-    (typed, schedule, words, others), (read, read_schedule, _, _) = seen
+    (typed, schedule, words, logs), (read, read_schedule, _, _) = seen
     assert (typed.kind, typed.layers, read.layers) == ("han", 2, 1)
     assert (schedule.epochs, schedule.amp, schedule.decay_epochs, schedule.learning_rate) == (9, False, (2, 3), 1e-3)
     assert (read_schedule.epochs, read_schedule.amp) == (7, True)
     assert len(words) > 100
-    assert others == {"resume": False, "csv": False, "tensorboard": True}
+    assert logs == ["TensorBoard", "Curves", "Announced"]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_start_that_fails_leaves_no_training(
     command = ["train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1"]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch.utils.tensorboard", None)
-        assert crossret(*command, "--tensorboard") == 2
+        assert crossret(*command, "--log", "tensorboard") == 2
         assert "pip install 'crossret[tensorboard]'" in crossret.err
     assert crossret(*command) == 0, crossret.err
 
@@ -343,15 +343,15 @@ def test_where_the_words_are_from_is_among_a_run_s_settings(
 
 
 def test_every_option_of_a_run_is_followed(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
-    options = ["--log-every", "3", "--checkpoint-every", "7", "--amp", "--min-count", "1", "--csv", "--device", "cpu"]
-    options += ["--select-by", "r1", "--same-image-negatives"]
+    options = ["--log-every", "3", "--checkpoint-every", "7", "--amp", "--min-count", "1", "--device", "cpu"]
+    options += ["--log", "csv", "--select-by", "r1", "--same-image-negatives"]
     assert crossret("train", data, "--output", tmp_path / "run", *OPTIONS, *options) == 130
-    ((_, schedule, words, others),) = seen
+    ((_, schedule, words, logs),) = seen
     assert (schedule.log_every, schedule.checkpoint_every, schedule.amp) == (3, 7, True)
     assert (schedule.select_by, schedule.same_image_negatives) == ("r1", True)
     assert (schedule.patience, schedule.warmup_steps, schedule.accumulate) == (5, 3, 2)
     assert "99" in words
-    assert others == {"resume": False, "csv": True, "tensorboard": False}
+    assert logs == ["Csv", "Curves", "Announced"]
 
 
 def test_an_early_end_is_said(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_directory_in_use_is_one_line(crossret: Cli, data: Path, tmp_path: Pat
 
 
 def test_csv_files_and_curves_are_there(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    assert crossret("train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1", "--csv") == 0
+    assert crossret("train", data, "--output", tmp_path / "run", *TINY, "--epochs", "1", "--log", "csv") == 0
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"steps.csv", "epochs.csv", "curves.png", "run.toml", "log.jsonl", "best"} <= names
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]

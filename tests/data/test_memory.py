@@ -57,7 +57,7 @@ def test_training_and_scores_are_those_of_files(stored: PrecomputedCorpus, tmp_p
         trained = model()
         result = train(
             trained, train_data=corpus, dev_data=corpus, config=config, out_dir=tmp_path / name,
-            curves=False, progress=False,
+            progress=False,
         )  # fmt: skip
         found.append((result.best_rsum, score_matrix(trained, *encode_dataset(trained, corpus))))
     assert found[0][0] == found[1][0]
@@ -114,5 +114,5 @@ def test_a_feature_that_is_not_finite_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mine: item 2"):
         train(
             model(), train_data=corpus, dev_data=corpus, config=TrainingConfig(epochs=1, decay_epochs=()),
-            out_dir=tmp_path / "run", curves=False, progress=False,
+            out_dir=tmp_path / "run", progress=False,
         )  # fmt: skip

@@ -23,7 +23,7 @@ from crossret.files.json import read_json, read_json_lines, read_json_object
 from crossret.files.regular import check_regular, open_regular, read_regular
 from crossret.files.tensors import read_header, read_tensors
 from crossret.files.toml import read_toml
-from crossret.training.log import TrainingLog
+from crossret.training.callbacks import JsonLines
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "check_regular": check_regular,
@@ -47,7 +47,7 @@ WHOLE: dict[str, Callable[[Path], Any]] = {
     "settings": read_toml,
     "published vocabulary": read_published,
     "ids": lambda path: BottomUpFiles([path], path),
-    "log": lambda path: TrainingLog(path, 1),
+    "log": lambda path: JsonLines(path, 1),
 }
 EVERY_READER = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 

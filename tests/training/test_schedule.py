@@ -13,7 +13,6 @@ from crossret.evaluation import DirectionMetrics, RetrievalMetrics
 from crossret.hyperparameters.config import LARGEST_COUNT
 from crossret.models import Scan
 from crossret.training import TrainingConfig
-from crossret.training.progress import TrainingProgress
 from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, TRAIN, assert_same_training, everything, make_model, run
 
@@ -147,16 +146,6 @@ def test_what_makes_an_epoch_the_best(
     _, lines, _ = everything(tmp_path)
     bests = [line["epoch"] for line in lines if line["kind"] == "epoch" and line["best"]]
     assert bests == ([1, 2, 3] if select_by == "rsum" else [1, 2])
-
-
-def test_the_rate_that_is_shown_is_known_after_a_line_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rates: list[float] = []
-    monkeypatch.setattr(TrainingProgress, "step", lambda *arguments: rates.append(arguments[-1]))
-    run(tmp_path, replace(CONFIG, epochs=2, log_every=2))
-    assert len(rates) == 12
-    assert min(rates) > 0
 
 
 @pytest.mark.parametrize("same_image_negatives", [False, True])

@@ -110,7 +110,7 @@ def make_model(corpus: ToyCorpus = TRAIN, **fields: Any) -> DroppingScan:
 
 
 def run(out_dir: Path, config: TrainingConfig = CONFIG, *, resume: bool = False, **others: Any) -> TrainingResult:
-    arguments = {"train_data": TRAIN, "dev_data": DEV, "curves": False, **others}
+    arguments = {"train_data": TRAIN, "dev_data": DEV, **others}
     model = arguments.pop("model", None) or make_model()
     return train(model, config=config, out_dir=out_dir, resume=resume, progress=False, **arguments)
 

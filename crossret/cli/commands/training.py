@@ -118,8 +118,13 @@ def train(
     schedule: Any,
     seed: Seed = 0,
     resume: Annotated[bool, option("Go on from the checkpoint in the output directory.", "--resume")] = False,
-    csv: Annotated[bool, option("Also log to steps.csv and epochs.csv.", "--csv")] = False,
-    tensorboard: Annotated[bool, option("Also log to tensorboard/.", "--tensorboard")] = False,
+    log: Annotated[
+        list[str] | None,
+        option(
+            "Also log to steps.csv and epochs.csv, tensorboard/ or Weights & Biases; may be repeated.",
+            metavar="[csv|tensorboard|wandb]",
+        ),
+    ] = None,
     device: Device = None,
     threads: Threads = None,
     rank_timeout: Annotated[
@@ -162,6 +167,7 @@ def train(
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
+    from crossret.training.callbacks import LOGS, Callback, Curves, Start
     from crossret.training.summary import facts_of
 
     # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
@@ -179,6 +185,9 @@ def train(
         vocabulary = word_vectors = None
     elif vocabulary is not None:
         refuse(without_file(context, counting), "makes no difference with --vocabulary")
+    for name in log or ():
+        if name not in LOGS:
+            raise ValueError(f"--log must be one of {', '.join(LOGS)}, not {name!r}")
     place = own_device(use_device(device))
     use_threads(threads)
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
@@ -211,16 +220,19 @@ def train(
     network.to(place)
     learnt, judged = PrecomputedCorpus(training_data, words), PrecomputedCorpus(judging, words)
 
-    def start(position: Any) -> None:
-        settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
-        settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "csv": csv, "tensorboard": tensorboard}
-        settings |= {"dev_images": dev_images, "vocabulary": vocabulary}
-        if fine_tune is None and vocabulary is None:
-            settings |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
-        settings |= {"device": str(place) if group.size == 1 else place.type}
-        write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
-        facts = facts_of(network, learnt, judged, how, position, counts, group.size, dev_images=dev_data.n_images)
-        Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
+    class Announced(Callback):
+        """What is trained, in run.toml and in a few lines."""
+
+        def on_start(self, start: Start) -> None:
+            settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
+            settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
+            settings |= {"dev_images": dev_images, "vocabulary": vocabulary}
+            if fine_tune is None and vocabulary is None:
+                settings |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
+            settings |= {"device": str(place) if group.size == 1 else place.type}
+            write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
+            facts = facts_of(start, learnt, judged, counts, group.size, dev_images=dev_data.n_images)
+            Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
 
     try:
         with warnings_as_lines(), joined(place, rank_timeout) as group:
@@ -231,9 +243,7 @@ def train(
                 how,
                 output,
                 resume=resume,
-                csv=csv,
-                tensorboard=tensorboard,
-                on_start=start,
+                callbacks=[*(LOGS[name]() for name in dict.fromkeys(log or ())), Curves(), Announced()],
             )
     except KeyboardInterrupt:
         left = (output / CHECKPOINT).exists()
