@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from crossret.data.names import check_name
-from crossret.data.precomputed import CAPTIONS_PER_IMAGE, captions_path, check_caption, ids_path, read_ids
+from crossret.data.precomputed import (
+    CAPTIONS_PER_IMAGE,
+    caption_ids_path,
+    captions_path,
+    check_caption,
+    ids_path,
+    read_ids,
+)
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 from crossret.files.json import parse_json_object
@@ -26,10 +33,13 @@ class CaptionedSplit:
 
     Attributes:
         captions: by image id the captions of an image, five each.
+        caption_ids: likewise what the file calls them, its 'sentid'; MS-COCO's are those of annotations. None where one
+            has none.
         cut: how many images have more of them, of which the first five are there.
     """
 
     captions: dict[str, list[str]] = field(default_factory=dict)
+    caption_ids: dict[str, list[str]] | None = field(default_factory=dict)
     cut: int = 0
 
 
@@ -54,7 +64,7 @@ def read_karpathy(path: Path, splits: Mapping[str, str] = SPLITS) -> dict[str, C
     found = {name: CaptionedSplit() for name in dict.fromkeys(splits.values())}
     for number, image in enumerate(images):
         place = f"{path}: images[{number}]"
-        name, captions, split = _read_image(image, place)
+        name, captions, ids, split = _read_image(image, place)
         if split not in splits:
             continue
         part = found[splits[split]]
@@ -63,6 +73,10 @@ def read_karpathy(path: Path, splits: Mapping[str, str] = SPLITS) -> dict[str, C
         if len(captions) < CAPTIONS_PER_IMAGE:
             raise ValueError(f"{place}, {name}: has {len(captions)} captions, fewer than {CAPTIONS_PER_IMAGE}")
         part.captions[name] = captions[:CAPTIONS_PER_IMAGE]
+        if part.caption_ids is not None and ids is not None:
+            part.caption_ids[name] = ids[:CAPTIONS_PER_IMAGE]
+        else:
+            part.caption_ids = None
         part.cut += len(captions) > CAPTIONS_PER_IMAGE
     return {name: part for name, part in found.items() if part.captions}
 
@@ -70,7 +84,7 @@ def read_karpathy(path: Path, splits: Mapping[str, str] = SPLITS) -> dict[str, C
 def import_captions(
     path: Path, directory: str | os.PathLike[str], splits: Mapping[str, str] = SPLITS
 ) -> dict[str, CaptionedSplit]:
-    """Write ``{split}_caps.txt`` and ``{split}_ids.txt`` of the splits of such a file.
+    """Write ``{split}_caps.txt``, ``{split}_ids.txt`` and ``{split}_caption_ids.txt`` of the splits of such a file.
 
     Where ``{split}_ids.txt`` is there, as ``import-features`` leaves it, captions are in its order, so that they are
     beside their images' features; else images are in the file's, and ``import-features`` follows it.
@@ -95,8 +109,10 @@ def import_captions(
         ordered: dict[Path, list[str]] = {}
         for split, part in found.items():
             captions_file, ids_file = captions_path(directory, split), ids_path(directory, split)
-            if captions_file.exists():
-                raise FileExistsError(f"{captions_file}: is there already; choose another directory")
+            names_file = caption_ids_path(directory, split)
+            for path_there in (captions_file, names_file):
+                if path_there.exists():
+                    raise FileExistsError(f"{path_there}: is there already; choose another directory")
             ids = read_ids(ids_file) if ids_file.exists() else list(part.captions)
             absent = next((name for name in ids if name not in part.captions), None)
             if absent is not None:
@@ -104,6 +120,8 @@ def import_captions(
             if not ids_file.exists():
                 ordered[ids_file] = ids
             ordered[captions_file] = [caption for name in ids for caption in part.captions[name]]
+            if part.caption_ids is not None:
+                ordered[names_file] = [own for name in ids for own in part.caption_ids[name]]
         with ExitStack() as written:
             for file_path, lines in ordered.items():
                 with atomic_write(file_path) as file:
@@ -113,8 +131,8 @@ def import_captions(
     return found
 
 
-def _read_image(image: Any, place: str) -> tuple[str, list[str], Any]:
-    """(id, captions, split) of an image."""
+def _read_image(image: Any, place: str) -> tuple[str, list[str], list[str] | None, Any]:
+    """(id, captions, their ids, split) of an image."""
     if not isinstance(image, dict) or not isinstance(image.get("sentences"), list):
         raise ValueError(f"{place}: not an image with 'sentences'")
     own, filename = image.get("cocoid"), image.get("filename")
@@ -130,4 +148,6 @@ def _read_image(image: Any, place: str) -> tuple[str, list[str], Any]:
             raise ValueError(f"{place}, {name}: sentences[{number}] has no text 'raw'")
         captions.append(" ".join(raw.split()))
         check_caption(captions[-1], f"{place}, {name}: sentences[{number}]")
-    return name, captions, image.get("split")
+    ids = [sentence.get("sentid") for sentence in image["sentences"]]
+    named = all(type(own) is int and own >= 0 for own in ids)
+    return name, captions, [str(own) for own in ids] if named else None, image.get("split")

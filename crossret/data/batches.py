@@ -23,11 +23,13 @@ class Regions(NamedTuple):
         features: (n, k, d) float32.
         boxes: (n, k, 4) float32 x0, y0, x1, y1; None where the data have none.
         clusters: (n, k) int64, their clusters, where the model that reads them takes such; see ``corpus_for``.
+        lengths: (n,) int64, how many regions each image has, behind which all is zero; None: k each.
     """
 
     features: Tensor
     boxes: Tensor | None = None
     clusters: Tensor | None = None
+    lengths: Tensor | None = None
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The arguments of ``Matcher.encode_images`` on a device; without those that are None."""
@@ -44,7 +46,7 @@ class Batch:
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
         lengths: (b,) int64, each caption's number of words.
         image_ids, caption_ids: (b,) int64, their places in the data set.
-        clusters: (b, k) int64, as of ``Regions``.
+        clusters, region_lengths: (b, k) and (b,) int64, as clusters and lengths of ``Regions``.
     """
 
     regions: Tensor
@@ -54,6 +56,7 @@ class Batch:
     image_ids: Tensor
     caption_ids: Tensor
     clusters: Tensor | None = None
+    region_lengths: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.caption_ids)
@@ -142,11 +145,23 @@ def read_regions(
 ) -> Regions:
     """The regions of some images, in memory, with their rows of ``clusters`` (n_images, k)."""
     rows = data.feature_rows[images]
-    # Indexing a memory map by rows copies them: the tensors own their memory and may be written to.
-    regions = torch.from_numpy(np.asarray(data.features[rows])).float()
-    boxes = None if data.boxes is None else torch.from_numpy(np.asarray(data.boxes[rows]))
+    lengths = None if data.lengths is None else data.lengths[rows]
+    regions = torch.from_numpy(_read_rows(data.features, rows, lengths)).float()
+    boxes = None if data.boxes is None else torch.from_numpy(_read_rows(data.boxes, rows, lengths))
     numbers = None if clusters is None else torch.from_numpy(np.asarray(clusters[images], np.int64))
-    return Regions(regions, boxes, numbers)
+    return Regions(regions, boxes, numbers, None if lengths is None else torch.from_numpy(lengths))
+
+
+def _read_rows(
+    array: NDArray[np.floating], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None
+) -> NDArray[np.floating]:
+    """Rows in memory of their own, which may be written to; what lies behind a length is not read, and zero."""
+    if lengths is None:
+        return np.asarray(array[rows])  # indexing a memory map by rows copies them
+    read = np.zeros((len(rows), *array.shape[1:]), array.dtype)
+    for into, row, length in zip(read, rows.tolist(), lengths.tolist(), strict=True):
+        into[:length] = array[row][:length]
+    return read
 
 
 def pad_tokens(token_lists: Sequence[Sequence[int] | NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
@@ -179,4 +194,4 @@ def read_batch(
     tokens, lengths = numbered.padded(caption_ids.tolist())
     regions = read_regions(data, image_ids, clusters)
     numbers = torch.from_numpy(image_ids), torch.from_numpy(caption_ids)
-    return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters)
+    return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters, regions.lengths)

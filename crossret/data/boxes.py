@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 _BLOCK_BYTES = 2**22
 
 
-def check_boxes(boxes: NDArray[np.floating], place: str) -> None:
+def check_boxes(boxes: NDArray[np.floating], place: str, lengths: NDArray[np.int64] | None = None) -> None:
     """Refuse boxes that are not finite in float32, or whose corners are the wrong way round.
 
     Of boxes as x, y, width, height, some are so: read as corners they would put the regions in another order. All are
@@ -17,24 +17,27 @@ def check_boxes(boxes: NDArray[np.floating], place: str) -> None:
     Args:
         boxes: (n, k, 4) of n images, perhaps on the disk.
         place: where they are from, by which the error begins.
+        lengths: (n,) regions of each image, behind which anything may be; None: all.
 
     Raises:
         ValueError: a box is none; names place, row and region.
     """
     step = max(1, _BLOCK_BYTES // boxes[0].nbytes)
     for first in range(0, len(boxes), step):
-        wrong = wrong_box(boxes[first : first + step])
+        wrong = wrong_box(boxes[first : first + step], None if lengths is None else lengths[first : first + step])
         if wrong is not None:
             row, region, why = wrong
             raise ValueError(f"{place}, row {first + row}: the box of region {region} {why}")
 
 
-def wrong_box(boxes: NDArray[np.floating]) -> tuple[int, int, str] | None:
+def wrong_box(boxes: NDArray[np.floating], lengths: NDArray[np.int64] | None = None) -> tuple[int, int, str] | None:
     """Of (n, k, 4) the image and the region of the first box that is none, and what is wrong with it."""
     with np.errstate(over="ignore", invalid="ignore"):
         corners = boxes.astype(np.float32, copy=False)
         finite = np.asarray(np.isfinite(corners).all(axis=2))
         right = finite & (corners[..., :2] <= corners[..., 2:]).all(axis=2)
+    if lengths is not None:
+        right |= np.arange(boxes.shape[1]) >= lengths[:, None]
     if right.all():
         return None
     row, region = (int(place) for place in np.unravel_index(right.argmin(), right.shape))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from crossret.data.batches import read_regions
 from crossret.data.clustering import cluster_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.files.arrays import map_array, write_rows
@@ -83,16 +83,17 @@ def clusters_of(data: PrecomputedDataset, fingerprint: str, count: int, progress
 def _found(data: PrecomputedDataset, count: int, progress: Progress | None) -> Iterator[NDArray[np.int32]]:
     block = max(1, _BLOCK_BYTES // (4 * data.n_regions * data.image_dim))
     for begin in range(0, data.n_images, block):
-        rows = data.feature_rows[begin : begin + block]
-        regions = torch.from_numpy(data.features[rows]).float()
-        yield cluster_regions(regions, clusters=count).numpy().astype(np.int32)
+        regions = read_regions(data, slice(begin, begin + block))
+        found = cluster_regions(regions.features, lengths=regions.lengths, clusters=count)
+        yield found.numpy().astype(np.int32)
         if progress is not None:
-            progress(begin + len(rows), data.n_images)
+            progress(begin + len(regions.features), data.n_images)
 
 
 def _kept(path: Path, data: PrecomputedDataset, count: int) -> NDArray[np.int32]:
     kept: NDArray[np.int32] = map_array(path, ndim=2, dtypes=["<i4"])
-    if kept.shape != (data.n_images, data.n_regions) or kept.min() < 0 or kept.max() >= count:
+    least = 0 if data.lengths is None else -1  # behind an image's regions
+    if kept.shape != (data.n_images, data.n_regions) or kept.min() < least or kept.max() >= count:
         raise ValueError(f"{path}: does not hold the {count} clusters of {data.name}; remove it")
     return kept
 

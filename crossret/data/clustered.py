@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crossret.data.batches import Regions, read_regions
 from crossret.data.clustering import centres_of, cluster_regions
-from crossret.data.directories import link_file, list_splits
-from crossret.data.precomputed import PrecomputedDataset, captions_path, features_path
-from crossret.files.atomic import atomic_write
+from crossret.data.directories import link_split, list_splits
+from crossret.data.precomputed import IDS, OF_CAPTIONS, PrecomputedDataset, features_path
+from crossret.files.arrays import write_rows
 from crossret.files.directories import new_directory
 
 _BLOCK_BYTES = 64 * 2**20
@@ -25,7 +26,7 @@ def cluster_directory(
 
     It is there when it is complete. Images are mapped and taken in blocks: memory is bounded, whatever their number.
     Rows that are there five times are clustered and written once. An image with fewer different regions than
-    ``clusters`` repeats its centres in order, as the format has as many rows for all. Float16 stays float16. Captions
+    ``clusters`` repeats its centres in order, as many as others have. Float16 stays float16. Captions and names
     are hard-linked, or copied where they cannot be. Boxes and grounding stay behind: a centre has no place in the
     picture.
 
@@ -52,27 +53,25 @@ def cluster_directory(
         done, total = 0, sum(images.n_images for images in sets.values())
         for split, images in sets.items():
             block = max(1, _BLOCK_BYTES // (4 * images.n_regions * images.image_dim))
-            with atomic_write(features_path(directory, split)) as file:
-                shape = (images.n_images, clusters, images.image_dim)
-                header = {"descr": images.features.dtype.str, "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
+            row = (clusters, images.image_dim)
+            with write_rows(features_path(directory, split), row, images.features.dtype.str) as write:
                 for begin in range(0, images.n_images, block):
-                    rows = images.feature_rows[begin : begin + block]
-                    file.write(_centres(images.features[rows], features_path(data, split), rows, clusters).tobytes())
-                    done += len(rows)
+                    regions = read_regions(images, slice(begin, begin + block))
+                    write(_centres(regions, clusters, images, begin))
+                    done += len(regions.features)
                     if progress is not None:
                         progress(done, total)
-            link_file(captions_path(data, split), captions_path(directory, split))
+            link_split(data, directory, split, [*OF_CAPTIONS, IDS])
     return {split: images.n_images for split, images in sets.items()}
 
 
-def _centres(
-    features: NDArray[np.floating], path: Path, rows: NDArray[np.int64], clusters: int
-) -> NDArray[np.floating]:
-    finite = np.isfinite(features).all(axis=(1, 2))
+def _centres(regions: Regions, clusters: int, images: PrecomputedDataset, first: int) -> NDArray[np.float32]:
+    features = regions.features
+    finite = np.isfinite(features.numpy()).all(axis=(1, 2))
     if not finite.all():
-        raise ValueError(f"{path}: row {rows[finite.argmin()]} has features that are not finite")
-    regions = torch.from_numpy(features)
-    centres, counts = centres_of(regions, cluster_regions(regions, clusters=clusters), clusters)
+        row = images.feature_rows[first + finite.argmin()]
+        raise ValueError(f"{images.name}: row {row} has features that are not finite")
+    assignment = cluster_regions(features, regions.lengths, clusters=clusters)
+    centres, counts = centres_of(features, assignment, clusters)
     order = torch.arange(clusters) % counts[:, None]
     return centres.gather(1, order[:, :, None].expand_as(centres)).numpy()

@@ -43,7 +43,7 @@ class Corpus(Protocol):
     Attributes:
         name: what errors call it.
         vocabulary: the numbering of its words.
-        n_regions: regions of an image.
+        n_regions: regions of an image, the most where numbers differ.
         image_dim: length of a region's feature.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
@@ -176,7 +176,7 @@ class PrecomputedCorpus:
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())
         images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64))
-        for array in (self.data.features, self.data.boxes):
+        for array in (self.data.features, self.data.boxes, self.data.lengths):
             if array is not None:  # data without boxes keep the digest that they had before there were any
                 digest.update(array[self.data.feature_rows[images]].tobytes())
         return digest.hexdigest()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from crossret.data.precomputed import splits_in, without_features
+from crossret.data.precomputed import MAPPING, mapping_path, split_path, splits_in, without_features
 from crossret.files.naming import named_errors
 from crossret.files.regular import open_regular
 
@@ -21,6 +22,16 @@ def list_splits(data: Path) -> list[str]:
     if not splits:
         raise ValueError(f"{data}: no SPLIT_ims.npy in it; {without_features(data)}")
     return splits
+
+
+def link_split(source: Path, directory: Path, split: str, endings: Iterable[str]) -> None:
+    """Link a split's files whose names end so, as far as they are there, and what tells its images' files."""
+    for ending in endings:
+        if (path := split_path(source, split, ending)).exists():
+            link_file(path, split_path(directory, split, ending))
+    mapping = mapping_path(source, split)
+    if mapping.exists() and not (directory / MAPPING).exists():
+        link_file(mapping, directory / MAPPING)
 
 
 def link_file(path: Path, name: Path) -> None:

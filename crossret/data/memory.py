@@ -30,6 +30,7 @@ class InMemoryCorpus(PrecomputedCorpus):
         vocabulary: the numbering of the words, for instance the training corpus'; None is ``Vocabulary.build`` of
             these captions.
         boxes: (n_images, k, 4) x0, y0, x1, y1 of the regions, for models that read them.
+        lengths: (n_images,) integers in 1..k, the regions of each image, behind which anything may be. None: all k.
         name: what errors call the corpus.
 
     Raises:
@@ -45,9 +46,10 @@ class InMemoryCorpus(PrecomputedCorpus):
         *,
         vocabulary: Vocabulary | None = None,
         boxes: Tensor | NDArray[Any] | None = None,
+        lengths: ArrayLike | Tensor | None = None,
         name: str = "corpus",
     ) -> None:
-        data = _InMemory(features, captions, image_of_caption, boxes, name)
+        data = _InMemory(features, captions, image_of_caption, boxes, lengths, name)
         super().__init__(data, Vocabulary.build(data.captions) if vocabulary is None else vocabulary)
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
@@ -58,7 +60,15 @@ class InMemoryCorpus(PrecomputedCorpus):
 class _InMemory(PrecomputedDataset):
     """A split without files."""
 
-    def __init__(self, features: Any, captions: Sequence[str], image_of_caption: Any, boxes: Any, name: str) -> None:
+    def __init__(
+        self,
+        features: Any,
+        captions: Sequence[str],
+        image_of_caption: Any,
+        boxes: Any,
+        lengths: Any,
+        name: str,
+    ) -> None:
         self.name = name
         self.features = _array(features, f"{name}: features", 3)
         self.n_images, self.n_regions, self.image_dim = self.features.shape
@@ -72,6 +82,8 @@ class _InMemory(PrecomputedDataset):
         self.n_captions = len(self.captions)
         self.image_of_caption = self._images(image_of_caption)
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
+        if lengths is not None:
+            self.lengths = self._integers("lengths", lengths, self.n_images, 1, self.n_regions)
         self.boxes, self.boxes_name = None, f"{name}: boxes"
         if boxes is not None:
             self.boxes = _array(boxes, self.boxes_name, 3).astype(np.float32, copy=False)
@@ -79,8 +91,8 @@ class _InMemory(PrecomputedDataset):
                 raise ValueError(
                     f"{self.boxes_name} have shape {self.boxes.shape}, not {(*self.features.shape[:2], 4)}"
                 )
-            check_boxes(self.boxes, self.boxes_name)
-        self.stored = StoredItems(Path(name), self.features)
+            check_boxes(self.boxes, self.boxes_name, self.lengths)
+        self.stored = StoredItems(Path(name), self.features, self.lengths)
 
     def _images(self, given: Any) -> NDArray[np.int64]:
         if given is None:
@@ -90,14 +102,17 @@ class _InMemory(PrecomputedDataset):
                     "each: pass image_of_caption"
                 )
             return np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
-        images = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
-        if images.dtype.kind not in "iu" or images.shape != (self.n_captions,):
-            raise ValueError(f"{self.name}: image_of_caption must be {self.n_captions} integers, one a caption")
-        wrong = np.flatnonzero((images < 0) | (images >= self.n_images))
+        return self._integers("image_of_caption", given, self.n_captions, 0, self.n_images - 1)
+
+    def _integers(self, what: str, given: Any, n: int, least: int, most: int) -> NDArray[np.int64]:
+        values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+        if values.dtype.kind not in "iu" or values.shape != (n,):
+            raise ValueError(f"{self.name}: {what} must be {n} integers")
+        wrong = np.flatnonzero((values < least) | (values > most))
         if len(wrong):
             where = int(wrong[0])
-            raise ValueError(f"{self.name}: caption {where} is of image {images[where]}, but there are {self.n_images}")
-        return images.astype(np.int64)
+            raise ValueError(f"{self.name}: {what}[{where}] must be in {least}..{most}, got {values[where]}")
+        return values.astype(np.int64)
 
 
 def _array(values: Any, what: str, dims: int) -> NDArray[Any]:

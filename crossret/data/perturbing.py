@@ -10,15 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from crossret.data.directories import link_file, list_splits
+from crossret.data.directories import link_file, link_split, list_splits
 from crossret.data.perturbations import drop_words, join_words, shuffle_words
-from crossret.data.precomputed import (
-    PrecomputedDataset,
-    boxes_path,
-    captions_path,
-    features_path,
-    shows_nothing,
-)
+from crossret.data.precomputed import OF_CAPTIONS, OF_IMAGES, PrecomputedDataset, captions_path, shows_nothing
 from crossret.data.scenes.grounding import read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.tagging import DEFAULT_MODEL, load_tagger
@@ -129,10 +123,9 @@ def _tags(source: Path, split: str, tokens: list[list[str]], model: str | None) 
 
 def _link_split(source: Path, directory: Path, split: str, *, with_words: bool) -> None:
     """All of a split that there is, or all but its captions and what is told of their words."""
-    places = [features_path, boxes_path] + with_words * [captions_path, grounding_path]
-    for place in places:
-        if place(source, split).exists():
-            link_file(place(source, split), place(directory, split))
+    link_split(source, directory, split, [*OF_IMAGES, *(OF_CAPTIONS if with_words else OF_CAPTIONS[1:])])
+    if with_words and grounding_path(source, split).exists():
+        link_file(grounding_path(source, split), grounding_path(directory, split))
     pictures, copies = (picture_path(root, split, 0).parent for root in (source, directory))
     if pictures.is_dir():
         copies.mkdir(parents=True)

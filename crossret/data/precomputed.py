@@ -6,6 +6,7 @@ import codecs
 import copy
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from crossret.data.boxes import check_boxes
 from crossret.data.names import check_name
 from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
-from crossret.files.features import StoredItems
+from crossret.files.features import StoredItems, read_lengths
+from crossret.files.json import parse_json_object
 from crossret.files.regular import LARGEST_LINES, read_regular
 from crossret.files.unicode import escaped, is_unicode
 from crossret.hyperparameters import ModelConfig
@@ -27,14 +29,22 @@ CAPTIONS_PER_IMAGE = 5
 LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
 _MOST_CHARACTERS = 2**16  # of a caption
 
-_FEATURES, _BOXES, _CAPTIONS, _IDS = "_ims.npy", "_boxes.npy", "_caps.txt", "_ids.txt"
+_FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
+_CAPTIONS, IDS, _CAPTION_IDS = "_caps.txt", "_ids.txt", "_caption_ids.txt"
+OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
+"""How the names of a split's files end that its captions do not change."""
+OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS)
+_PRECOMP = "precomp"
+MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png")
 
 
 def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Path:
-    """The file of a split whose name ends so; raises as ``check_name``."""
+    """The file of a split whose name ends so, in ``precomp`` of a directory as VSE∞'s; raises as ``check_name``."""
     check_name("split", split)
-    return Path(directory) / f"{split}{ending}"
+    own, precomp = Path(directory), Path(directory, _PRECOMP)
+    inside = precomp.is_dir() and not (own / f"{split}{_FEATURES}").exists()
+    return (precomp if inside else own) / f"{split}{ending}"
 
 
 def features_path(directory: str | os.PathLike[str], split: str) -> Path:
@@ -47,6 +57,11 @@ def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
     return split_path(directory, split, _BOXES)
 
 
+def lengths_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where the numbers of a split's regions are, if they differ."""
+    return split_path(directory, split, _LENGTHS)
+
+
 def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's captions are."""
     return split_path(directory, split, _CAPTIONS)
@@ -54,11 +69,22 @@ def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
 
 def ids_path(directory: str | os.PathLike[str], split: str) -> Path:
     """Where a split's images are named, a line each, if they have names."""
-    return split_path(directory, split, _IDS)
+    return split_path(directory, split, IDS)
+
+
+def caption_ids_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where a split's captions are named, a line each, if they have names."""
+    return split_path(directory, split, _CAPTION_IDS)
+
+
+def mapping_path(directory: str | os.PathLike[str], split: str) -> Path:
+    """Where VSE∞ tells the files of the images by their names in SPLIT_ids.txt: beside that, or above ``precomp``."""
+    place = ids_path(directory, split).parent
+    return (place.parent if place.name == _PRECOMP else place) / MAPPING
 
 
 def read_ids(path: Path) -> list[str]:
-    """The names of a split's images, in order.
+    """The names of a split's images or captions, in order.
 
     Raises:
         OSError: the file cannot be read. ValueError: a line is no name, without white space; names it.
@@ -70,15 +96,29 @@ def read_ids(path: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
         if name.split() != [name]:
-            raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name of an image")
+            raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name, which has no white space")
         names.append(name)
     return names
 
 
+def _names_of_files(names: list[str], ids_file: Path, mapping_file: Path) -> list[str]:
+    """The names of images by their files: MS-COCO's ids as they are, of Flickr30K the numbers of the files."""
+    files = parse_json_object(read_regular(mapping_file), mapping_file)
+    found = []
+    for number, name in enumerate(names, start=1):
+        file = files.get(name)
+        if not isinstance(file, str):
+            raise ValueError(f"{ids_file}, line {number}: {mapping_file} names no file of image {name}")
+        stem = Path(file).stem
+        last = re.search(r"[0-9]+$", stem)  # COCO_val2014_000000391895 is image 391895
+        found.append(name if last is not None and last[0].lstrip("0") == name else stem)
+    return found
+
+
 def splits_in(directory: str | os.PathLike[str]) -> list[str]:
     """The splits that a directory has features of, sorted."""
-    files = (path for path in Path(directory).glob(f"?*{_FEATURES}") if path.exists())  # no links to nothing
-    return sorted(path.name.removesuffix(_FEATURES) for path in files)
+    own = sorted(Path(directory).glob(f"?*{_FEATURES}")) or sorted(Path(directory, _PRECOMP).glob(f"?*{_FEATURES}"))
+    return [path.name.removesuffix(_FEATURES) for path in own if path.exists()]  # no links to nothing
 
 
 def without_features(directory: str | os.PathLike[str]) -> str:
@@ -104,22 +144,28 @@ class PrecomputedDataset:
     captions on consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five
     times in succession (some published development arrays are so): then these are one image again, and the first of its
     rows is used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions
-    (rows, k, 4), in the order of the features, in pixels; nor need ``{split}_ids.txt`` be, an image's name a line,
-    or a caption's. Float16 features stay so on the disk and are widened batch by batch.
+    (rows, k, 4), in the order of the features, in pixels. Where images have fewer regions than k,
+    ``{split}_lengths.npy`` (rows,) tells how many, and what lies behind is not read. ``{split}_ids.txt`` names the
+    images, a line an image, or a caption as in published data, and ``{split}_caption_ids.txt`` the captions. Float16
+    features stay so on the disk and are widened batch by batch.
+
+    VSE∞'s directories are taken as they are: the files may be in ``precomp``, and where there is ``id_mapping.json``,
+    ids are numbers of files in it, whose own names images then have; MS-COCO's ids stay.
 
     Attributes:
         name: the file of the features, by which errors call the split.
         features: (rows, k, d) float32 or float16, read from the disk as it is used.
         boxes: (rows, k, 4) float32, likewise; None where there is no such file.
         boxes_name: that file.
+        lengths: (rows,) int64, each row's number of regions; None where all have k.
         captions: the captions in the file's order.
         captions_name: that file.
         n_images, n_captions: how many there are.
         image_of_caption: (n_captions,) int64, the image that each caption describes.
-        ids: (n_images) names of the images; None where there is no such file.
+        ids, caption_ids: n_images and n_captions names; None where there is no such file.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
         n_regions, image_dim: k and d.
-        stored: the features with the name of their file, by which an image that is wrong is named.
+        stored: the features, and lengths, with the name of their file, by which an image that is wrong is named.
 
     Raises:
         FileNotFoundError: the directory, the features or the captions are missing; says what is needed.
@@ -128,6 +174,8 @@ class PrecomputedDataset:
     """
 
     ids: list[str] | None = None
+    caption_ids: list[str] | None = None
+    lengths: NDArray[np.int64] | None = None
 
     def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
@@ -144,7 +192,10 @@ class PrecomputedDataset:
         features = map_array(rows_file, ndim=(2, 3), dtypes=["<f4", "<f2"])
         check_image_size(rows_file, features)
         self.features: NDArray[np.floating] = features if features.ndim == 3 else features[:, None]
-        self.stored = StoredItems(rows_file, self.features)
+        lengths_file = lengths_path(directory, split)
+        if lengths_file.exists():
+            self.lengths = read_lengths(lengths_file, rows_file.name, *self.features.shape[:2])
+        self.stored = StoredItems(rows_file, self.features, self.lengths)
         self.captions = read_captions(captions_file)
         self.captions_name = str(captions_file)
         rows, captions = len(self.features), len(self.captions)
@@ -158,7 +209,7 @@ class PrecomputedDataset:
                 f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
             )
         boxes_file = boxes_path(directory, split)
-        self.boxes = _map_boxes(boxes_file, self.features.shape[:2])
+        self.boxes = _map_boxes(boxes_file, self.features.shape[:2], self.lengths)
         self.boxes_name = str(boxes_file)
         self.n_captions = captions
         self.n_images = captions // captions_per_image
@@ -171,6 +222,13 @@ class PrecomputedDataset:
             if len(names) not in (self.n_images, captions):  # a line an image, or a caption as in published data
                 raise ValueError(f"{ids_file}: names {len(names)} images, but {rows_file.name} has {self.n_images}")
             self.ids = names[:: len(names) // self.n_images]
+            if (mapping := mapping_path(directory, split)).exists():
+                self.ids = _names_of_files(self.ids, ids_file, mapping)
+        ids_file = caption_ids_path(directory, split)
+        if ids_file.exists():
+            self.caption_ids = read_ids(ids_file)
+            if len(self.caption_ids) != captions:
+                raise ValueError(f"{ids_file}: names {len(self.caption_ids)} captions, but there are {captions}")
 
     def first(self, images: int) -> PrecomputedDataset:
         """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.
@@ -186,6 +244,7 @@ class PrecomputedDataset:
         part.image_of_caption = self.image_of_caption[: part.n_captions]
         part.feature_rows = self.feature_rows[:images]
         part.ids = None if self.ids is None else self.ids[:images]
+        part.caption_ids = None if self.caption_ids is None else self.caption_ids[: part.n_captions]
         return part
 
 
@@ -195,14 +254,14 @@ def check_image_size(place: object, features: Any) -> None:
         raise ValueError(f"{place}: images of shape {tuple(features.shape[1:])} are larger than any")
 
 
-def _map_boxes(path: Path, regions: tuple[int, ...]) -> NDArray[np.float32] | None:
+def _map_boxes(path: Path, regions: tuple[int, ...], lengths: NDArray[np.int64] | None) -> NDArray[np.float32] | None:
     """The boxes of (rows, k) regions; None where there is no file."""
     if not path.exists():
         return None
     boxes = map_array(path, ndim=3, dtypes=["<f4"])
     if boxes.shape != (*regions, 4):
         raise ValueError(f"{path}: shape {boxes.shape} is not {(*regions, 4)}, four numbers for every region")
-    check_boxes(boxes, str(path))
+    check_boxes(boxes, str(path), lengths)
     return boxes
 
 

@@ -128,11 +128,14 @@ def draw_photographs(
     names: list[str] = []
     with occupied(directory), evaluating(model):
         batch = corpus.batch(captions)
-        images = model.encode_images(**corpus.regions(owners).on(device))
+        regions = corpus.regions(owners)
+        counts = [data.n_regions] * len(owners) if regions.lengths is None else regions.lengths.tolist()
+        images = model.encode_images(**regions.on(device))
         encoded = model.encode_captions(batch.tokens.to(device), batch.lengths.to(device))
         for row, (caption, photograph) in enumerate(zip(captions, photographs, strict=True)):
-            maps = model.attention(images[row : row + 1], encoded[row : row + 1])
-            boxes = None if data.boxes is None else np.asarray(data.boxes[data.feature_rows[owners[row]]])
+            found = model.attention(images[row : row + 1], encoded[row : row + 1])
+            maps = tuple(attention.over_first(counts[row]) for attention in found)
+            boxes = None if regions.boxes is None else regions.boxes[row, : counts[row]].numpy()
             explanation = Explanation(data.captions[caption], maps, boxes, model.config.max_words)
             written = explanation.draw(photograph, Path(directory) / f"{caption:05d}.png")
             names += [path.name for path in written]

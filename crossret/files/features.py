@@ -81,13 +81,7 @@ class StoredItems:
         n, longest = values.shape[:2]
         if lengths is None:
             return StoredItems(path, values)
-        sizes = map_array(lengths, ndim=1, dtypes=LENGTH_DTYPES)
-        if sizes.shape != (n,):
-            raise ValueError(f"{lengths}: {path} has {n} items, so expected shape ({n},), got {sizes.shape}")
-        wrong = np.flatnonzero((sizes < 1) | (sizes > longest))
-        if len(wrong):
-            raise ValueError(f"{lengths}: item {wrong[0]} has length {sizes[wrong[0]]}, expected 1 to {longest}")
-        return StoredItems(path, values, lengths=sizes.astype(np.int64))
+        return StoredItems(path, values, lengths=read_lengths(lengths, path, n, longest))
 
     @staticmethod
     def of_directory(directory: Path) -> StoredItems:
@@ -126,6 +120,22 @@ class StoredItems:
             item = empty[0]
             raise ValueError(f"{path}: item {item} has rows {offsets[item]} to {offsets[item + 1]}: needs at least one")
         return StoredItems(directory / VALUES, values, offsets=offsets)
+
+
+def read_lengths(path: Path, of: object, n: int, longest: int) -> NDArray[np.int64]:
+    """(n,) lengths of the items of another file, in memory.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no array of n integers, or one is not in 1..longest; names the file and the item.
+    """
+    sizes = map_array(path, ndim=1, dtypes=LENGTH_DTYPES)
+    if sizes.shape != (n,):
+        raise ValueError(f"{path}: {of} has {n} items, so expected shape ({n},), got {sizes.shape}")
+    wrong = np.flatnonzero((sizes < 1) | (sizes > longest))
+    if len(wrong):
+        raise ValueError(f"{path}: item {wrong[0]} has length {sizes[wrong[0]]}, expected 1 to {longest}")
+    return sizes.astype(np.int64)
 
 
 class HasDimensions(Protocol):

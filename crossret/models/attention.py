@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,10 @@ class AttentionMap:
     def strongest(self) -> Tensor:
         """(P, Q) int64: the region with the largest weight of each query, outlined in SCAN Fig. 4."""
         return self.weights.argmax(dim=2)
+
+    def over_first(self, regions: int) -> AttentionMap:
+        """The same over so many regions, of images that have no more."""
+        return replace(self, weights=self.weights[:, :, :regions])
 
 
 @torch.no_grad()

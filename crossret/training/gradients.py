@@ -57,7 +57,7 @@ class _BatchLoss:
     def __init__(self, model: Matcher, share: Share, batch: Batch, config: TrainingConfig) -> None:
         device = next(model.parameters()).device
         tokens, lengths = (part.to(device, non_blocking=True) for part in (batch.tokens, batch.lengths))
-        regions = Regions(batch.regions, batch.boxes, batch.clusters).on(device)
+        regions = Regions(batch.regions, batch.boxes, batch.clusters, batch.region_lengths).on(device)
 
         def autocast() -> torch.autocast:
             return torch.autocast(device.type, torch.bfloat16, enabled=config.amp)

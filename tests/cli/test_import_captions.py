@@ -19,7 +19,10 @@ from tests.compat.features.test_bottom_up import write
 
 
 def image(number: int, split: str = "train", captions: int = 5, **others: Any) -> dict[str, Any]:
-    sentences = [{"raw": f" Image {number},\n caption {caption}. "} for caption in range(captions)]
+    sentences = [
+        {"raw": f" Image {number},\n caption {caption}. ", "sentid": 10 * number + caption}
+        for caption in range(captions)
+    ]
     return {"filename": f"COCO_{number}.jpg", "cocoid": number, "split": split, "sentences": sentences, **others}
 
 
@@ -47,8 +50,9 @@ def test_splits_become_those_of_a_data_directory(tmp_path: Path) -> None:
 
 def test_files_that_have_no_other_name_are_named_by_it(tmp_path: Path) -> None:
     flickr = image(1, filename="1000092795.jpg")
-    del flickr["cocoid"]
+    del flickr["cocoid"], flickr["sentences"][3]["sentid"]
     assert list(import_captions(dataset(tmp_path / "x.json", flickr), tmp_path)["train"].captions) == ["1000092795"]
+    assert not (tmp_path / "train_caption_ids.txt").exists()
 
 
 @pytest.mark.parametrize("features_first", [False, True])
@@ -65,6 +69,7 @@ def test_captions_lie_beside_their_features(features_first: bool, tmp_path: Path
     assert (tmp_path / "data/train_ids.txt").read_text().split() == [str(number) for number in order]
     data = PrecomputedDataset(tmp_path / "data", "train")
     assert data.captions == captions_of(*order)
+    assert data.caption_ids == [str(10 * number + caption) for number in order for caption in range(5)]
     import_features(BottomUpFiles([regions]), tmp_path / "alone", "train")
     rows = dict(zip((9, 8, 7), np.load(tmp_path / "alone/train_ims.npy"), strict=True))
     assert all(np.array_equal(found, rows[number]) for found, number in zip(data.features, order, strict=True))
@@ -76,7 +81,9 @@ def test_features_in_another_order_are_refused(tmp_path: Path) -> None:
         import_features(BottomUpFiles([write(tmp_path / "x.tsv", 9, 7)]), tmp_path / "data", "train")
     with pytest.raises(ValueError, match=r"y.tsv: 1 images, but .*train_ids.txt names 2"):
         import_features(BottomUpFiles([write(tmp_path / "y.tsv", 7)]), tmp_path / "data", "train")
-    assert {path.name for path in (tmp_path / "data").iterdir()} == {"train_caps.txt", "train_ids.txt"}
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {
+        "train_caps.txt", "train_ids.txt", "train_caption_ids.txt",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,9 @@ def test_mistakes_are_one_line(tmp_path: Path, crossret: Cli) -> None:
     assert crossret("import-captions", path, tmp_path) == 2
     assert "train_caps.txt: is there already" in crossret.err
     (tmp_path / "train_caps.txt").unlink()
+    assert crossret("import-captions", path, tmp_path) == 2
+    assert "train_caption_ids.txt: is there already" in crossret.err
+    (tmp_path / "train_caption_ids.txt").unlink()
     (tmp_path / "train_ids.txt").write_text("7\n8\n")
     assert crossret("import-captions", path, tmp_path) == 2
     assert f"train_ids.txt: image 8 has no captions in {path}" in crossret.err

@@ -129,11 +129,11 @@ def test_boxes_reach_the_model_where_there_are_any(corpus: PrecomputedCorpus, wo
 
 def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:
     features = np.random.default_rng(0).standard_normal((IMAGES, 3, 4)).astype(np.float32)
-    regions, boxes, clusters = zip(*corpus.image_batches(2), strict=True)
+    regions, *others = zip(*corpus.image_batches(2), strict=True)
     assert [len(batch) for batch in regions] == [2, 2, 1]
     assert torch.equal(torch.cat(regions), torch.from_numpy(features))
-    assert boxes == clusters == (None, None, None)
-    regions, boxes, _ = zip(*with_boxes(corpus).image_batches(2), strict=True)
+    assert others == [(None,) * 3] * 3
+    regions, boxes, *_ = zip(*with_boxes(corpus).image_batches(2), strict=True)
     assert torch.equal(torch.cat(regions), torch.from_numpy(features))
     assert torch.equal(torch.cat(boxes), torch.from_numpy(np.sort(features)))
 

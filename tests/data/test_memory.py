@@ -98,7 +98,7 @@ def test_regions_are_clustered_where_a_model_wants_it() -> None:
         ({"captions": [3, *CAPTIONS[1:]]}, TypeError, "captions, 1: must be a text, not int"),
         ({"image_of_caption": [0, 1]}, ValueError, "image_of_caption must be 30 integers"),
         ({"image_of_caption": [0.0] * 30}, ValueError, "image_of_caption must be 30 integers"),
-        ({"image_of_caption": [0] * 29 + [6]}, ValueError, "caption 29 is of image 6, but there are 6"),
+        ({"image_of_caption": [0] * 29 + [6]}, ValueError, r"image_of_caption\[29\] must be in 0..5, got 6"),
         ({"boxes": BOXES[:3]}, ValueError, r"boxes have shape \(3, 4, 4\), not \(6, 4, 4\)"),
     ],
 )

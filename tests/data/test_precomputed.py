@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from crossret.data import PrecomputedDataset
 from crossret.data.batches import read_regions
-from crossret.data.precomputed import check_caption
+from crossret.data.perturbing import perturb_data
+from crossret.data.precomputed import check_caption, splits_in
 
 
 def features_of(rows: int) -> NDArray[np.float32]:
@@ -143,6 +145,32 @@ def test_boxes_of_the_wrong_kind(tmp_path: Path, array: NDArray[np.floating]) ->
     np.save(tmp_path / "train_boxes.npy", array)
     with pytest.raises(ValueError, match=r"train_boxes\.npy: expected"):
         PrecomputedDataset(tmp_path, "train")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_vse_infinity_s_layout(tmp_path: Path, inside: bool) -> None:
+    """``precomp/``, and images' files by the numbers in SPLIT_ids.txt; MS-COCO's ids stay (woodfrog/vse_infty)."""
+    (tmp_path / "precomp").mkdir()
+    write(tmp_path / "precomp", features_of(3), 15, "dev")
+    (tmp_path / "precomp/dev_ids.txt").write_text("0\n0\n0\n0\n0\n" + "7\n" * 5 + "391895\n" * 5)
+    (tmp_path / "precomp/dev_caption_ids.txt").write_text("".join(f"{number}\n" for number in range(15)))
+    directory = tmp_path / "precomp" if inside else tmp_path
+    assert splits_in(directory) == ["dev"]
+    assert PrecomputedDataset(directory, "dev").ids == ["0", "7", "391895"]
+    files = {"0": "1000092795.jpg", "7": "a-ball.jpg", "391895": "val2014/COCO_val2014_000000391895.jpg"}
+    (tmp_path / "id_mapping.json").write_text(json.dumps(files))
+    data = PrecomputedDataset(directory, "dev")
+    assert data.ids == ["1000092795", "a-ball", "391895"]
+    assert data.first(2).caption_ids == [str(number) for number in range(10)]
+    perturb_data(directory, tmp_path.with_suffix(".new"), split="dev")
+    assert PrecomputedDataset(tmp_path.with_suffix(".new"), "dev").ids == data.ids
+    (tmp_path / "id_mapping.json").write_text('{"0": "1.jpg"}')
+    with pytest.raises(ValueError, match=r"dev_ids.txt, line 2: .*id_mapping.json names no file of image 7"):
+        PrecomputedDataset(directory, "dev")
+    (tmp_path / "precomp/dev_caption_ids.txt").write_text("1\n2\n")
+    (tmp_path / "id_mapping.json").unlink()
+    with pytest.raises(ValueError, match=r"dev_caption_ids.txt: names 2 captions, but there are 15"):
+        PrecomputedDataset(directory, "dev")
 
 
 def test_features_are_mapped_and_read_only(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.memory import InMemoryCorpus
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import (
     RetrievalMetrics,
@@ -150,23 +148,10 @@ def test_ranks_and_folds_that_make_no_sense_are_errors() -> None:
         retrieval_metrics(np.zeros((1, 1), np.float32), np.array([0.0]))
 
 
-def small_corpus() -> PrecomputedCorpus:
+def small_corpus() -> InMemoryCorpus:
     captions = ["a dog .", "a cat on a mat", "dog", "the mat", "a a a a a a", "cat ."]
-    data = SimpleNamespace(
-        name="small",
-        features=np.random.default_rng(0).standard_normal((6, 4, 7)).astype(np.float32),
-        feature_rows=np.array([0, 2, 4]),  # as where rows are repeated for every caption
-        captions=captions,
-        captions_name="small_caps.txt",
-        n_images=3,
-        n_captions=6,
-        n_regions=4,
-        image_dim=7,
-        boxes=None,
-        boxes_name="small_boxes.npy",
-        image_of_caption=np.arange(6) // 2,
-    )
-    return PrecomputedCorpus(data, Vocabulary.build(captions, min_count=1))
+    features = np.random.default_rng(0).standard_normal((3, 4, 7)).astype(np.float32)
+    return InMemoryCorpus(features, captions, vocabulary=Vocabulary.build(captions, min_count=1))
 
 
 @pytest.mark.parametrize(("batch_size", "block"), [(1, 1), (2, 4), (100, 100)])
@@ -186,7 +171,7 @@ def test_every_pair_is_scored_whatever_the_blocks(batch_size: int, block: int) -
     assert model.training
     assert scores.dtype == np.float32
     for image in range(3):
-        features = torch.from_numpy(corpus.data.features[[2 * image]])
+        features = torch.from_numpy(corpus.data.features[[image]])
         for caption, text in enumerate(corpus.data.captions):
             tokens = torch.tensor([corpus.vocabulary.encode(text)])
             with torch.no_grad():
@@ -212,8 +197,8 @@ def test_progress_of_scoring_ends_at_the_last_caption() -> None:
 def test_data_that_the_model_cannot_use_are_refused() -> None:
     sizes = {"image_dim": 7, "vocabulary_size": 9, "embed_dim": 3, "word_dim": 2}
     for fields, message in (
-        ({"region_count": 5}, "small: images have 4 regions, fewer than the model's region_count 5"),
-        ({"image_dim": 8}, "small: regions have 7 features, but the model's image_dim is 8"),
+        ({"region_count": 5}, "corpus: images have 4 regions, fewer than the model's region_count 5"),
+        ({"image_dim": 8}, "corpus: regions have 7 features, but the model's image_dim is 8"),
     ):
         with pytest.raises(ValueError, match=message):
             encode_dataset(Scan(ScanConfig(**{**sizes, **fields})), small_corpus())

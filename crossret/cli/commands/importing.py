@@ -79,10 +79,11 @@ def import_captions(
 ) -> None:
     """Write the captions of Karpathy's splits.
 
-    Writes SPLIT_caps.txt, five captions an image, and SPLIT_ids.txt, the images'
+    Writes SPLIT_caps.txt, five captions an image; SPLIT_ids.txt, the images'
     names, by which features are found: MS-COCO's ids, of Flickr the numbers of
-    the files. Of more than five captions the first five are taken. Where there is
-    SPLIT_ids.txt, as import-features leaves it, captions are in its order.
+    the files; and SPLIT_caption_ids.txt, the captions' ids. Of more than five
+    captions the first five are taken. Where there is SPLIT_ids.txt, as
+    import-features leaves it, captions are in its order.
 
     \b
     Examples:
@@ -106,7 +107,7 @@ def import_features(
         list[Path], typer.Argument(exists=True, dir_okay=False, help="A .npy or .h5 file, or one or more .tsv.")
     ],
     split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
-    regions: Annotated[int | None, option("Of each image the first regions, so many; by default all.", min=1)] = None,
+    regions: Annotated[int | None, option("Of each image the first regions, no more; by default all.", min=1)] = None,
     ids: Annotated[
         Path | None,
         option(
@@ -126,7 +127,8 @@ def import_features(
     pip install 'crossret[hdf5]'.
 
     Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
-    SPLIT_ids.txt; SPLIT_caps.txt, the captions, is import-captions' or yours to
+    SPLIT_ids.txt, and of images with different numbers of regions
+    SPLIT_lengths.npy; SPLIT_caps.txt, the captions, is import-captions' or yours to
     add. float16 stays float16, which trains as float32 does and is half as large.
     A malformed row ends the command with file, line and reason, and nothing is
     written.
@@ -153,7 +155,8 @@ def import_features(
         source = _source(sources, of_kinds)
         done = write_split(source, data, split, regions=regions, progress=progress)
     written = "features and boxes" if done.with_boxes else "features"
-    say(f"{data}: {written} of {done.images:,} images, {done.regions} regions of {done.dimensions:,} each")
+    count = f"{done.regions}" if done.fewest == done.regions else f"{done.fewest} to {done.regions}"
+    say(f"{data}: {written} of {done.images:,} images, {count} regions of {done.dimensions:,} each")
 
 
 def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:

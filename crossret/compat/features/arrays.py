@@ -30,7 +30,7 @@ class ArrayFile:
         self._features = map_array(path, ndim=3, dtypes=FEATURE_DTYPES)
         self._boxes_name = str(boxes)
         self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES)
-        self.total = len(self._features)
+        self.total, self.regions = self._features.shape[:2]
         check_image_size(path, self._features)
         if self._boxes is not None and boxes is not None:
             check_box_shape(boxes, self._boxes, self._features)

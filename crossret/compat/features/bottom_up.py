@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,20 @@ _LONGEST_LINE = LARGEST_IMAGE * 3 // 2
 _MOST_DIGITS = 9  # of a size or a number of boxes
 
 
+class _Line(NamedTuple):
+    """Where an image is, and how many regions it has."""
+
+    path: Path
+    place: str
+    offset: int
+    regions: int
+
+
 class BottomUpFiles:
     """One or several such files, as generate_tsv.py of bottom-up-attention wrote them: a ``Source``.
 
-    Boxes are in pixels of the image. Without ids images come in the files' order, and nothing but a line is in memory.
+    Boxes are in pixels of the image. Without ids images come in the files' order. Files are read twice, first for where
+    images are and how many regions they have; no more than a line of them is in memory.
 
     Args:
         paths: the files.
@@ -45,39 +55,41 @@ class BottomUpFiles:
             check_regular(path)
         self._ids = ids
         self._wanted = None if ids is None else _read_ids(ids)
-        self.total = sum(os.stat(path).st_size for path in paths) if self._wanted is None else len(self._wanted)
+
+    @property
+    def total(self) -> int:
+        return len(self._found)
+
+    @property
+    def regions(self) -> int:
+        return max((line.regions for line in self._found), default=0)
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
-        if self._wanted is not None:
-            with ExitStack() as stack:
-                files = {path: stack.enter_context(open_regular(path)) for path in self._paths}
-                for done, (path, number, offset) in enumerate(self._find(self._wanted), start=1):
-                    files[path].seek(offset)
-                    yield _row(_read_line(files[path], f"{path}, line {number}"), f"{path}, line {number}", done)
-            return
-        seen: dict[str, str] = {}
-        done = 0
-        for path in self._paths:
-            for place, _, line in _lines(path):
-                done += len(line)
-                row = _row(line, place, done)
-                _check_new(seen, _id(line, place), place)
-                yield row
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(open_regular(path)) for path in self._paths}
+            for done, (path, place, offset, _) in enumerate(self._found, start=1):
+                files[path].seek(offset)
+                yield _row(_read_line(files[path], place), place, done)
 
-    def _find(self, ids: Sequence[str]) -> list[tuple[Path, int, int]]:
-        """File, number and offset of the line of each image that is asked for."""
-        found: dict[str, tuple[Path, int, int]] = {}
-        seen: dict[str, str] = {}
+    @cached_property
+    def _found(self) -> list[_Line]:
+        """The line of each image that is asked for."""
+        found: dict[str, _Line] = {}
+        wanted = None if self._wanted is None else set(self._wanted)
         for path in self._paths:
-            for number, (place, offset, line) in enumerate(_lines(path), start=1):
+            for place, offset, line in _lines(path):
                 image_id = _id(line, place)
-                _check_new(seen, image_id, place)
-                found[image_id] = (path, number, offset)
-        for number, image_id in enumerate(ids, start=1):
+                if image_id in found:
+                    raise ValueError(f"{place}: image {image_id!r} is at {found[image_id].place} already")
+                taken = wanted is None or image_id in wanted
+                found[image_id] = _Line(path, place, offset, len(_fields(line, place)[1]) if taken else 0)
+        if self._wanted is None:
+            return list(found.values())
+        for number, image_id in enumerate(self._wanted, start=1):
             if image_id not in found:
                 raise ValueError(f"{self._ids}, line {number}: no image {image_id[:40]!r} in {self.name}")
-        return [found[image_id] for image_id in ids]
+        return [found[image_id] for image_id in self._wanted]
 
 
 def _read_ids(path: Path) -> list[str]:
@@ -104,12 +116,6 @@ def _read_line(file: BinaryIO, place: str) -> bytes:
     return line
 
 
-def _check_new(seen: dict[str, str], image_id: str, place: str) -> None:
-    if image_id in seen:
-        raise ValueError(f"{place}: image {image_id!r} is at {seen[image_id]} already")
-    seen[image_id] = place
-
-
 def _id(line: bytes, place: str) -> str:
     image_id, tab, _ = line.partition(b"\t")
     if not tab:
@@ -121,15 +127,21 @@ def _id(line: bytes, place: str) -> str:
 
 
 def _row(line: bytes, place: str, done: int) -> Row:
+    named, boxes = _fields(line, place)
+    return Row(place, _numbers(named, "features", len(boxes), place), boxes, place, done, _id(line, place))
+
+
+def _fields(line: bytes, place: str) -> tuple[dict[str, bytes], NDArray[np.float32]]:
+    """The fields of a line, and its boxes (num_boxes, 4)."""
     count = line.count(b"\t") + 1  # ahead of the fields: of a line of tabs these are a hundred times its size
     if count != len(_FIELDS):
         raise ValueError(f"{place}: {count} fields, expected {len(_FIELDS)}: {', '.join(_FIELDS)}")
     named = dict(zip(_FIELDS, line.rstrip(b"\r\n").split(b"\t"), strict=True))
     _, _, count = (_positive(named, name, place) for name in ("image_w", "image_h", "num_boxes"))
-    boxes, features = (_numbers(named, name, count, place) for name in ("boxes", "features"))
+    boxes = _numbers(named, "boxes", count, place)
     if boxes.shape[1] != 4:
         raise ValueError(f"{place}: boxes has {boxes.size} numbers, expected 4 for each of {count} boxes")
-    return Row(place, features, boxes, place, done, _id(line, place))
+    return named, boxes
 
 
 def _positive(fields: dict[str, bytes], name: str, place: str) -> int:

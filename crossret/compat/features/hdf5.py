@@ -45,7 +45,7 @@ class Hdf5File:
                 placed = _data_set(path, file, boxes)
                 check_box_shape(f"{path}: {boxes}", placed, stored)
                 _check_written(path, placed, boxes)
-            self.total = len(stored)
+            self.total, self.regions = stored.shape[:2]
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""

@@ -37,10 +37,16 @@ class Source(Protocol):
     Attributes:
         name: what errors call it.
         total: of which ``Row.done`` tells how much has been read.
+        regions: the most that an image has; found out when it is asked for, perhaps by reading all.
     """
 
     name: str
-    total: int
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def regions(self) -> int: ...
 
     def __iter__(self) -> Iterator[Row]:
         """Every image; raises a ValueError that names file, line or row, and reason, where one is malformed."""

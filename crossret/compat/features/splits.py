@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from crossret.compat.features.rows import Row, Source
 from crossret.data.boxes import wrong_box
-from crossret.data.precomputed import boxes_path, features_path, ids_path, read_ids
+from crossret.data.precomputed import boxes_path, features_path, ids_path, lengths_path, read_ids
 from crossret.files.arrays import write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
@@ -26,12 +26,14 @@ class Imported:
 
     Attributes:
         images, regions, dimensions: the shape of the features.
+        fewest: regions of the image that has fewest.
         with_boxes: whether there are boxes.
     """
 
     images: int
     regions: int
     dimensions: int
+    fewest: int
     with_boxes: bool
 
 
@@ -45,29 +47,29 @@ def import_features(
 ) -> Imported:
     """Write ``{split}_ims.npy`` and, of a source that has them, ``{split}_boxes.npy`` and ``{split}_ids.txt``.
 
-    All are there when they are whole, or none; captions, which the source has not, are ``import_captions``' or the
-    user's. Where ``{split}_ids.txt`` is there, with captions in its order, images must come in it, too. Features in
-    float16 stay in float16, others and boxes become float32.
+    Where images have different numbers of regions, they are padded with zeros and ``{split}_lengths.npy`` tells the
+    numbers. All files are there when they are whole, or none; captions, which the source has not, are
+    ``import_captions``' or the user's. Where ``{split}_ids.txt`` is there, with captions in its order, images must come
+    in it, too. Features in float16 stay in float16, others and boxes become float32.
 
     Args:
         source: the images.
         directory: the data directory, made if needed, and removed again if nothing comes to be in it.
         split: the split's name.
-        regions: of each image its first ones, at least 1; None takes all, of which every image must have as many.
+        regions: of each image no more than its first ones, at least 1; None takes all.
         progress: called with (done, all of ``source.total``) after every image.
 
     Raises:
         OSError: a file cannot be read or written; FileExistsError where one of those to write is there, BlockingIOError
             where another process works in the directory.
-        ValueError: an image is malformed, has other numbers of regions or dimensions than the first or fewer than
-            ``regions``, or features or boxes that are not finite in float32, or boxes that are none (see
-            ``check_boxes``), or there is none; names file, line or row, and reason. Or ``regions`` is less than 1, or
-            ``split`` no name.
+        ValueError: an image is malformed, has other dimensions than the first, or features or boxes that are not finite
+            in float32, or boxes that are none (see ``check_boxes``), or there is none; names file, line or row, and
+            reason. Or ``regions`` is less than 1, or ``split`` no name.
     """
     if regions is not None and regions < 1:
         raise ValueError(f"regions must be at least 1, not {regions}")
     ids_file = ids_path(directory, split)
-    outputs = boxes_path(directory, split), features_path(directory, split)
+    outputs = [place(directory, split) for place in (boxes_path, features_path, lengths_path)]
     with occupied(directory), ExitStack() as files:  # which closes them in reverse
         wanted = read_ids(ids_file) if ids_file.exists() else None
         for path in outputs:
@@ -78,28 +80,33 @@ def import_features(
         first = next(rows, None)
         if first is None:
             raise ValueError(f"{source.name}: no images in it")
-        features, boxes = _checked(first, None, regions)
-        shape, with_boxes = (features.shape[0], features.shape[1]), boxes is not None
-        images = 0
-        write_features = files.enter_context(write_rows(outputs[1], shape, features.dtype.str))
+        shape = min(regions or source.regions, source.regions), first.features.shape[1]
+        half = first.features.dtype == np.float16
+        lengths: list[int] = []
+        write_features = files.enter_context(write_rows(outputs[1], shape, "<f2" if half else "<f4"))
         named = first.image_id is not None and wanted is None
         write_ids = files.enter_context(atomic_write(ids_file)) if named else None
+        with_boxes = first.boxes is not None
         write_boxes = files.enter_context(write_rows(outputs[0], (shape[0], 4), "<f4")) if with_boxes else None
         for row in chain([first], rows):
-            features, boxes = _checked(row, shape, regions)
+            features, boxes = _checked(row, shape)
             write_features(features[None])
             if write_boxes is not None and boxes is not None:
                 write_boxes(boxes[None])
+            number = len(lengths)
             if write_ids is not None:
                 write_ids.write(f"{row.image_id}\n".encode())
-            elif wanted is not None and row.image_id is not None and wanted[images : images + 1] != [row.image_id]:
-                raise ValueError(f"{row.place}: image {row.image_id} is not what {ids_file}, line {images + 1} names")
-            images += 1
+            elif wanted is not None and row.image_id is not None and wanted[number : number + 1] != [row.image_id]:
+                raise ValueError(f"{row.place}: image {row.image_id} is not what {ids_file}, line {number + 1} names")
+            lengths.append(min(len(row.features), shape[0]))
             if progress is not None:
                 progress(row.done, source.total)
-        if wanted is not None and images != len(wanted):
-            raise ValueError(f"{source.name}: {images} images, but {ids_file} names {len(wanted)}")
-    return Imported(images, *shape, with_boxes)
+        if wanted is not None and len(lengths) != len(wanted):
+            raise ValueError(f"{source.name}: {len(lengths)} images, but {ids_file} names {len(wanted)}")
+        if min(lengths) < shape[0]:
+            with write_rows(outputs[2], (), "<i4") as write_lengths:
+                write_lengths(np.array(lengths, np.int32))
+    return Imported(len(lengths), *shape, min(lengths), with_boxes)
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -107,30 +114,22 @@ def _remove(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _checked(
-    row: Row, shape: tuple[int, int] | None, regions: int | None
-) -> tuple[NDArray[np.floating], NDArray[np.float32] | None]:
-    """Features and boxes of an image as they are written, of the shape that the first one has."""
-    count = len(row.features)
-    if regions is not None and count < regions:
-        raise ValueError(f"{row.place}: {count} regions, fewer than the {regions} that are to be taken")
-    features = row.features[:regions]
+def _checked(row: Row, shape: tuple[int, int]) -> tuple[NDArray[np.floating], NDArray[np.float32] | None]:
+    """Features and boxes of an image as they are written, padded to ``shape``."""
+    features = row.features[: shape[0]]
     if features.dtype != np.float16:
         with np.errstate(over="ignore", invalid="ignore"):
             features = features.astype(np.float32)
     finite = np.isfinite(features).all(axis=1)
     if not finite.all():
         raise ValueError(f"{row.place}: features of region {finite.argmin()} are not finite in float32")
-    if shape is not None and features.shape != shape:
-        advice = "; regions takes the first of each" if regions is None and features.shape[1] == shape[1] else ""
-        raise ValueError(
-            f"{row.place}: {features.shape[0]} regions of {features.shape[1]} dimensions, but the first image has "
-            f"{shape[0]} of {shape[1]}{advice}"
-        )
+    if features.shape[1] != shape[1]:
+        raise ValueError(f"{row.place}: {features.shape[1]} dimensions, but the first image has {shape[1]}")
+    padding = [(0, shape[0] - len(features)), (0, 0)]
     if row.boxes is None:
-        return features, None
-    boxes = row.boxes[:regions]
+        return np.pad(features, padding), None
+    boxes = row.boxes[: shape[0]]
     wrong = wrong_box(boxes[None])
     if wrong is not None:
         raise ValueError(f"{row.boxes_place}: the box of region {wrong[1]} {wrong[2]}")
-    return features, boxes.astype(np.float32)
+    return np.pad(features, padding), np.pad(boxes.astype(np.float32), padding)

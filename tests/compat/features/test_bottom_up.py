@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from crossret.compat.features import BottomUpFiles, import_features
 from crossret.compat.features import bottom_up as module
+from crossret.data import PrecomputedDataset
 
 
 def encoded(array: NDArray[np.float32]) -> str:
@@ -77,16 +78,27 @@ def test_the_first_regions_are_taken(tmp_path: Path) -> None:
     features = np.load(tmp_path / "data" / "train_ims.npy")
     for row, count in enumerate((4, 3, 5)):
         np.testing.assert_array_equal(features[row], regions(row + 1, count)[1][:3])
-    for wanted, message in (
-        (4, r"a.tsv, line 2: 3 regions, fewer than the 4 that are to be taken"),
-        (None, r"a.tsv, line 2: 3 regions of 5 dimensions, but the first image has 4 of 5; regions takes the first"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            import_features(BottomUpFiles([path]), tmp_path / "other", "train", regions=wanted)
+    assert not (tmp_path / "data" / "train_lengths.npy").exists()
     for none in (0, -1):
         with pytest.raises(ValueError, match=f"^regions must be at least 1, not {none}$"):
             import_features(BottomUpFiles([path]), tmp_path / "other", "train", regions=none)
     assert not list(tmp_path.glob("other/*"))
+
+
+@pytest.mark.parametrize(("most", "lengths"), [(None, [4, 3, 5]), (4, [4, 3, 4]), (9, [4, 3, 5])])
+def test_different_numbers_of_regions_are_told(tmp_path: Path, most: int | None, lengths: list[int]) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(line(**fields_of(1, 4)) + line(**fields_of(2, 3)) + line(**fields_of(3, 5)))
+    done = import_features(BottomUpFiles([path]), tmp_path / "data", "train", regions=most)
+    assert (done.regions, done.fewest) == (max(lengths), 3)
+    (tmp_path / "data" / "train_caps.txt").write_text("a dog\n" * 15)
+    data = PrecomputedDataset(tmp_path / "data", "train")
+    assert data.lengths.tolist() == lengths
+    for row, (count, length) in enumerate(zip((4, 3, 5), lengths, strict=True)):
+        boxes, features = regions(row + 1, count)
+        np.testing.assert_array_equal(data.features[row, :length], features[:length])
+        np.testing.assert_array_equal(data.boxes[row, :length], boxes[:length])
+    assert not data.features[1, 3:].any()
 
 
 INFINITE = regions(2)[1].copy()
@@ -103,7 +115,7 @@ INFINITE[1, 2] = np.inf
         ({"image_h": "-3"}, r"image_h is b'-3', not a whole number above 0"),
         ({"num_boxes": "9" * 5000}, r"num_boxes is b'9{40}', not a whole number above 0"),
         ({"num_boxes": "999999999"}, r"boxes has 48 bytes, not as many float32 for each of 999999999 boxes"),
-        ({"num_boxes": "6"}, r"features has 60 bytes, not as many float32 for each of 6 boxes"),
+        ({"num_boxes": "6"}, r"boxes has 12 numbers, expected 4 for each of 6 boxes"),
         ({"boxes": encoded(np.zeros((3, 5), np.float32))}, r"boxes has 15 numbers, expected 4 for each of 3 boxes"),
         ({"boxes": "b'AAAA'"}, r"boxes is not base64 \("),
         ({"features": "A" * 81}, r"features is not base64 \("),
@@ -113,7 +125,7 @@ INFINITE[1, 2] = np.inf
         ({"features": encoded(INFINITE)}, r"features of region 1 are not finite in float32"),
         (
             {"features": encoded(np.zeros((3, 4), np.float32))},
-            r"3 regions of 4 dimensions, but the first image has 3 of 5",
+            r"4 dimensions, but the first image has 5",
         ),
         ({"more": "x"}, r"7 fields, expected 6: image_id, image_w, image_h, num_boxes, boxes, features"),
         ({"image_id": "1"}, r"image '1' is at .*a.tsv, line 1 already"),
@@ -132,10 +144,9 @@ def test_a_line_without_fields_is_named(tmp_path: Path, text: str) -> None:
     path = write(tmp_path / "a.tsv", 1)
     path.write_text(path.read_text() + text)
     (tmp_path / "ids.txt").write_text("1\n")
-    with pytest.raises(ValueError, match=r"a.tsv, line 2: 1 fields, expected 6"):
-        import_features(BottomUpFiles([path]), tmp_path / "data", "train")
-    with pytest.raises(ValueError, match=r"a.tsv, line 2: no tab in it, expected 6 fields"):
-        import_features(BottomUpFiles([path], tmp_path / "ids.txt"), tmp_path / "data", "train")
+    for ids in (None, tmp_path / "ids.txt"):
+        with pytest.raises(ValueError, match=r"a.tsv, line 2: no tab in it, expected 6 fields"):
+            import_features(BottomUpFiles([path], ids), tmp_path / "data", "train")
 
 
 def test_a_line_of_tabs_is_no_list_of_fields(tmp_path: Path) -> None:
@@ -177,7 +188,7 @@ def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", 1)
-    for name in ("ims.npy", "boxes.npy"):
+    for name in ("ims.npy", "boxes.npy", "lengths.npy"):
         (tmp_path / name[:3]).mkdir()
         (tmp_path / name[:3] / f"train_{name}").touch()
         with pytest.raises(FileExistsError, match=f"train_{name}: is there already"):
