@@ -36,6 +36,16 @@ def retrieval_table(metrics: RetrievalMetrics, title: str) -> Table:
     return table
 
 
+def figures_table(figures: Mapping[str, Mapping[str, float]], title: str) -> Table:
+    """Figures by name, "i2t" and "t2i" of each."""
+    table = Table(title=plain(title))
+    for heading in ("", "image → sentence", "sentence → image"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, ways in figures.items():
+        table.add_row(name, f"{ways['i2t']:.1f}", f"{ways['t2i']:.1f}")
+    return table
+
+
 def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
     """How often what attends points at what the captions name, by both rules, in percent; a section a map."""
     table = Table(title=plain(title), caption="the strongest region against the objects that captions name")

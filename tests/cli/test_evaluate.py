@@ -180,3 +180,41 @@ def test_a_model_is_refused_data_with_fewer_regions_than_it_uses(
     assert crossret(command, *arguments[command]) == 2
     expected = f"{tmp_path}/test_ims.npy: images have 2 regions, fewer than the model's region_count 3"
     assert crossret.err == f"crossret: {expected}\n"
+
+
+def test_protocols_of_others_are_printed_and_written(
+    crossret: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With three images in place of MS-COCO's 5,000."""
+    pytest.importorskip("fico_itr")
+    monkeypatch.setattr(pytest.importorskip("eccv_caption.metrics"), "CUR_DIR", str(tmp_path))
+    data = tmp_path / "data"
+    data.mkdir()
+    np.save(data / "test_ims.npy", np.zeros((3, 2, 4), np.float32))
+    (data / "test_caps.txt").write_text("a dog\n" * 15)
+    scores = np.random.default_rng(1).standard_normal((3, 15)).astype(np.float32)
+    np.save(tmp_path / "scores.npy", scores)
+    command = ["evaluate", tmp_path / "scores.npy", data, "--json", tmp_path / "x.json", "--protocol"]
+    assert crossret(*command, "fico_itr") == 0
+    figures = json.loads((tmp_path / "x.json").read_text())
+    assert figures["fico_itr"]["R@5"] == pytest.approx({"i2t": figures["i2t_r5"], "t2i": figures["t2i_r5"]})
+    assert "mAP" not in figures["fico_itr"]
+    np.save(data / "test_labels.npy", np.array([0, 1, 1]))
+    assert crossret(*command, "fico_itr") == 0
+    assert f"{json.loads((tmp_path / 'x.json').read_text())['fico_itr']['mAP']['t2i']:.1f}" in crossret.out
+    assert crossret(*command, "eccv") == 2
+    assert f"{data}/test_ids.txt: no such file; --protocol eccv needs MS-COCO's ids" in crossret.err
+    (data / "test_ids.txt").write_text("40\n7\n391\n")
+    assert crossret(*command, "eccv") == 2
+    assert "test_caption_ids.txt: no such file" in crossret.err
+    (data / "test_caption_ids.txt").write_text("".join(f"{number}\n" for number in range(15)))
+    own = {image: list(range(5 * place, 5 * place + 5)) for place, image in enumerate((40, 7, 391))}
+    for name in ("original", "cxc", "eccv"):
+        (data / f"{name}_image_to_caption.json").write_text(json.dumps(own))
+        owners = {caption: [image] for image, captions in own.items() for caption in captions}
+        (data / f"{name}_caption_to_image.json").write_text(json.dumps(owners))
+    np.save(data / "coco_test_ids.npy", np.arange(15))
+    assert crossret(*command, "eccv") == 0, crossret.err
+    figures = json.loads((tmp_path / "x.json").read_text())
+    assert figures["eccv"]["cxc_r5"] == pytest.approx({"i2t": figures["i2t_r5"], "t2i": figures["t2i_r5"]})
+    assert f"{figures['eccv']['eccv_map_at_r']['i2t']:.1f}" in crossret.out

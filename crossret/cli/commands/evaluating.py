@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from crossret.data import PrecomputedDataset
     from crossret.evaluation import ScoreMatrix
+    from crossret.evaluation.protocols import RetrievalProtocol
 
 
 def evaluate(
@@ -34,6 +35,9 @@ def evaluate(
         option("Average the scores with this one's, given as RUN is; may be repeated.", exists=True),
     ] = None,
     five_fold: Annotated[bool, option("Means over five folds, as MS-COCO's 1K results.", "--five-fold")] = False,
+    protocol: Annotated[
+        Literal["eccv", "fico_itr"] | None, option("Also measure as ECCV Caption and CxC do, or FiCo-ITR.")
+    ] = None,
     scores: Annotated[
         Path | None,
         option(
@@ -53,19 +57,26 @@ def evaluate(
     Prints recall at 1, 5 and 10, median and mean rank, both ways. An ensemble's
     scores are the means of its members', models of any kind or files of scores.
 
+    --protocol eccv is for MS-COCO's 5K test, with SPLIT_ids.txt and
+    SPLIT_caption_ids.txt as import-captions writes them, and adds PMRP where DATA
+    has its pm_*.json. fico_itr adds mAP over categories where DATA has
+    SPLIT_labels.npy: (images,) integers, or (images, categories) of 0 and 1. Both
+    need pip install 'crossret[protocols]'.
+
     \b
     Examples:
       crossret evaluate runs/scenes scenes
       crossret evaluate runs/coco data/coco_precomp --split testall --five-fold --json coco.json
       crossret evaluate runs/t2i_avg data/f30k_precomp --ensemble runs/i2t_lse --scores both.npy
       crossret evaluate both.npy data/f30k_precomp --ensemble scores_of_another.npy
+      crossret evaluate runs/coco data/coco --protocol eccv
     """
     from rich.console import Console
 
     from crossret import evaluation
     from crossret.data import PrecomputedDataset
     from crossret.files.json import write_json
-    from crossret.terminal import retrieval_table
+    from crossret.terminal import figures_table, retrieval_table
 
     use_threads(threads)
     given = [run, *(ensemble or [])]
@@ -75,6 +86,7 @@ def evaluate(
     images = PrecomputedDataset(data, split)
     if five_fold and images.n_images % 5:
         raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
+    measured_by = None if protocol is None else _protocol(protocol, data, split, images)
     members = []
     for number, member in enumerate(given, start=1):
         which = f" {number} of {len(given)}" if ensemble else ""
@@ -84,15 +96,40 @@ def evaluate(
         write(matrix)
     measure = evaluation.five_fold if five_fold else evaluation.retrieval_metrics
     metrics = measure(matrix, images.image_of_caption)
+    others = {} if measured_by is None else {f"{protocol}": measured_by.figures(matrix)}
     if json is not None:
         what = {"members": [str(member) for member in given], "split": split, "five_fold": five_fold}
-        write_json(json, {**what, "images": images.n_images, **metrics.as_dict()})
+        write_json(json, {**what, "images": images.n_images, **metrics.as_dict(), **others})
     title = f"{split}: {images.n_images:,} images, {images.n_captions:,} captions"
     if ensemble:
         title += f", ensemble of {len(given)}"
     if five_fold:
         title += ", means of five folds"
-    Console(emoji=False).print(retrieval_table(metrics, title))
+    console = Console(emoji=False)
+    console.print(retrieval_table(metrics, title))
+    for name, figures in others.items():
+        console.print(figures_table(figures, f"{name}: in percent, but for ranks"))
+
+
+def _protocol(name: str, data: Path, split: str, images: PrecomputedDataset) -> RetrievalProtocol:
+    """A protocol with what it needs of the data beside scores."""
+    from crossret.data.precomputed import caption_ids_path, ids_path, split_path
+    from crossret.evaluation.protocols import PLAUSIBLE, EccvCaption, FicoItr
+    from crossret.files.arrays import map_array
+    from crossret.files.features import LENGTH_DTYPES
+
+    if name == "fico_itr":
+        labels = split_path(data, split, "_labels.npy")
+        stored = map_array(labels, ndim=(1, 2), dtypes=["|b1", *LENGTH_DTYPES]) if labels.exists() else None
+        return FicoItr(images.image_of_caption, stored)
+    missing = ids_path if images.ids is None else caption_ids_path
+    if images.ids is None or images.caption_ids is None:
+        raise ValueError(
+            f"{missing(data, split)}: no such file; --protocol eccv needs MS-COCO's ids of images and captions, which "
+            "crossret import-captions writes of Karpathy's dataset_coco.json"
+        )
+    plausible = data if all((data / file).exists() for file in PLAUSIBLE) else None
+    return EccvCaption(images.ids, images.caption_ids, plausible)
 
 
 def _member(path: Path, images: PrecomputedDataset, device: str | None, which: str) -> ScoreMatrix:
