@@ -12,6 +12,8 @@ from crossret.cli.options import given, option, spelling
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
 from crossret.hyperparameters.config import NONE, Config, parse_value, without_none
 
+_ONLY_IN_PYTHON = ("parameter_groups",)
+
 
 def option_name(config: type[Config], field: str) -> str:
     """What the option of a field is called: one that may be repeated is named in the singular."""
@@ -70,7 +72,7 @@ def _options_of(name: str, configs: Mapping[str, type[Config]]) -> type[Any]:
     for owner, config in configs.items():
         hints = get_type_hints(config)
         for field in dataclasses.fields(config):
-            if "help" in field.metadata:
+            if "help" in field.metadata and field.name not in _ONLY_IN_PYTHON:
                 called = option_name(config, field.name)
                 kinds.setdefault(called, {})[owner] = _kind(hints[field.name])
                 texts.setdefault(called, {})[owner] = field.metadata["help"]
@@ -120,7 +122,8 @@ def schedule_of(schedule: Any) -> dict[str, Any]:
 
 def options_of(config: Config) -> dict[str, Any]:
     """The fields of a config that can be typed, as options with their values: the inverse of the two above."""
-    typed = [field.name for field in dataclasses.fields(config) if "help" in field.metadata]
+    told = [field.name for field in dataclasses.fields(config) if "help" in field.metadata]
+    typed = [name for name in told if name not in _ONLY_IN_PYTHON]
     values = {option_name(type(config), name): getattr(config, name) for name in typed}
     return {
         name: NONE if value is None else list(value) if isinstance(value, tuple) else value

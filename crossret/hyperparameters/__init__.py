@@ -6,7 +6,7 @@ from crossret.hyperparameters.model import ModelConfig
 from crossret.hyperparameters.oan import OanConfig
 from crossret.hyperparameters.scan import ScanConfig
 from crossret.hyperparameters.sman import SmanConfig
-from crossret.hyperparameters.training import TrainingConfig
+from crossret.hyperparameters.training import ParameterGroup, TrainingConfig
 from crossret.hyperparameters.vse import VseConfig
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
@@ -19,6 +19,7 @@ __all__ = [
     "MhsanConfig",
     "ModelConfig",
     "OanConfig",
+    "ParameterGroup",
     "ScanConfig",
     "SmanConfig",
     "TrainingConfig",

@@ -68,10 +68,12 @@ def parse_value(hint: Any, text: str) -> Any:
         return _BOOLEANS[text]
     try:
         if get_origin(kind) is tuple:
-            return tuple(whole_number(number) for number in text.split(",")) if text else ()
+            (part, _) = get_args(kind)
+            read = whole_number if part is int else part.parse
+            return tuple(map(read, text.split(","))) if text else ()
         return _READ[kind](text)
     except ValueError:
-        expected = _NUMBERS.get(kind, "whole numbers between commas")
+        expected = _NUMBERS.get(kind) or f"{getattr(get_args(kind)[0], 'FORM', 'whole numbers')} between commas"
         raise ValueError(f"{expected} or {NONE}" if may_be_none else expected) from None
 
 
@@ -79,7 +81,8 @@ def parse_value(hint: Any, text: str) -> Any:
 class Config:
     """Base of the hyper-parameter classes.
 
-    Fields are int, float, bool, a Literal of strings, one of these or None, or a tuple of any number of int.
+    Fields are int, float, bool, str, a Literal of strings, one of these or None, or a tuple of any number of int, or of
+    configs, which may be given as ``asdict`` has them.
 
     Raises:
         TypeError: a field has another type than declared; names the field.
@@ -106,6 +109,11 @@ class Config:
                     raise ValueError(f"{name} must be finite, not {value!r}")
                 _check_most(field, value, LARGEST_NUMBER)
                 object.__setattr__(self, name, float(value))
+            elif get_origin(hint) is tuple and issubclass(part := get_args(hint)[0], Config):
+                if not isinstance(value, (tuple, list)) or any(not isinstance(each, (part, dict)) for each in value):
+                    raise TypeError(f"{name} must be of {part.__name__}, not {value!r}")
+                values = (part.from_dict(each) if isinstance(each, dict) else each for each in value)
+                object.__setattr__(self, name, tuple(values))
             elif get_origin(hint) is tuple:
                 if not isinstance(value, (tuple, list)) or any(type(number) is not int for number in value):
                     raise TypeError(f"{name} must be whole numbers, not {value!r}")

@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from crossret.hyperparameters.config import LARGEST_FLOAT32, Config, check_at_least, check_positive, option
+from crossret.files.numbers import decimal_number
+from crossret.hyperparameters.config import LARGEST_FLOAT32, NONE, Config, check_at_least, check_positive, option
 
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
+
+
+@dataclass(frozen=True)
+class ParameterGroup(Config):
+    """How some of a model's parameters are trained otherwise than the rest.
+
+    Attributes:
+        prefix: their names begin with this and a dot, or are this: "image", "text.embed"; "" is all.
+        factor: the learning rate is multiplied by it, at every step.
+        weight_decay: in the place of ``TrainingConfig.weight_decay``; None is that.
+
+    Raises:
+        TypeError, ValueError: a field is out of its range; the message names it.
+    """
+
+    FORM: ClassVar[str] = "prefix:factor or prefix:factor:weight_decay"
+
+    prefix: str
+    factor: float = 1.0
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "factor")
+        if self.weight_decay is not None:
+            check_at_least(self, 0, "weight_decay")
+
+    @classmethod
+    def parse(cls, text: str) -> ParameterGroup:
+        """The inverse of ``str``, "text.embed:0.1" or "text.embed:1:0"; a ValueError where it is neither."""
+        prefix, factor, *decay = text.split(":")
+        decays = [None if each == NONE else decimal_number(each) for each in decay]
+        if len(decays) > 1:
+            raise ValueError(f"must be {cls.FORM}, not {text!r}")
+        return cls(prefix, decimal_number(factor), *decays)
+
+    def __str__(self) -> str:
+        decay = "" if self.weight_decay is None else f":{self.weight_decay:g}"
+        return f"{self.prefix}:{self.factor:g}{decay}"
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter of this name belongs to the group."""
+        return not self.prefix or f"{name}.".startswith(f"{self.prefix}.")
 
 
 @dataclass(frozen=True)
@@ -16,17 +61,25 @@ class TrainingConfig(Config):
 
     Attributes:
         epochs: times through the training captions.
+        decay: how the learning rate falls: "step", after ``decay_epochs``, or "cosine", over all steps after the
+            warm-up, from ``learning_rate`` to nothing (Loshchilov and Hutter, SGDR, 2017, eq. 5, without restarts).
         decay_epochs: epochs after each of which the learning rate is divided by 10, in ascending order; may be none.
+            With "cosine" they make no difference.
         batch_size: captions a batch, among which negatives are sought.
         accumulate: batches whose gradients are added up before a step, as the losses of one large batch would be; no
             memory is needed for more than one of them, but no batch sees negatives of another. The last step of an
             epoch may have fewer.
         encode_chunk: items encoded at a time where a batch's activations are too many for the memory: all are encoded
             twice, and gradients are the same up to rounding. None encodes a batch at once.
-        optimizer: "adam", or "adadelta" (SMAN), which averages with a decay of 0.9.
+        optimizer: "adam"; "adamw" (Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019); or "adadelta"
+            (SMAN), which averages with a decay of 0.9.
         learning_rate: the optimizer's.
         warmup_steps: steps in which the learning rate rises, by equal parts, from nothing to what it is without.
-        weight_decay: the share of every weight that is added to its gradient.
+        weight_decay: the share of every weight that is added to its gradient; with "adamw" that by which a weight is
+            made smaller, times the learning rate. There it spares biases and gains of norms (parameters of one
+            dimension), as is the custom, unless one of ``parameter_groups`` says it for them.
+        parameter_groups: parameters with a learning rate or weight decay of their own; each is of the first group that
+            has it. As text "image.backbone:0.1,text.embed:1:0".
         gradient_norm: gradients are scaled down to this L2 norm where they exceed it; None leaves them as they are.
         amp: whether encoders and scores compute in bfloat16 where torch.autocast holds that to be safe. Weights, their
             gradients and the optimizer stay in float32, and so does validation.
@@ -46,16 +99,20 @@ class TrainingConfig(Config):
     """
 
     epochs: int = option(30, "Passes over the training captions.")
+    decay: Literal["step", "cosine"] = option("step", "How the rate falls: at decay_epochs, or as a cosine to nothing.")
     decay_epochs: tuple[int, ...] = option(
         (15,), "Epochs before the rate is divided by 10; may be repeated, ascending."
     )
     batch_size: int = option(128, "Captions a batch.")
     accumulate: int = option(1, "Batches whose gradients are added up for a step.")
     encode_chunk: int | None = option(None, "Encode so many items at a time, twice, to save memory; by default all.")
-    optimizer: Literal["adam", "adadelta"] = option("adam", "What takes the steps.")
+    optimizer: Literal["adam", "adamw", "adadelta"] = option("adam", "What takes the steps.")
     learning_rate: float = option(2e-4, "The optimizer's.")
     warmup_steps: int = option(0, "Steps in which the rate rises to that.")
-    weight_decay: float = option(0.0, "Share of every weight that is added to its gradient.")
+    weight_decay: float = option(0.0, "Share of every weight that is added to its gradient; of adamw taken from it.")
+    parameter_groups: tuple[ParameterGroup, ...] = option(
+        (), f"Parameters with a rate or decay of their own: {ParameterGroup.FORM}, several between commas."
+    )
     gradient_norm: float | None = option(
         2.0, "Scale larger gradients down to this norm; none keeps them.", most=LARGEST_FLOAT32
     )
@@ -81,10 +138,17 @@ class TrainingConfig(Config):
         if self.seed > LARGEST_SEED:
             raise ValueError(f"seed must be at most {LARGEST_SEED}, not {self.seed}")
 
-    def learning_rate_of(self, epoch: int, step: int) -> float:
-        """The learning rate of a step, both counted from 0, and steps from the beginning of the training."""
-        rate = self.learning_rate / 10 ** sum(epoch >= decay for decay in self.decay_epochs)
-        return rate * (step + 1) / self.warmup_steps if step < self.warmup_steps else rate
+    def learning_rate_of(self, step: int, epoch_steps: int) -> float:
+        """The learning rate of a step, counted from 0 from the beginning of the training, whose epochs have so many."""
+        rate = self.learning_rate
+        if self.decay == "step":
+            rate /= 10 ** sum(step // epoch_steps >= epoch for epoch in self.decay_epochs)
+        if step < self.warmup_steps:
+            return rate * (step + 1) / self.warmup_steps
+        if self.decay == "cosine":
+            done = (step - self.warmup_steps) / (self.epochs * epoch_steps - self.warmup_steps)
+            rate *= (1 + math.cos(math.pi * done)) / 2
+        return rate
 
     def steps_of(self, captions: int) -> int:
         """The steps of an epoch over so many captions."""

@@ -1,6 +1,6 @@
 """Training of any model that scores images with captions."""
 
-from crossret.hyperparameters import TrainingConfig
+from crossret.hyperparameters import ParameterGroup, TrainingConfig
 from crossret.models.checkpoints import BEST, load_model, save_model
 from crossret.training.callbacks import LOG, Callback, TrainingResult
 from crossret.training.loop import CHECKPOINT, ResumedElsewhere, train
@@ -10,6 +10,7 @@ __all__ = [
     "CHECKPOINT",
     "LOG",
     "Callback",
+    "ParameterGroup",
     "ResumedElsewhere",
     "TrainingConfig",
     "TrainingResult",

@@ -29,10 +29,10 @@ from crossret.training.callbacks import LOG, Callback, Epoch, JsonLines, Start, 
 from crossret.training.gradients import add_gradients
 from crossret.training.inputs import check_all_features
 from crossret.training.interruptions import uninterrupted
+from crossret.training.optimizer import optimizer_of, set_learning_rate
 from crossret.training.progress import TerminalProgress
 from crossret.training.state import (
     Machine,
-    Optimizer,
     Position,
     load_state,
     random_state,
@@ -86,7 +86,7 @@ def train(
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
         train_data, dev_data: images and captions, of the same vocabulary.
         config: how to train. On resuming, epochs, patience, log_every, checkpoint_every and encode_chunk may differ
-            from before.
+            from before, but for the epochs of a cosine.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
         progress: show progress on the terminal (standard error).
         callbacks: what hears of it in the first rank's process: other logs, ``crossret.training.callbacks`` has some,
@@ -180,7 +180,7 @@ class _Run:
         self.device = next(model.parameters()).device
         self.parameters = dict(model.named_parameters())
         self.trainable = {name for name, parameter in self.parameters.items() if parameter.requires_grad}
-        self.optimizer = self._optimizer()
+        self.optimizer = optimizer_of(model, config)
         self.identity = self._identity()
         self.machine = Machine.this(self.device, group.size)
         self.epoch_steps = config.steps_of(train_data.n_captions)
@@ -272,13 +272,6 @@ class _Run:
             )
         self.random = {**self.random, **states}
 
-    def _optimizer(self) -> Optimizer:
-        config, parameters = self.config, list(self.parameters.values())
-        if config.optimizer == "adadelta":
-            return torch.optim.Adadelta(parameters, lr=config.learning_rate, rho=0.9, weight_decay=config.weight_decay)
-        fused = self.device.type in ("cpu", "cuda")
-        return torch.optim.Adam(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
-
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
         description, schedule = json.loads(describe_model(self.model)), json.loads(self.config.to_json())
@@ -292,6 +285,7 @@ class _Run:
             "development images": self.dev_data.n_images,
             "development data": self.dev_data.fingerprint(),
             **{name: value for name, value in schedule.items() if name not in _MAY_CHANGE},
+            **({"epochs": self.config.epochs} if self.config.decay == "cosine" else {}),  # which it ends with
         }
 
     def _buffers(self) -> list[tuple[str, Tensor]]:
@@ -346,9 +340,8 @@ class _Run:
         position = self.position
         set_random_state(self.random, self.device)  # which a callback may have drawn from
         self._seed()
-        rate = self.config.learning_rate_of(position.epoch, position.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        rate = self.config.learning_rate_of(position.step, self.epoch_steps)
+        set_learning_rate(self.optimizer, rate)
         self.optimizer.zero_grad()
         place = f"step {position.step + 1} (epoch {position.epoch + 1})"
         terms, norm = add_gradients(self.model, self.group, self.config, batches, place)

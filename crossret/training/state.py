@@ -14,12 +14,10 @@ from crossret.files.json import parse_json, parse_json_object
 from crossret.files.tensors import TensorType, check_types, read_header, read_tensors, write_tensors
 from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
+from crossret.training.optimizer import AVERAGES, Optimizer
 
-_FORMAT = "crossret training 6"
+_FORMAT = "crossret training 7"
 Record = TypeVar("Record")
-Optimizer = torch.optim.Adam | torch.optim.Adadelta
-# What an optimizer averages of each parameter, beside the "step" that it counts.
-_AVERAGES = {torch.optim.Adam: ("exp_avg", "exp_avg_sq"), torch.optim.Adadelta: ("square_avg", "acc_delta")}
 
 
 @dataclass
@@ -155,7 +153,7 @@ def load_state(
     # Of another model, as one with another backbone is, all the rest differs as well.
     check_types(path, {name: kind for name, kind in found.items() if name.startswith("model.")}, expected)
     trained = _trained(path, metadata, model)
-    averages = _AVERAGES[type(optimizer)]
+    averages = AVERAGES[type(optimizer)]
     for name, parameter in trained.items():
         expected[f"optimizer.step.{name}"] = TensorType((), torch.float32)
         expected.update({f"optimizer.{key}.{name}": TensorType.of(parameter) for key in averages})

@@ -225,7 +225,7 @@ def test_schedules_are_the_papers(config: type[ModelConfig], preset: str) -> Non
 def test_mhsan_s_rate_falls_where_its_stages_begin() -> None:
     config, schedule = MhsanConfig.preset("coco", **SIZES), MhsanConfig.schedule("coco")
     assert schedule.decay_epochs == (config.text_from_epoch, config.image_from_epoch)
-    rates = [schedule.learning_rate_of(epoch, 0) for epoch in (0, 3, 4, 18, 19, 58)]
+    rates = [schedule.learning_rate_of(10 * epoch, 10) for epoch in (0, 3, 4, 18, 19, 58)]
     assert rates == pytest.approx([5e-3, 5e-3, 5e-4, 5e-4, 5e-5, 5e-5], rel=1e-12)
 
 

@@ -13,8 +13,10 @@ import torch
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import read_header, read_tensors, write_tensors
-from crossret.training import train
+from crossret.training import ParameterGroup, train
 from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, SpoiltCorpus, ToyCorpus, checkpoint_tensors, make_model, run
+
+GROUPS = (ParameterGroup("text", 0.1),)
 
 
 def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Path) -> None:
@@ -32,7 +34,14 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
         ({"config": replace(CONFIG, decay_epochs=(2, 3))}, r"was trained with decay_epochs = \[2\], not \[2, 3\]"),
         ({"config": replace(CONFIG, optimizer="adadelta")}, "was trained with optimizer = adam, not adadelta"),
         ({"config": replace(CONFIG, weight_decay=0.1)}, "was trained with weight_decay = 0.0, not 0.1"),
+        ({"config": replace(CONFIG, parameter_groups=GROUPS)}, r"was trained with parameter_groups = \[\], not \[{"),
+        ({"config": replace(CONFIG, decay="cosine")}, "was trained with decay = step, not cosine"),
         ({"config": replace(CONFIG, gradient_norm=0.1)}, "was trained with gradient_norm = 2.0, not 0.1"),
+        ({"config": replace(CONFIG, accumulate=2)}, "was trained with accumulate = 1, not 2"),
+        ({"config": replace(CONFIG, warmup_steps=3)}, "was trained with warmup_steps = 0, not 3"),
+        ({"config": replace(CONFIG, amp=True)}, "was trained with amp = False, not True"),
+        ({"config": replace(CONFIG, select_by="r1")}, "was trained with select_by = rsum, not r1"),
+        ({"config": replace(CONFIG, same_image_negatives=True)}, "was trained with same_image_negatives = False, not"),
         ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
         ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
         ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from crossret.evaluation import DirectionMetrics, RetrievalMetrics
-from crossret.hyperparameters.config import LARGEST_COUNT
 from crossret.models import Scan
-from crossret.training import TrainingConfig
 from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, TRAIN, assert_same_training, everything, make_model, run
 
@@ -68,19 +66,6 @@ def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path, call: int) 
         run(tmp_path / "resumed", ACCUMULATED, model=press_ctrl_c(make_model(), "loss", call))
     run(tmp_path / "resumed", ACCUMULATED, resume=True)
     assert_same_training(tmp_path / "straight", tmp_path / "resumed")
-
-
-def test_the_rate_rises_in_equal_parts() -> None:
-    config = TrainingConfig(learning_rate=0.5, warmup_steps=4, decay_epochs=(1,))
-    assert [config.learning_rate_of(0, step) for step in range(6)] == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
-    assert config.learning_rate_of(1, 1) == pytest.approx(0.025)
-
-
-def test_steps_of_a_warm_up_are_taken_at_its_rate(tmp_path: Path) -> None:
-    run(tmp_path, replace(CONFIG, epochs=1, warmup_steps=4, log_every=1))
-    _, lines, _ = everything(tmp_path)
-    rates = [line["learning_rate"] for line in lines if line["kind"] == "step"]
-    assert rates == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2, 1e-2])
 
 
 def test_it_ends_where_no_epoch_is_better(tmp_path: Path) -> None:
@@ -169,32 +154,3 @@ def test_captions_of_one_image_are_negatives_where_that_is_asked_for(
     assert any(differ)
     _, lines, _ = everything(tmp_path)
     assert [line["loss"] for line in lines if line["kind"] == "step"] == pytest.approx(losses)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"accumulate": 2}, {"warmup_steps": 3}, {"amp": True}, {"select_by": "r1"}, {"same_image_negatives": True}],
-)
-def test_what_changes_the_steps_is_refused_on_resuming(straight: Path, changed: dict[str, Any]) -> None:
-    (name,) = changed
-    with pytest.raises(ValueError, match=f"was trained with {name} = "):
-        run(straight, replace(CONFIG, **changed), resume=True)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"accumulate": 0}, "accumulate must be at least 1"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
-        ({"patience": 0}, "patience must be at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TrainingConfig(**fields)
-
-
-@pytest.mark.parametrize(("captions", "steps"), [(1, 1), (32, 1), (33, 2), (44, 2), (10**9, 31250000)])
-def test_steps_of_an_epoch(captions: int, steps: int) -> None:
-    assert TrainingConfig(batch_size=8, accumulate=4).steps_of(captions) == steps
-    assert TrainingConfig(batch_size=LARGEST_COUNT).steps_of(captions) == 1

@@ -15,7 +15,6 @@ from crossret.training.summary import count_learnt
 from tests.training.toy import (
     CONFIG,
     DEV,
-    TRAIN,
     DroppingScan,
     SpoiltCorpus,
     ToyCorpus,
@@ -131,33 +130,6 @@ def test_what_is_not_trained_takes_no_share_of_the_gradient_s_norm(tmp_path: Pat
         patch.setattr(torch.optim.Adam, "step", measured)
         run(tmp_path, clipped, model=model)
     assert norms == pytest.approx([1e-3] * 6, rel=1e-2)
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-def test_the_first_step_is_the_optimizer_s(tmp_path: Path, optimizer: str) -> None:
-    config = replace(CONFIG, optimizer=optimizer, weight_decay=0.01, gradient_norm=1e6, learning_rate=0.5)
-    config = replace(config, epochs=1, decay_epochs=(), batch_size=TRAIN.n_captions)  # one step
-    model, gradients = make_model(), {}
-    loss = model.loss
-
-    def kept(*arguments: object) -> dict[str, torch.Tensor]:
-        terms = loss(*arguments)
-        parameters = dict(model.named_parameters())
-        values = torch.autograd.grad(terms["loss"], list(parameters.values()), retain_graph=True)
-        gradients.update(zip(parameters, values, strict=True))
-        return terms
-
-    model.loss = kept
-    before = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
-    run(tmp_path, config, model=model)
-    for name, parameter in model.named_parameters():
-        gradient = gradients[name].double() + 0.01 * before[name]
-        if optimizer == "adam":  # Kingma and Ba, Algorithm 1, at its first step
-            update = gradient / (gradient.abs() + 1e-8)
-        else:  # Zeiler, Algorithm 1, with decay 0.9
-            update = ((1e-6) ** 0.5 / (0.1 * gradient**2 + 1e-6) ** 0.5) * gradient
-        expected = before[name] - 0.5 * update
-        torch.testing.assert_close(parameter.detach().double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_boxes_reach_the_model(tmp_path: Path) -> None:
