@@ -1,4 +1,9 @@
-"""Models on the Hugging Face Hub, by the extra `hub`."""
+"""Models on the Hugging Face Hub, by the extra `hub`.
+
+Names and arguments are those of huggingface_hub's ModelHubMixin. The mixin itself would be a base class that is there
+with the extra alone, looks for `config.json` where a training has a directory a model, and fills `__init__`'s `model`
+with what that file calls so, a name.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,13 @@ import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _FILES = ["config.json", "vocabulary.json", "model.safetensors"]  # no other file of a stranger's is asked for
 
 
-def download(name: str, *, revision: str | None = None, token: str | None = None) -> Path:
-    """The directory of a model of the Hub, ``user/name``, downloaded where it is not cached.
+def download(name: str, **options: Any) -> Path:
+    """The directory of a model of the Hub, ``user/name``, by ``snapshot_download`` with these options.
 
     Raises:
         FileNotFoundError: this is no such name, and no directory. ImportError: the extra is missing.
@@ -21,19 +27,25 @@ def download(name: str, *, revision: str | None = None, token: str | None = None
     _check_installed(f"{name}: no such directory; to take it from the Hugging Face Hub")
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(name, revision=revision, token=token, allow_patterns=_FILES))
+    return Path(snapshot_download(name, allow_patterns=_FILES, **options))
 
 
-def upload(save: Callable[[Path], None], name: str, *, private: bool | None, token: str | None, message: str) -> str:
-    """Put what ``save`` writes into a directory on the Hub; returns its address there. ImportError: no extra."""
+def upload(
+    save: Callable[[Path], None], repo_id: str, *, private: bool | None, token: str | None, **commit: Any
+) -> str:
+    """Put what ``save`` writes into a directory on the Hub, by ``HfApi.upload_folder``; returns its address there.
+
+    Raises:
+        ImportError: the extra is missing.
+    """
     _check_installed("to put a model on the Hugging Face Hub")
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as directory:
         save(Path(directory))
-        repository = api.create_repo(name, private=private, exist_ok=True).repo_id
-        return str(api.upload_folder(repo_id=repository, folder_path=directory, commit_message=message))
+        repository = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        return str(api.upload_folder(repo_id=repository, folder_path=directory, **commit))
 
 
 def _check_installed(why: str) -> None:

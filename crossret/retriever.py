@@ -70,7 +70,10 @@ class Retriever:
         backbone: nn.Module | None = None,
         transform: Callable[[Any], Tensor] | None = None,
         revision: str | None = None,
-        token: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: Pathlike | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
     ) -> Retriever:
         """A retriever from a directory, or from a model of the Hugging Face Hub.
 
@@ -81,12 +84,22 @@ class Retriever:
             device: where the model goes; the CPU by default.
             backbone: as ``load_model`` takes it.
             transform: as ``Retriever`` takes it.
-            revision, token: of the Hub, as ``huggingface_hub`` has them.
+            revision, token, cache_dir, force_download, local_files_only: of the Hub, as ``snapshot_download`` of
+                ``huggingface_hub`` takes them.
 
         Raises:
             FileNotFoundError, ValueError: as ``load_model``. ImportError: the Hub is asked for without the extra.
         """
-        place = Path(name) if Path(name).is_dir() else download(os.fspath(name), revision=revision, token=token)
+        place = Path(name)
+        if not place.is_dir():
+            place = download(
+                os.fspath(name),
+                revision=revision,
+                token=token,
+                cache_dir=cache_dir,
+                force_download=force_download,
+                local_files_only=local_files_only,
+            )
         model, vocabulary = load_model(model_directory(place), backbone=backbone)
         made = cls(model if device is None else model.to(device), vocabulary, transform)
         made.run = place
@@ -101,20 +114,32 @@ class Retriever:
         self._save(Path(directory), os.fspath(directory))
 
     def push_to_hub(
-        self, name: str, *, private: bool | None = None, token: str | None = None, message: str = "Add the model"
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Add the model",
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
     ) -> str:
-        """Put what ``save_pretrained`` writes on the Hugging Face Hub; returns its address there.
+        """Put what ``save_pretrained`` writes on the Hugging Face Hub; returns the commit's address there.
 
         Args:
-            name: ``user/name``; made if there is none.
-            private, token: as ``huggingface_hub`` has them.
-            message: of the commit.
+            repo_id: ``user/name``; made if there is none.
+            commit_message, private, token, branch, create_pr: as ``ModelHubMixin`` of ``huggingface_hub`` has them.
 
         Raises:
             ImportError: the extra ``hub`` is missing.
         """
         return upload(
-            lambda directory: self._save(directory, name), name, private=private, token=token, message=message
+            lambda directory: self._save(directory, repo_id),
+            repo_id,
+            private=private,
+            token=token,
+            commit_message=commit_message,
+            revision=branch,
+            create_pr=create_pr,
         )
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -150,39 +153,34 @@ def test_a_grid_covers_the_image() -> None:
 # --- the Hub
 
 
-class Hub:
-    """What is asked of huggingface_hub, kept in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.module = types.ModuleType("huggingface_hub")
-        self.module.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
-        self.module.snapshot_download = self.snapshot_download  # type: ignore[attr-defined]
-        self.module.HfApi = lambda token: self  # type: ignore[attr-defined]
-
-    def snapshot_download(self, name: str, *, revision: str | None, token: str | None, allow_patterns: Any) -> str:
-        assert set(allow_patterns) == {"config.json", "vocabulary.json", "model.safetensors"}
-        return str(self.folder / name)
-
-    def create_repo(self, name: str, *, private: bool | None, exist_ok: bool) -> Any:
-        assert exist_ok
-        (self.folder / name).mkdir(parents=True)
-        return types.SimpleNamespace(repo_id=name)
-
-    def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> str:
-        for path in Path(folder_path).iterdir():
-            (self.folder / repo_id / path.name).write_bytes(path.read_bytes())
-        return f"https://hub/{repo_id}/{commit_message}"
-
-
 def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path).module)
+    """What is asked of huggingface_hub fits its functions' arguments, and is kept in a folder."""
+
+    def create_repo(_: Any, repo_id: str, **options: Any) -> Any:
+        assert options == {"private": True, "exist_ok": True}
+        return types.SimpleNamespace(repo_id=repo_id)
+
+    def upload_folder(_: Any, *, repo_id: str, folder_path: str, **options: Any) -> str:
+        shutil.copytree(folder_path, tmp_path / repo_id)
+        assert options == {"commit_message": "first", "revision": "next", "create_pr": None}
+        return f"https://hub/{repo_id}"
+
+    def snapshot_download(repo_id: str, *, allow_patterns: list[str], **options: Any) -> str:
+        assert {*allow_patterns, "README.md"} == {path.name for path in (tmp_path / repo_id).iterdir()}
+        assert (options["revision"], options["local_files_only"]) == ("next", True)
+        return str(tmp_path / repo_id)
+
+    for place, stand_in in (
+        (huggingface_hub.HfApi, create_repo), (huggingface_hub.HfApi, upload_folder),
+        (huggingface_hub, snapshot_download),
+    ):  # fmt: skip
+        name = stand_in.__name__
+        monkeypatch.setattr(place, name, create_autospec(getattr(place, name), side_effect=stand_in))
     ours = retriever()
-    assert ours.push_to_hub("someone/scan", message="first") == "https://hub/someone/scan/first"
-    names = {path.name for path in (tmp_path / "someone/scan").iterdir()}
-    assert names == {"README.md", "config.json", "vocabulary.json", "model.safetensors"}
+    pushed = ours.push_to_hub("someone/scan", commit_message="first", private=True, branch="next")
+    assert pushed == "https://hub/someone/scan"
     assert 'crossret.load("someone/scan")' in (tmp_path / "someone/scan/README.md").read_text()
-    loaded = crossret.load("someone/scan")
+    loaded = Retriever.from_pretrained("someone/scan", revision="next", local_files_only=True)
     assert torch.equal(loaded.similarity(FEATURES, CAPTIONS), ours.similarity(FEATURES, CAPTIONS))
 
 
