@@ -306,6 +306,9 @@ def test_what_makes_no_difference_is_known(kind: str, changed: dict[str, Any], u
             (kind, {"negatives": "all"}, "negatives must be one of hardest, sum, (softmax, )?not 'all'")
             for kind in MODEL_CONFIGS
         ),
+        ("scan", {"lambda_softmax": 0.0}, "lambda_softmax must be greater than 0, not 0.0"),
+        ("scan", {"clip_slope": -0.1}, "clip_slope must be at least 0, not -0.1"),
+        ("scan", {"region_count": 0}, "region_count must be at least 1, not 0"),
         ("sman", {"dropout": 1.0}, "dropout must be less than 1, not 1.0"),
         ("sman", {"alpha": 1.1}, "alpha must be at most 1, not 1.1"),
         ("sman", {"alpha": -0.1}, "alpha must be at least 0, not -0.1"),

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "scan": ("scan", {"cross_attention": "ensemble"}),
+    **{f"scan {way}": ("scan", {"cross_attention": way}) for way in ("t2i", "i2t", "sum_max_t2i", "sum_max_i2t")},
     "sman": ("sman", {}),
     "sman levels": ("sman", {"levels": 2}),
     "sman im": ("sman", {"levels": 2, "location": False, "intra_pair_weight": 0.0}),
@@ -48,6 +49,8 @@ INTRA, MULTI = "step 1: intra-modal", "step 2: multi-modal"
 # Names and queries of the maps of each variant.
 MAPS: dict[str, list[tuple[str, tuple[str, ...] | None]]] = {
     "scan": [("t2i", None), ("i2t", None)],
+    **{f"scan {way}": [(way, None)] for way in ("t2i", "i2t")},
+    **{f"scan sum_max_{way}": [] for way in ("t2i", "i2t")},
     "sman": [("steps", (INTRA, MULTI))],
     "sman levels": [("steps", (INTRA,))],
     "sman im": [("steps", (INTRA,))],

@@ -1,189 +1,104 @@
-"""SCAN: options and presets, scores of single pairs from the paper's equations, loss, and input errors."""
+"""SCAN: scores of single pairs from the paper's equations in float64; norms, regions kept, loss by loops, options."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from crossret.models import MODELS, Scan, ScanConfig
-from crossret.models.encoded import Encoded
+from crossret.models import Scan, ScanConfig
+from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, SIZES, TOKENS, double, encode, make
+from tests.models.loss_loops import triplet_by_hand
 
-SIZES: dict[str, Any] = {"image_dim": 6, "vocabulary_size": 11, "embed_dim": 8, "word_dim": 5}
-FEATURES = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(1))
-TOKENS = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(2))
-LENGTHS = torch.tensor([5, 2, 3])
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def scan(seed: int = 0, **fields: Any) -> Scan:
-    torch.manual_seed(seed)
-    return Scan(ScanConfig(**{**SIZES, **fields}))
-
-
-def encode(model: Scan) -> tuple[Encoded, Encoded]:
-    return model.encode_images(FEATURES), model.encode_captions(TOKENS, LENGTHS)
-
-
-def pair_score(
+def pair_by_hand(
     regions: Tensor, words: Tensor, direction: str, lambda_softmax: float, pooling: str, lambda_lse: float
 ) -> float:
-    """Equations 1 to 8 for one image (R, D) and one caption (W, D) with LeakyReLU(0.1) for the clip, in float64."""
-    regions, words = regions.double(), words.double()
+    """Equations 1 to 8 for one image (R, D) and one caption (W, D), with LeakyReLU(0.1) for the clip."""
     queries, contexts = (words, regions) if direction == "t2i" else (regions, words)
     similarity = contexts @ queries.T
     similarity = torch.where(similarity > 0, similarity, 0.1 * similarity)
     similarity = similarity / similarity.norm(dim=1, keepdim=True)
     relevances = []
     for index, query in enumerate(queries):
-        attention = torch.softmax(lambda_softmax * similarity[:, index], dim=0)
-        attended = attention @ contexts
+        attended = torch.softmax(lambda_softmax * similarity[:, index], dim=0) @ contexts
         relevances.append((query @ attended / (query.norm() * attended.norm())).item())
     if pooling == "lse":
         return math.log(sum(math.exp(lambda_lse * r) for r in relevances)) / lambda_lse
     return {"avg": sum(relevances) / len(relevances), "sum": sum(relevances), "max": max(relevances)}[pooling]
 
 
-def expected_scores(model: Scan, *directions: tuple[str, float, str, float]) -> Tensor:
-    images, captions = encode(model)
-    scores = torch.zeros(3, 3)
-    for image in range(3):
-        for caption in range(3):
-            words = captions.sequences[caption, : LENGTHS[caption]]
-            parts = [pair_score(images.sequences[image], words, *direction) for direction in directions]
-            scores[image, caption] = sum(parts) / len(parts)
-    return scores
+def sum_max_by_hand(regions: Tensor, words: Tensor, direction: str) -> float:
+    """Equations 9 and 10."""
+    return float((regions @ words.T).amax(0 if direction == "t2i" else 1).sum())
 
 
+_T2I_AVG, _T2I_LSE, _I2T_AVG = ("t2i", 9, "avg", 0), ("t2i", 9, "lse", 6), ("i2t", 4, "avg", 0)
+
+
+# Tables 1 to 3: a preset with its directions, λ₁, pooling and λ₂.
 @pytest.mark.parametrize(
-    ("preset", "directions"),
+    ("preset", "fields", "directions"),
     [
-        ("f30k_t2i_lse", [("t2i", 9, "lse", 6)]),
-        ("f30k_t2i_avg", [("t2i", 9, "avg", 0)]),
-        ("f30k_i2t_lse", [("i2t", 4, "lse", 5)]),
-        ("f30k_i2t_avg", [("i2t", 4, "avg", 0)]),
-        ("f30k_t2i_avg_i2t_lse_joint", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 5)]),
-        ("coco_t2i_lse", [("t2i", 9, "lse", 6)]),
-        ("coco_t2i_avg", [("t2i", 9, "avg", 0)]),
-        ("coco_i2t_lse", [("i2t", 4, "lse", 20)]),
-        ("coco_i2t_avg", [("i2t", 4, "avg", 0)]),
-        ("coco_t2i_lse_i2t_avg_joint", [("t2i", 9, "lse", 6), ("i2t", 4, "avg", 0)]),
-        ("coco_t2i_avg_i2t_lse_joint", [("t2i", 9, "avg", 0), ("i2t", 4, "lse", 20)]),
+        ("f30k_t2i_lse", {}, [_T2I_LSE]),
+        ("f30k_t2i_avg", {}, [_T2I_AVG]),
+        ("f30k_i2t_lse", {}, [("i2t", 4, "lse", 5)]),
+        ("f30k_i2t_avg", {}, [_I2T_AVG]),
+        ("f30k_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "lse", 5)]),
+        ("coco_i2t_lse", {}, [("i2t", 4, "lse", 20)]),
+        ("coco_t2i_lse_i2t_avg_joint", {}, [_T2I_LSE, _I2T_AVG]),
+        ("coco_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "lse", 20)]),
+        ("f30k_t2i_avg", {"pooling": "sum"}, [("t2i", 9, "sum", 0)]),
+        ("f30k_i2t_avg", {"pooling": "max"}, [("i2t", 4, "max", 0)]),
+        ("f30k_sum_max_t2i", {}, [("t2i",)]),
+        ("f30k_sum_max_i2t", {}, [("i2t",)]),
     ],
 )
-def test_presets_score_as_tables_1_and_2_say(preset: str, directions: list[tuple[str, float, str, float]]) -> None:
-    config = ScanConfig.preset(preset, **SIZES)
+def test_presets_score_as_the_tables_say(
+    preset: str, fields: dict[str, Any], directions: list[tuple[Any, ...]]
+) -> None:
     torch.manual_seed(0)
-    model = Scan(config)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            model.score(*encode(model)), expected_scores(model, *directions), rtol=1e-4, atol=1e-5
-        )
-
-
-@pytest.mark.parametrize("pooling", ["sum", "max"])
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_sum_and_max_pooling(direction: str, pooling: str) -> None:
-    model = scan(cross_attention=direction, lambda_softmax=4.0, pooling=pooling)
-    with torch.no_grad():
-        expected = expected_scores(model, (direction, 4.0, pooling, 0))
-        torch.testing.assert_close(model.score(*encode(model)), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_sum_max_is_equations_9_and_10(direction: str) -> None:
-    torch.manual_seed(0)
-    model = Scan(ScanConfig.preset(f"f30k_sum_max_{direction}", **SIZES))
+    model = double(Scan(ScanConfig.preset(preset, **SIZES, **fields)))
     with torch.no_grad():
         images, captions = encode(model)
         scores = model.score(images, captions)
-        for image in range(3):
-            for caption in range(3):
-                similarity = images.sequences[image] @ captions.sequences[caption, : LENGTHS[caption]].T
-                expected = similarity.amax(0 if direction == "t2i" else 1).sum()
-                torch.testing.assert_close(scores[image, caption], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_pairs_are_entries_of_the_score_matrix() -> None:
-    pairs = torch.tensor([[0, 2], [2, 1], [0, 2]])
-    for way in ("t2i", "i2t", "ensemble", "sum_max_t2i", "sum_max_i2t"):
-        model = scan(cross_attention=way)
-        with torch.no_grad():
-            images, captions = encode(model)
-            expected = model.score(images, captions)[pairs[:, 0], pairs[:, 1]]
-            torch.testing.assert_close(model.score(images, captions, pairs), expected, rtol=1e-5, atol=1e-6)
+    for image, regions in enumerate(images.sequences):
+        for caption, words in enumerate(captions.sequences):
+            sides = regions[: REGION_LENGTHS[image]], words[: LENGTHS[caption]]
+            parts = [(pair_by_hand if len(one) == 4 else sum_max_by_hand)(*sides, *one) for one in directions]
+            assert scores[image, caption].item() == pytest.approx(sum(parts) / len(parts), rel=1e-6)
 
 
 def test_norms_can_be_left_out() -> None:
     for image_norm in (True, False):
         for text_norm in (True, False):
-            images, captions = encode(scan(image_norm=image_norm, text_norm=text_norm))
-            ones = torch.ones(3)
-            assert torch.allclose(images.sequences[:, 0].norm(dim=1), ones) == image_norm
-            assert torch.allclose(captions.sequences[:, 0].norm(dim=1), ones) == text_norm
+            images, captions = encode(make("scan", image_norm=image_norm, text_norm=text_norm))
+            for side, normalized in ((images, image_norm), (captions, text_norm)):
+                assert torch.allclose(side.sequences[:, 0].norm(dim=1), torch.ones(3)) == normalized
 
 
 def test_only_the_first_regions_are_kept() -> None:
-    full, cut = scan(), scan(region_count=2)
+    full, cut = make("scan"), make("scan", region_count=2)
     kept = cut.encode_images(FEATURES, torch.tensor([1, 4, 3]))
     assert kept.lengths.tolist() == [1, 2, 2]
     assert torch.equal(kept.sequences, full.encode_images(FEATURES[:, :2]).sequences)
-    assert scan(region_count=9).encode_images(FEATURES).lengths.tolist() == [4, 4, 4]
+    assert make("scan", region_count=9).encode_images(FEATURES).lengths.tolist() == [4, 4, 4]
 
 
-def test_padded_regions_do_not_count() -> None:
-    model = scan(cross_attention="ensemble", i2t_pooling="lse")
-    captions = model.encode_captions(TOKENS, LENGTHS)
-    padded = FEATURES.clone()
-    padded[1, 2:] = 1e6
-    with torch.no_grad():
-        score = model.score(model.encode_images(padded, torch.tensor([4, 2, 4])), captions)
-        alone = model.score(model.encode_images(FEATURES[1:2, :2]), captions)
-    torch.testing.assert_close(score[1:2], alone, rtol=1e-5, atol=1e-6)
-
-
+@pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
 @pytest.mark.parametrize("negatives", ["hardest", "sum"])
-def test_loss_is_equation_11_or_12(negatives: str) -> None:
-    model = scan(negatives=negatives, margin=0.3)
+def test_loss_is_equation_11_or_12(negatives: str, ids: list[int] | None) -> None:
+    model = make("scan", negatives=negatives, margin=0.6)
     images, captions = encode(model)
-    scores = model.score(images, captions).detach()
-    pool = max if negatives == "hardest" else sum
-    expected = 0.0
-    for i in range(3):
-        others = [j for j in range(3) if j != i]
-        expected += pool(max(0.0, 0.3 - scores[i, i].item() + scores[i, j].item()) for j in others)
-        expected += pool(max(0.0, 0.3 - scores[i, i].item() + scores[j, i].item()) for j in others)
-    terms = model.loss(images, captions)
-    assert set(terms) == {"loss"}
-    assert terms["loss"].item() == pytest.approx(expected, abs=1e-5)
-
-
-def test_captions_of_one_image_are_not_negatives() -> None:
-    model = scan(negatives="sum", margin=5.0)
-    images = model.encode_images(FEATURES[[0, 0, 1]])
-    captions = model.encode_captions(TOKENS, LENGTHS)
-    scores = model.score(images, captions).detach()
-    expected = sum(
-        max(0.0, 5.0 - scores[i, i].item() + scores[pair].item())
-        for i, j in ((0, 2), (1, 2), (2, 0), (2, 1))
-        for pair in ((i, j), (j, i))
-    )
-    assert model.loss(images, captions, torch.tensor([7, 7, 3]))["loss"].item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_gradients_are_finite_for_zero_regions_and_one_word() -> None:
-    for way in ("t2i", "i2t", "ensemble", "sum_max_t2i"):
-        model = scan(cross_attention=way)
-        features = FEATURES.clone()
-        features[0], features[1, 0] = 0, 0
-        captions = model.encode_captions(TOKENS, torch.tensor([1, 1, 5]))
-        model.loss(model.encode_images(features), captions)["loss"].backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None, name
-            assert parameter.grad.isfinite().all(), name
+    terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))
+    expected = triplet_by_hand(model.score(images, captions).detach(), 0.6, negatives, ids=ids)
+    assert expected > 0
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx({"loss": expected}, rel=1e-5)
 
 
 def test_attention_options_are_those_of_the_direction() -> None:
@@ -199,54 +114,16 @@ def test_attention_options_are_those_of_the_direction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("tokens", "error", "message"),
     [
-        ({"embed_dim": 0}, "embed_dim must be at least 1, not 0"),
-        ({"vocabulary_size": 2**40}, "vocabulary_size must be at most"),
-        ({"region_count": 0}, "region_count must be at least 1"),
-        ({"lambda_softmax": 0.0}, "lambda_softmax must be greater than 0"),
-        ({"i2t_lambda_lse": -1.0}, "i2t_lambda_lse must be greater than 0"),
-        ({"clip_slope": -0.1}, "clip_slope must be at least 0"),
-        ({"margin": -0.1}, "margin must be at least 0"),
-        ({"pooling": "mean"}, "pooling must be one of lse, avg, sum, max, not 'mean'"),
-        ({"cross_attention": "both"}, "cross_attention must be one of"),
+        (TOKENS.float(), TypeError, "tokens must be int64"),
+        (TOKENS[0], ValueError, r"tokens must have shape \(n, W\)"),
+        (TOKENS.index_fill(1, torch.tensor(2), -1), ValueError, r"tokens\[0, 2\] is -1, not in"),
     ],
 )
-def test_config_names_a_field_out_of_range(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScanConfig(**{**SIZES, **fields})
-
-
-@pytest.mark.parametrize(
-    ("tokens", "lengths", "error", "message"),
-    [
-        (TOKENS.float(), LENGTHS, TypeError, "tokens must be int64"),
-        (TOKENS[0], LENGTHS, ValueError, r"tokens must have shape \(n, W\)"),
-        (TOKENS.index_fill(1, torch.tensor(4), 11), LENGTHS, ValueError, r"tokens\[0, 4\] is 11, not in"),
-        (TOKENS.index_fill(1, torch.tensor(2), -1), LENGTHS, ValueError, r"tokens\[0, 2\] is -1, not in"),
-        (TOKENS, LENGTHS[:2], ValueError, r"lengths must have shape \(3,\)"),
-        (TOKENS, LENGTHS - 2, ValueError, r"lengths\[1\] must be in 1\.\.5, got 0"),
-        (TOKENS, LENGTHS + 1, ValueError, r"lengths\[0\] must be in 1\.\.5, got 6"),
-    ],
-)
-def test_captions_that_do_not_fit_are_errors(
-    tokens: Tensor, lengths: Tensor, error: type[Exception], message: str
-) -> None:
+def test_tokens_that_do_not_fit_are_errors(tokens: Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        scan().encode_captions(tokens, lengths)
-
-
-def test_images_that_do_not_fit_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"features must have shape \(n, R, 6\), got \(3, 4, 5\)"):
-        scan().encode_images(FEATURES[:, :, :5])
-    with pytest.raises(ValueError, match=r"lengths\[2\] must be in 1\.\.4, got 5"):
-        scan().encode_images(FEATURES, torch.tensor([1, 4, 5]))
-
-
-def test_the_registry_makes_it_from_its_config() -> None:
-    config_class, model_class = MODELS[Scan.kind]
-    config = replace(config_class(**SIZES), embed_dim=3)
-    assert model_class(config).config.embed_dim == 3
+        make("scan").encode_captions(tokens, LENGTHS)
 
 
 _OF_I2T = {"i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"}

@@ -140,35 +140,22 @@ def test_a_region_without_a_place_is_no_padding() -> None:
         assert sorted(order[image, :length].tolist()) == list(range(length))
 
 
+@pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
 @pytest.mark.parametrize("negatives", ["hardest", "sum"])
-@pytest.mark.parametrize("levels", [2, 3])
-def test_loss_is_equations_21_to_23(levels: int, negatives: str) -> None:
-    model = make("sman", levels=levels, negatives=negatives, margin=0.6, intra_pair_margin=0.7, intra_pair_weight=0.7)
+@pytest.mark.parametrize(("levels", "weight"), [(2, 0.7), (3, 0.7), (3, 0.0)])
+def test_loss_is_equations_21_to_23(levels: int, weight: float, negatives: str, ids: list[int] | None) -> None:
+    model = make(
+        "sman", levels=levels, negatives=negatives, margin=1.2, intra_pair_margin=0.7, intra_pair_weight=weight
+    )
     images, captions = encode(model)
     scores = model.score(images, captions).detach()
-    terms = {name: term.item() for name, term in model.loss(images, captions).items()}
+    terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))
     distances = [1 - scores[i, i].item() / levels for i in range(3)]
     assert min(distances) < 0.7 < max(distances)
-    triplet = triplet_by_hand(scores, 0.6, negatives)
+    triplet = triplet_by_hand(scores, 1.2, negatives, ids=ids)
     intra_pair = sum(2 * max(0.0, distance - 0.7) for distance in distances)
     assert triplet > 0
-    assert intra_pair > 0
-    assert terms == pytest.approx(
-        {"loss": triplet + 0.7 * intra_pair, "triplet": triplet, "intra_pair": intra_pair}, rel=1e-5
-    )
-
-
-def test_without_weight_there_is_no_intra_pair_term() -> None:
-    model = make("sman", intra_pair_weight=0.0, margin=0.6)
-    images, captions = encode(model)
-    terms = model.loss(images, captions)
-    assert set(terms) == {"loss"}
-    expected = triplet_by_hand(model.score(images, captions).detach(), 0.6)
-    assert terms["loss"].item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_captions_of_one_image_are_not_negatives() -> None:
-    model = make("sman", negatives="sum", margin=5.0, intra_pair_weight=0.0)
-    images, captions = encode(model)
-    expected = triplet_by_hand(model.score(images, captions).detach(), 5.0, "sum", ids=[7, 7, 3])
-    assert model.loss(images, captions, torch.tensor([7, 7, 3]))["loss"].item() == pytest.approx(expected, rel=1e-5)
+    expected = {"loss": triplet + weight * intra_pair, "triplet": triplet, "intra_pair": intra_pair}
+    if not weight:
+        expected = {"loss": triplet}
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx(expected, rel=1e-5)
