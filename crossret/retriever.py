@@ -279,15 +279,7 @@ class Retriever:
             yield self.transform(read_picture(Path(path)))
 
 
-def load(
-    name: Pathlike,
-    *,
-    device: str | torch.device | None = None,
-    backbone: nn.Module | None = None,
-    transform: Callable[[Any], Tensor] | None = None,
-) -> Retriever:
-    """``Retriever.from_pretrained``: a trained model of a directory or of the Hugging Face Hub."""
-    return Retriever.from_pretrained(name, device=device, backbone=backbone, transform=transform)
+load = Retriever.from_pretrained
 
 
 def _are_texts(side: Any) -> bool:

@@ -37,12 +37,14 @@ class CrossAttentionScorer(nn.Module):
     ) -> None:
         super().__init__()
         self.direction = direction
-        self.raw_feature_norm = raw_feature_norm
-        self.clip_slope = clip_slope
-        self.lambda_softmax = lambda_softmax
-        self.pooling = pooling
-        self.lambda_lse = lambda_lse
-        self.normalize = normalize
+        self.options: dict[str, Any] = {
+            "raw_feature_norm": raw_feature_norm,
+            "clip_slope": clip_slope,
+            "lambda_softmax": lambda_softmax,
+            "pooling": pooling,
+            "lambda_lse": lambda_lse,
+            "normalize": normalize,
+        }
 
     def forward(
         self,
@@ -68,7 +70,9 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_scores``.
         """
-        return scan_scores(regions, words, region_lengths, lengths, pairs=pairs, **self._options())
+        return scan_scores(
+            regions, words, region_lengths, lengths, direction=self.direction, pairs=pairs, **self.options
+        )
 
     def attention(
         self,
@@ -90,25 +94,11 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_attention``.
         """
-        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, backend="torch", **self._options())
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "direction": self.direction,
-            "raw_feature_norm": self.raw_feature_norm,
-            "clip_slope": self.clip_slope,
-            "lambda_softmax": self.lambda_softmax,
-            "pooling": self.pooling,
-            "lambda_lse": self.lambda_lse,
-            "normalize": self.normalize,
-        }
+        options = {**self.options, "direction": self.direction, "backend": "torch"}
+        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, **options)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.direction!r}, raw_feature_norm={self.raw_feature_norm!r}, clip_slope={self.clip_slope}, "
-            f"lambda_softmax={self.lambda_softmax}, pooling={self.pooling!r}, lambda_lse={self.lambda_lse}, "
-            f"normalize={self.normalize}"
-        )
+        return ", ".join([repr(self.direction), *(f"{name}={value!r}" for name, value in self.options.items())])
 
 
 class SumMaxScorer(nn.Module):

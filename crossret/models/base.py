@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from crossret.data.batches import Batch, check_lengths
 from crossret.distributed import Group, Share
 from crossret.encoders import check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
+from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
 
@@ -19,14 +20,15 @@ from crossret.models.encoded import Encoded
 class Model(nn.Module):
     """A model whose two encoders know nothing of each other; see ``crossret.models.protocol.Matcher``.
 
-    A subclass has ``_images`` and ``_captions``, which encode checked input, ``score`` and ``loss``; its text encoder
-    is ``text``, with an ``nn.Embedding`` named ``embed``.
+    A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; its text encoder is
+    ``text``, with an ``nn.Embedding`` named ``embed``, and its ``triplet_loss`` is all of its loss unless it has one.
     """
 
     kind: ClassVar[str]
     takes_backbone: ClassVar[bool] = False
     """Whether it may be made with a module that turns pixels into regions, its parameter ``backbone``."""
     config: ModelConfig
+    triplet_loss: TripletLoss
 
     def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
         """Encode the regions of each image.
@@ -82,19 +84,7 @@ class Model(nn.Module):
             tokens, lengths = first_words(tokens, lengths, self.config.max_words)
         return self._captions(tokens, lengths)
 
-    def forward(
-        self,
-        batch: Batch | Mapping[str, Any] | None = None,
-        *,
-        regions: Tensor | None = None,
-        tokens: Tensor | None = None,
-        lengths: Tensor | None = None,
-        region_lengths: Tensor | None = None,
-        boxes: Tensor | None = None,
-        clusters: Tensor | None = None,
-        image_ids: Tensor | None = None,
-        caption_ids: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def forward(self, batch: Batch | Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The loss terms of a batch in which image i and caption i match: what other training loops call.
 
         In training mode, where torch.distributed is initialised, negatives are those of all ranks' batches; the terms
@@ -102,10 +92,9 @@ class Model(nn.Module):
         DistributedDataParallel takes, its gradient.
 
         Args:
-            batch: a ``crossret.data.Batch``, or a mapping of the arguments below.
-            regions, region_lengths, boxes, clusters: as ``encode_images`` takes features, lengths and what it has more.
-            tokens, lengths: as ``encode_captions``.
-            image_ids: (n,) int64, as ``loss``. caption_ids: of a batch, not looked at.
+            batch: a ``crossret.data.Batch``, or its fields by name: ``regions`` and, as far as they are known,
+                ``region_lengths``, ``boxes`` and ``clusters``, as ``encode_images`` takes them; ``tokens`` and
+                ``lengths``, as ``encode_captions``; ``image_ids`` (n,) int64, as ``loss``.
 
         Returns:
             Scalars by name; "loss" is the one to minimise.
@@ -113,17 +102,12 @@ class Model(nn.Module):
         Raises:
             TypeError: regions, tokens or lengths are missing. TypeError, ValueError: as what encodes.
         """
-        given = dict(
-            regions=regions, tokens=tokens, lengths=lengths, region_lengths=region_lengths, boxes=boxes,
-            clusters=clusters, image_ids=image_ids, caption_ids=caption_ids,
-        )  # fmt: skip
-        if batch is not None:
-            given.update(batch.fields() if isinstance(batch, Batch) else batch)
-        missing = [name for name in ("regions", "tokens", "lengths") if given[name] is None]
+        device = next(self.parameters()).device
+        fields = batch.fields() if isinstance(batch, Batch) else batch
+        moved = {name: part.to(device) for name, part in fields.items()}
+        missing = [name for name in ("regions", "tokens", "lengths") if name not in moved]
         if missing:
             raise TypeError(f"forward: {', '.join(missing)} missing from the batch")
-        device = next(self.parameters()).device
-        moved = {name: part.to(device) for name, part in given.items() if part is not None}
         more = {name: moved[name] for name in ("boxes", "clusters") if name in moved}
         images = self.encode_images(moved["regions"], moved.get("region_lengths"), **more)
         captions = self.encode_captions(moved["tokens"], moved["lengths"])
@@ -133,11 +117,16 @@ class Model(nn.Module):
         terms = self.loss(images, captions, moved.get("image_ids"), share)
         return {name: term * share.group.size for name, term in terms.items()}
 
+    def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """As ``crossret.models.protocol.Matcher.score``."""
+        raise NotImplementedError
+
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
     ) -> dict[str, Tensor]:
-        """As ``crossret.models.protocol.Matcher.loss``."""
-        raise NotImplementedError
+        """As ``crossret.models.protocol.Matcher.loss``: {"loss"}, the triplet loss of the scores, summed."""
+        share = share or Share.whole(len(images))
+        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
     def trains(self, parameter: str, epoch: int) -> bool:
         """Every parameter, from the first epoch on, but for word embeddings that are to stay as they start."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.clustering import centres_of, cluster_regions
-from crossret.distributed import Share
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
 from crossret.hyperparameters.han import BERT_POSITIONS
@@ -98,13 +97,6 @@ class Han(Model):
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
         """(n_images, n_captions) scores (Eq. 1), or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
         return heterogeneous_scores(**self._matched(images, captions), matching=self.config.matching, pairs=pairs)
-
-    def loss(
-        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
-    ) -> dict[str, Tensor]:
-        """Eq. 4, summed over a batch in which image i and caption i match: {"loss": scalar}."""
-        share = share or Share.whole(len(images))
-        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
     @torch.no_grad()
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crossret.hyperparameters import (
-    HanConfig,
-    MhsanConfig,
-    ModelConfig,
-    OanConfig,
-    ScanConfig,
-    SmanConfig,
-    VseConfig,
-)
+from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig
 from crossret.models.han import Han
 from crossret.models.mhsan import Mhsan
 from crossret.models.oan import Oan
@@ -21,10 +13,5 @@ from crossret.models.sman import Sman
 from crossret.models.vse import Vse
 
 MODELS: dict[str, tuple[type[ModelConfig], Any]] = {
-    Scan.kind: (ScanConfig, Scan),
-    Sman.kind: (SmanConfig, Sman),
-    Han.kind: (HanConfig, Han),
-    Mhsan.kind: (MhsanConfig, Mhsan),
-    Oan.kind: (OanConfig, Oan),
-    Vse.kind: (VseConfig, Vse),
+    model.kind: (MODEL_CONFIGS[model.kind], model) for model in (Scan, Sman, Han, Mhsan, Oan, Vse)
 }

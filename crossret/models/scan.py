@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from crossret.distributed import Share
 from crossret.encoders import RegionEncoder, WordEncoder
 from crossret.hyperparameters import ScanConfig
 from crossret.losses import TripletLoss
@@ -56,20 +55,6 @@ class Scan(Model):
             images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs
         )
         return scores
-
-    def loss(
-        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
-    ) -> dict[str, Tensor]:
-        """The triplet loss, summed over a batch in which image i and caption i match: {"loss": scalar}.
-
-        Args:
-            images, captions: n entries each.
-            image_ids: (n,) int64, which image entry i is about: two captions of one image are never each other's
-                negatives. None where all differ.
-            share: as ``crossret.models.protocol.Matcher.loss`` has it.
-        """
-        share = share or Share.whole(len(images))
-        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
         """Words to regions of every direction in which the model attends (Fig. 4); none of Sum-Max."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from crossret.distributed import Share
 from crossret.encoders import RegionEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import VseConfig
 from crossret.losses import TripletLoss
@@ -60,13 +59,6 @@ class Vse(Model):
         """(n_images, n_captions) scores by the measure, or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
         compare = order_similarities if self.config.measure == "order" else dot_products
         return compare(images.sequences[:, 0], captions.sequences[:, 0], pairs)
-
-    def loss(
-        self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
-    ) -> dict[str, Tensor]:
-        """The triplet loss, the paper's MH or SH, of a batch in which image i and caption i match: {"loss": scalar}."""
-        share = share or Share.whole(len(images))
-        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
 
 def order_similarities(images: Tensor, captions: Tensor, pairs: Tensor | None) -> Tensor:

@@ -56,13 +56,6 @@ def test_passages_move_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert arrived == [3, 1]
 
 
-def test_passages_without_tokens_score_zero() -> None:
-    documents = DOCUMENTS.clone()
-    documents[2] = 0
-    assert (maxsim_inbatch(QUERIES, documents)[:, 2] == 0).all()
-    assert (score_multi_vector(QUERIES, [documents[2], documents[1][:0]]) == 0).all()
-
-
 def test_gradients() -> None:
     leaves = [QUERIES.clone().requires_grad_(), DOCUMENTS.clone().requires_grad_()]
     scores = maxsim_inbatch(*leaves)

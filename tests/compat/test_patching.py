@@ -104,15 +104,6 @@ def test_an_older_version_is_named(module: str, monkeypatch: pytest.MonkeyPatch)
         sentence_transformers.patch()
 
 
-def test_names_imported_before_keep_the_original(made_up: dict[str, ModuleType]) -> None:
-    patch = patch_of({"made_up.scores:score": ours})
-    mine = made_up["made_up.scores"].score
-    patch.patch()
-    assert mine(2) == 2 and made_up["made_up.scores"].score(2) == -2
-    patch.unpatch()
-    assert "before keep the package's own function" in " ".join(str(Patch.patch.__doc__).split())
-
-
 def _held(package: str) -> list[str]:
     return [name for name in sys.modules if name.partition(".")[0] == package]
 
@@ -140,10 +131,3 @@ def test_packages_are_needed_for_patching_alone(
     with pytest.raises(ModuleNotFoundError, match=advice):
         compat.patch()
     compat.unpatch()
-
-
-def test_what_a_package_needs_is_named(made_up: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "needed", None)
-    patch = patch_of({"made_up.scores:score": ours, "needed:function": ours})
-    with pytest.raises(ModuleNotFoundError, match=r"import of needed halted"):
-        patch.patch()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret.compat import pylate
 from crossret.compat.pylate import colbert_kd_scores, colbert_scores, colbert_scores_pairwise
-from tests.compat.oracles import chosen, embeddings, every, pair, some
+from tests.compat.oracles import chosen, embeddings, every, some
 
 QUERIES, DOCUMENTS = embeddings(3, 5), embeddings(4, 6, seed=1)
 QUERY_MASK, MASK = some(3, 5), some(4, 6, seed=1)
@@ -49,12 +49,6 @@ def test_zeros_are_padding_unless_a_mask_says_otherwise(mask: Tensor | None) -> 
     scores = colbert_scores(QUERIES, documents, documents_mask=mask)
     own = chosen(DOCUMENTS, MASK) if mask is None else list(documents)
     torch.testing.assert_close(scores, every(list(QUERIES), own).float())
-
-
-def test_zeros_are_padding_of_pairs() -> None:
-    expected = [pair(*both) for both in zip(QUERIES, chosen(DOCUMENTS, MASK)[:3], strict=True)]
-    scores = colbert_scores_pairwise(QUERIES, (DOCUMENTS * MASK[..., None])[:3])
-    torch.testing.assert_close(scores, torch.stack(expected).float())
 
 
 def test_stacked_documents_are_columns_by_item() -> None:
@@ -106,14 +100,6 @@ def test_documents_without_tokens_score_zero() -> None:
     assert (scores[:, 1] == 0).all()
     torch.testing.assert_close(scores[:, [0, 2, 3]], EXPECTED[:, [0, 2, 3]])
     assert (colbert_scores(QUERIES, torch.zeros_like(DOCUMENTS)) == 0).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_dtypes(dtype: torch.dtype) -> None:
-    queries, documents = QUERIES.to(dtype), DOCUMENTS.to(dtype)
-    scores = colbert_scores(queries, documents)
-    assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(scores.double(), every(list(queries), list(documents)), rtol=1e-5, atol=1e-5)
 
 
 def test_gradients() -> None:

@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -80,14 +79,6 @@ def test_attention_is_that_of_the_formulas(norm: str, dtype: torch.dtype, sizes:
     check(ours, theirs, dtype, query, context)
 
 
-@pytest.mark.parametrize("lengths", [torch.tensor(LENGTHS), np.array(LENGTHS, np.int32), LENGTHS], ids=type)
-def test_lengths_come_as_loaders_give_them(lengths: Any) -> None:
-    images, captions = batch(lengths=LENGTHS)
-    opt = options("t2i")
-    expected = xattn_score_t2i(images, captions, list(LENGTHS), opt)
-    assert torch.equal(xattn_score_t2i(images, captions, lengths, opt), expected)
-
-
 @directions
 @aggregations
 @pytest.mark.parametrize(("n_image", "lengths"), [(1, (4, 2)), (3, (1, 1)), (1, (1,))], ids=str)
@@ -104,64 +95,17 @@ def test_one_image_and_one_word_have_scores(
     )
 
 
-def zero_region(images: Tensor, captions: Tensor) -> None:
-    images[1, 2] = 0
-
-
-def zero_word(images: Tensor, captions: Tensor) -> None:
-    captions[2, 0] = 0
-
-
-def zero_image(images: Tensor, captions: Tensor) -> None:
-    images[0] = 0
-
-
-def one_word_of_zeros(images: Tensor, captions: Tensor) -> None:
-    captions[1] = 0
-
-
-def all_negative(images: Tensor, captions: Tensor) -> None:
-    images.abs_()
-    captions.abs_().neg_()
-
-
+@norms
 @directions
-@norms
-@precisions
-@pytest.mark.parametrize("spoil", [zero_region, zero_word, zero_image, one_word_of_zeros, all_negative])
-def test_gradients_are_finite_where_norms_vanish(
-    direction: str, norm: str, dtype: torch.dtype, spoil: Callable[[Tensor, Tensor], None]
-) -> None:
+def test_gradients_are_finite_where_norms_vanish(direction: str, norm: str) -> None:
+    """Of a region and a word of zeros; in the published code they are NaN."""
     opt = options(direction, norm)
-    images, captions = batch(lengths=LENGTHS)
-    captions = captions.nan_to_num(0)
-    spoil(images, captions)
-    value, *gradients = value_and_gradients(
-        lambda images, captions: SCORES[direction](images, captions, LENGTHS, opt), images.to(dtype), captions.to(dtype)
-    )
-    expected = published.scores(images.to(dtype).double(), captions.to(dtype).double(), LENGTHS, opt)
-    torch.testing.assert_close(value, expected, **TOLERANCES[dtype])
-    assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-@norms
-def test_attentions_gradients_are_finite_where_norms_vanish(norm: str) -> None:
-    query, context = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(2, 4, 5, dtype=torch.float64)
-    query[0], context[1, 2] = 0, 0
-    opt = Namespace(raw_feature_norm=norm)
-    for part in range(2):
-        found = value_and_gradients(lambda *pair, part=part: func_attention(*pair, opt, 9.0)[part], query, context)
-        assert all(tensor.isfinite().all() for tensor in found)
-
-
-def test_the_formulas_as_they_stand_give_no_gradient_there() -> None:
-    """Else the two tests above would show nothing."""
-    images, captions = batch(lengths=LENGTHS)
-    zero_region(images, captions.nan_to_num_(0))
-    opt = options("t2i")
-    found = value_and_gradients(lambda *pair: published.scores(*pair, LENGTHS, opt), images, captions)
-    assert found[0].isfinite().all()
-    assert found[1].isnan().any()
+    images, captions = (side.nan_to_num(0) for side in batch(lengths=LENGTHS))
+    images[1, 2], captions[2, 0] = 0, 0
+    found = value_and_gradients(lambda *pair: SCORES[direction](*pair, LENGTHS, opt), images, captions)
+    torch.testing.assert_close(found[0], published.scores(images, captions, LENGTHS, opt))
+    found += value_and_gradients(lambda *pair: func_attention(*pair, opt, 9.0)[0], captions, images)
+    assert all(tensor.isfinite().all() for tensor in found)
 
 
 @directions
@@ -236,16 +180,6 @@ def test_options_that_mean_nothing_are_named(changes: dict[str, Any], message: s
 def test_lengths_that_mean_no_caption_are_named(lengths: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         ContrastiveLoss(options("i2t"))(*batch(lengths=LENGTHS), lengths)
-
-
-@directions
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_scores_are_float32(direction: str, dtype: torch.dtype) -> None:
-    images, captions = (side.nan_to_num(0).to(dtype) for side in batch(lengths=LENGTHS))
-    found = SCORES[direction](images, captions, LENGTHS, options(direction))
-    assert found.dtype == torch.float32
-    expected = published.scores(images.double(), captions.double(), LENGTHS, options(direction)).float()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)  # in these dtypes it would be 6e-4 and more off
 
 
 def test_shapes_that_do_not_agree_are_named() -> None:

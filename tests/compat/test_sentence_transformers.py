@@ -78,19 +78,10 @@ def test_documents_without_tokens() -> None:
 def test_no_items() -> None:
     assert maxsim([], OTHERS).shape == (0, 4)
     assert maxsim(ITEMS, torch.zeros(0, 2, DIM)).shape == (3, 0)
-    assert maxsim([], QUERIES[0]).shape == (0, 1)
     assert maxsim_pairwise([], []).shape == (0,)
-    exact = QUERIES[:0].double()
-    for none in (
-        maxsim(exact, DOCUMENTS.double()),
-        maxsim([], list(DOCUMENTS.double())),
-        maxsim_pairwise(exact, exact),
-    ):
-        assert none.dtype == torch.float64
+    assert maxsim([], list(DOCUMENTS.double())).dtype == torch.float64
     stacked = torch.zeros(3, 2, 4, DIM)
-    for groups in (stacked[:0], stacked[:, :0]):
-        assert colbert_scores(QUERIES, groups).shape == (3, 0)
-    assert colbert_kd_scores(QUERIES[:0], stacked[:0]).shape == (0, 2)
+    assert colbert_scores(QUERIES, stacked[:, :0]).shape == (3, 0)
     assert colbert_kd_scores(QUERIES, stacked[:, :0]).shape == (3, 0)
     with pytest.raises(ValueError, match="a and b must hold the same number of items to score as pairs, got 3 and 4"):
         maxsim_pairwise(ITEMS, OTHERS)

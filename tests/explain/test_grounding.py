@@ -91,12 +91,6 @@ def test_nouns_that_look_at_their_objects_all_hit(directory: Path) -> None:
     ]
 
 
-def test_nouns_that_look_elsewhere_miss(directory: Path) -> None:
-    write_truth(directory, [[0, RIGHT], [2, MIDDLE]])
-    (game,) = play_pointing_game(Words("t2i"), load(directory))
-    assert (game.accuracy, game.centre_accuracy) == (0, 0)
-
-
 def test_words_that_a_model_does_not_read_are_not_asked(directory: Path) -> None:
     """Of "dog by cat" the cat, at whose place <end> stands."""
     split = load(directory, max_words=2)
@@ -122,10 +116,6 @@ def test_heads_may_look_at_any_object(directory: Path, monkeypatch: pytest.Monke
         PointingGame("heads", "head 2", 3, 0.0, chance, 0.0, chance),
         PointingGame("heads", "all", 6, pytest.approx(1 / 3), chance, pytest.approx(1 / 3), chance),
     ]
-
-
-def test_a_single_head_needs_no_summary(directory: Path) -> None:
-    assert [game.query for game in play_pointing_game(Heads(1), load(directory))] == ["head 1"]
 
 
 def test_a_model_that_uses_the_first_regions_is_held_against_their_boxes(directory: Path) -> None:
@@ -205,18 +195,9 @@ def outlined(colours: np.ndarray) -> tuple[int, int]:
     ("line", "message"),
     [
         ("{", "line 1: not JSON"),
-        ("[]", "line 1: not a JSON object"),
-        ('{"words": ["dog", "by", "cat"]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3]]]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[3, [1, 2, 3, 4]]]}', "line 1: 'named' has a place outside the 3"),
-        (
-            '{"words": ["dog", "by", "cat"], "named": [[1.5, [1, 2, 3, 4]]]}',
-            "line 1: 'named' has a place outside the 3",
-        ),
-        ('{"words": ["dog", "by", "cat"], "named": [[[], [1, 2, 3, 4]]]}', "line 1: not the grounding of a caption"),
-        ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3, "x"]]]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3, NaN]]]}', "line 1: 'named' has a box that is not"),
-        ('{"words": "dog", "named": []}', "line 1: 'words' is not a list of words"),
         ('{"words": ["dog", 1, "cat"], "named": []}', "line 1: 'words' is not a list of words"),
         ('{"words": ["dog", "cat"], "named": []}', "not the words of the captions of test"),
     ],
@@ -230,12 +211,6 @@ def test_a_malformed_grounding_is_named(directory: Path, line: str, message: str
 def test_boxes_of_other_regions_are_named(directory: Path) -> None:
     np.save(directory / "test_boxes.npy", BOXES[:, :2])
     with pytest.raises(ValueError, match=r"test_boxes\.npy: shape"):
-        load(directory)
-
-
-def test_boxes_that_are_no_array_are_named(directory: Path) -> None:
-    (directory / "test_boxes.npy").write_bytes(b"garbage")
-    with pytest.raises(ValueError, match=r"test_boxes\.npy: not a readable \.npy file"):
         load(directory)
 
 

@@ -16,14 +16,14 @@ from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS,
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGE_IDS = torch.tensor([0, 1, 0])
+BATCH = {"regions": FEATURES, "tokens": TOKENS, "lengths": LENGTHS, "image_ids": IMAGE_IDS}
 
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
 def test_forward_is_the_loss(kind: str, training: bool) -> None:
     model = make(kind).train(training)
-    if training:  # the same dropout
-        torch.manual_seed(0)
+    torch.manual_seed(0)  # the same dropout
     expected = model.loss(
         model.encode_images(FEATURES, REGION_LENGTHS, BOXES), model.encode_captions(TOKENS, LENGTHS), IMAGE_IDS
     )
@@ -31,13 +31,11 @@ def test_forward_is_the_loss(kind: str, training: bool) -> None:
         "regions": FEATURES, "region_lengths": REGION_LENGTHS, "boxes": BOXES, "tokens": TOKENS, "lengths": LENGTHS,
         "image_ids": IMAGE_IDS,
     }  # fmt: skip
-    for found in (lambda: model(fields), lambda: model(**fields)):
-        if training:
-            torch.manual_seed(0)
-        terms = found()
-        assert terms.keys() == expected.keys()
-        for name, term in terms.items():
-            assert torch.equal(term, expected[name]), name
+    torch.manual_seed(0)
+    terms = model(fields)
+    assert terms.keys() == expected.keys()
+    for name, term in terms.items():
+        assert torch.equal(term, expected[name]), name
     batch = Batch(FEATURES, BOXES, TOKENS, LENGTHS, IMAGE_IDS, torch.arange(3))
     assert model(batch)["loss"].requires_grad
 
@@ -54,7 +52,7 @@ def rank(number: int, directory: Path) -> None:
     model = make("scan").train()
     own = slice(0, 2) if number == 0 else slice(2, 3)
     wrapped = DistributedDataParallel(model)
-    terms = wrapped(regions=FEATURES[own], tokens=TOKENS[own], lengths=LENGTHS[own], image_ids=IMAGE_IDS[own])
+    terms = wrapped({name: part[own] for name, part in BATCH.items()})
     terms["loss"].backward()
     torch.save([terms["loss"].detach(), [p.grad for p in model.parameters()]], directory / f"{number}.pt")
     dist.destroy_process_group()
@@ -69,7 +67,7 @@ def test_data_parallel_gradients_are_those_of_the_whole_batch(tmp_path: Path) ->
     done = run_python(str(script), str(tmp_path), directory=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     model = make("scan").train()
-    loss = model(regions=FEATURES, tokens=TOKENS, lengths=LENGTHS, image_ids=IMAGE_IDS)["loss"]
+    loss = model(BATCH)["loss"]
     loss.backward()
     kept = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in (0, 1)]
     torch.testing.assert_close((kept[0][0] + kept[1][0]) / 2, loss.detach())

@@ -41,12 +41,9 @@ def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     if not isinstance(saved, _Words):
         raise ValueError(f"{path}: not a vocabulary, but a pickled {type(saved).__name__}")
     contents = vars(saved)
-    try:
-        if isinstance(numbers := contents.get("idx2word"), dict):
-            contents["idx2word"] = {str(number): word for number, word in numbers.items()}  # as JSON has them
-        return Vocabulary.of_contents(contents, path)
-    except RecursionError:
-        raise ValueError(f"{path}: not a vocabulary: nested too deeply") from None
+    if isinstance(numbers := contents.get("idx2word"), dict):
+        contents["idx2word"] = {str(number): word for number, word in numbers.items()}  # as JSON has them
+    return Vocabulary.of_contents(contents, path)
 
 
 def _unpickled(data: bytes) -> object:

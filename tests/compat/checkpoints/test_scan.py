@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -63,32 +62,13 @@ def test_an_option_of_later_versions_has_the_default_of_earlier_ones(tmp_path: P
     [
         (0, "fc.weight", None, r"tensor model\[0\].fc.weight is missing"),
         (0, "fc.bias", torch.zeros(4), r"tensor model\[0\].fc.bias has shape \(4,\), expected \(5,\)"),
-        (
-            0,
-            "fc.bias",
-            torch.zeros(5, 1),
-            r"tensor model\[0\].fc.bias is \(5, 1\) torch.float32, expected float32 of 1",
-        ),
         (0, "fc.weight", torch.zeros(5, 6).double(), r"tensor model\[0\].fc.weight is .* torch.float64, expected"),
         (0, "fc.bias", torch.full((5,), torch.inf), r"tensor model\[0\].fc.bias is not finite"),
         (0, "cnn.weight", torch.ones(2, 2), r"unexpected tensor model\[0\].cnn.weight: SCAN's code has no such"),
-        (0, "fc.weight", "x", r"tensor model\[0\].fc.weight is str, expected float32"),
-        (0, "fc.weight", torch.zeros(0, 6), r"tensor model\[0\].fc.weight is \(0, 6\)"),
         (0, "fc.weight", torch.eye(5, 6).to_sparse(), r"tensor model\[0\].fc.weight is \(5, 6\)"),
         (0, "fc.bias", torch.zeros(1).expand(2**23), r"tensor model\[0\].fc.bias is .* larger than the file"),
-        (
-            1,
-            "rnn.weight_hh_l0",
-            torch.zeros(15, 4),
-            r"tensor model\[1\].rnn.weight_hh_l0 has shape \(15, 4\), expected",
-        ),
         (1, "rnn.bias_hh_l0_reverse", None, r"tensor model\[1\].rnn.bias_hh_l0_reverse is missing"),
-        (
-            1,
-            "rnn.weight_ih_l1",
-            torch.zeros(15, 5),
-            r"unexpected tensor model\[1\].rnn.weight_ih_l1: SCAN's GRU has one",
-        ),
+        (1, "rnn.weight_ih_l1", torch.zeros(15, 5), r"unexpected tensor model\[1\].rnn.weight_ih_l1: SCAN's GRU has"),
         (
             1,
             "embed.weight",
@@ -122,37 +102,6 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path, part: int, name: str,
 def test_options_that_mean_nothing_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"x.pth: {message}"):
         import_checkpoint(save(scan_checkpoint(**changes), tmp_path / "x.pth"), VOCABULARY)
-
-
-def holds_itself() -> Namespace:
-    options = Namespace()
-    options.own = options
-    return options
-
-
-@pytest.mark.parametrize("value", ["x" * 1000, list(range(1000)), holds_itself(), Namespace(a=["x"] * 1000)], ids=type)
-@pytest.mark.parametrize("name", ["agg_func", "raw_feature_norm", "cross_attn", "margin"])
-def test_options_of_any_length_are_told_in_one_line(tmp_path: Path, name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"x.pth: opt.{name} is .*, which no published code writes") as error:
-        import_checkpoint(save(scan_checkpoint(**{name: value}), tmp_path / "x.pth"), VOCABULARY)
-    assert len(str(error.value)) < 200 + len(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["x" * 1000, "\x1b[2J"], ids=["long", "control"])
-def test_names_are_printable(tmp_path: Path, name: str) -> None:
-    checkpoint = scan_checkpoint()
-    checkpoint["model"][1][name] = torch.zeros(1)
-    with pytest.raises(ValueError, match=r"x.pth: model\[1\] has '.{1,40}', which no published code writes"):
-        import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
-
-
-@pytest.mark.parametrize("number", [torch.nan, torch.inf])
-@pytest.mark.parametrize(("part", "name"), [(0, "fc.bias"), (1, "embed.weight")])
-def test_weights_are_finite(tmp_path: Path, part: int, name: str, number: float) -> None:
-    checkpoint = scan_checkpoint()
-    checkpoint["model"][part][name][0] = number
-    with pytest.raises(ValueError, match=rf"x.pth: tensor model\[{part}\].{name} is not finite"):
-        import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
 
 
 @pytest.mark.parametrize("size", [1e30, 1e-30])

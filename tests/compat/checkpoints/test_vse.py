@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from crossret.compat.checkpoints import import_checkpoint
-from crossret.data.vocabulary import Vocabulary
 from crossret.models import Scan, Vse
 from crossret.models.checkpoints import load_model, save_model
 from tests.compat.checkpoints.published import VOCABULARY, save, scan_checkpoint, vse_checkpoint, vse_modules
@@ -111,11 +110,3 @@ def test_options_that_mean_nothing_are_named(tmp_path: Path, changes: dict[str, 
     vars(checkpoint["opt"]).update(changes)
     with pytest.raises(ValueError, match=rf"x.pth: {message}"):
         import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
-
-
-def test_what_is_mhsans_alone_is_refused(tmp_path: Path) -> None:
-    path = save(vse_checkpoint(), tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="not a checkpoint of MHSAN, which alone bidirectional is for"):
-        import_checkpoint(path, VOCABULARY, bidirectional=True)
-    with pytest.raises(ValueError, match="of 7 words, but the vocabulary has 5"):
-        import_checkpoint(path, Vocabulary(["dog"]))
