@@ -15,10 +15,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-PATH_ONLY: int = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
-"""How a directory is opened to stay the same whatever its name becomes."""
-NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end a process from without, besides Ctrl-C's."""
 _KILLED: int = getattr(signal, "SIGKILL", 0)
@@ -34,15 +30,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def lock(file: BinaryIO, *, wait: bool = False) -> None:
+def lock(file: BinaryIO) -> None:
     """Lock an open file until it is closed.
 
     Raises:
-        BlockingIOError: another process has it, and is not waited for. OSError: there are no locks here.
+        BlockingIOError: another process has it. OSError: there are no locks here.
     """
     if fcntl is None:
         raise OSError("no locks on this system")
-    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def reserve(file: BinaryIO, size: int) -> None:

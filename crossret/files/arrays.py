@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib.format import open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
 from crossret import system
 from crossret.files.atomic import atomic_write
-from crossret.files.regular import open_regular
+from crossret.files.regular import check_regular
 from crossret.files.unicode import shortened
-
-_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_LONGEST_HEADER = 10_000  # bytes; an array of numbers needs a hundred
 
 
 def map_array(
@@ -37,37 +32,31 @@ def map_array(
         OSError: the file is missing or cannot be read.
         ValueError: it is not such an array, or is shorter or longer than its header says; names the file.
     """
-    with open_regular(path) as file:
-        start = BytesIO(file.read(_LONGEST_HEADER))  # NumPy would read a header of any length before it looks at that
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
-                read = _READERS[np.lib.format.read_magic(start)]
-                shape, fortran_order, dtype = read(start)
-        # NumPy fails in a dozen ways on what is malformed.
-        except Exception as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            raise ValueError(f"{path}: not a readable .npy file ({shortened(why)})") from error
-        if dtype.hasobject:
-            raise ValueError(f"{path}: holds pickled Python objects, which are never loaded")
-        if dtype.str not in dtypes:
-            expected = ", ".join(np.dtype(name).name for name in dtypes)
-            raise ValueError(f"{path}: expected dtype {expected} in little-endian order, got {dtype.str!r}")
-        ranks = ndim if isinstance(ndim, tuple) else (ndim,)
-        if len(shape) not in ranks or min(shape) < 1:
-            expected = " or ".join(map(str, ranks))
-            raise ValueError(f"{path}: expected {expected} dimensions, none of them empty, got shape {shape}")
-        if fortran_order:
-            raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
-        # Python's integers: a product of hostile dimensions does not overflow.
-        expected_bytes = start.tell() + math.prod(shape) * dtype.itemsize
-        actual_bytes = os.fstat(file.fileno()).st_size
-        if actual_bytes != expected_bytes:
-            raise ValueError(
-                f"{path}: {actual_bytes} bytes, but an array of shape {shape} takes {expected_bytes}: "
-                "truncated or padded"
-            )
-        return np.memmap(file, dtype=dtype, mode="r", offset=start.tell(), shape=shape)
+    check_regular(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
+            array = open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy fails in a dozen ways on what is malformed
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path}: not a readable .npy file, or one cut short ({shortened(why)})") from error
+    if array.dtype.str not in dtypes:
+        expected = ", ".join(np.dtype(name).name for name in dtypes)
+        raise ValueError(f"{path}: expected dtype {expected} in little-endian order, got {array.dtype.str!r}")
+    ranks = ndim if isinstance(ndim, tuple) else (ndim,)
+    if array.ndim not in ranks or array.size == 0:
+        expected = " or ".join(map(str, ranks))
+        raise ValueError(f"{path}: expected {expected} dimensions, none of them empty, got shape {array.shape}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
+    size, expected_size = os.path.getsize(path), array.offset + array.nbytes
+    if size != expected_size:
+        raise ValueError(
+            f"{path}: {size} bytes, but an array of shape {array.shape} takes {expected_size}: truncated or padded"
+        )
+    return array
 
 
 @contextmanager
@@ -82,20 +71,16 @@ def write_blocks(
         OSError: as ``atomic_write``; the room on the disk is asked for before anything is computed.
     """
     with atomic_write(path) as file:
-        _write_header(file, shape, "<f4")
-        offset = file.tell()
-        file.flush()
-        size = offset + 4 * math.prod(shape)
+        array = open_memmap(file.name, mode="w+", dtype="<f4", shape=shape)
         # A map of a file with holes would end the process, not the call, when the disk is full.
-        system.reserve(file, size)
-        with mmap.mmap(file.fileno(), size) as mapping:
+        system.reserve(file, array.offset + array.nbytes)
+        mapping: Any = array.base
 
-            def write(rows: slice, columns: slice, block: NDArray[np.floating]) -> None:
-                # An array of its own for each call: one that outlived an error would keep the map from being closed.
-                np.ndarray(shape, "<f4", mapping, offset)[rows, columns] = block
-                system.drop_pages(mapping)
+        def write(rows: slice, columns: slice, block: NDArray[np.floating]) -> None:
+            array[rows, columns] = block
+            system.drop_pages(mapping)
 
-            yield write
+        yield write
 
 
 @contextmanager
@@ -135,4 +120,4 @@ def write_rows(
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: str) -> None:
     """Of format version 1.0; NumPy makes it as long whatever the number of rows."""
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from crossret import system
+from crossret.files.naming import named_errors, renamed_errors
 
-_DIGITS = 16
-_HIDDEN = f".crossret-{'[0-9a-f]' * _DIGITS}-{'[0-9a-f]' * _DIGITS}.tmp"
+_SUFFIX = ".part"
 
 
 @contextmanager
@@ -25,7 +24,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The bytes go to a new hidden file in the same directory (a rename across file systems is a copy, and a copy can be
     interrupted). On leaving the block the file is flushed to the disk and renamed over ``path``; if the block raises,
     the new file is removed and ``path`` is as it was. A process killed inside the block leaves at most a hidden
-    ``.crossret-*.tmp`` beside an untouched ``path``; the next write of any file there removes it. Where ``path`` is a
+    ``.crossret-*.part`` beside an untouched ``path``; the next write of any file there removes it. Where ``path`` is a
     symbolic link, the file that it points to is replaced.
 
     Raises:
@@ -34,21 +33,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     _check_replaceable(path)
     target = Path(os.path.realpath(path))
-    # Of a fixed length, unlike the target's name, which may be as long as a name can be.
-    family = f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]}-"
-    try:
+    # Not of the target's name, which may be as long as a name can be.
+    partial = target.parent / f".crossret-{secrets.token_hex(8)}{_SUFFIX}"
+    with named_errors(path), renamed_errors(partial, path):
         _remove_abandoned(target.parent)
-        with _temporary(target.parent, family) as (partial, file):
+        with _temporary(partial) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
             os.replace(partial, target)
         _sync_directory(target.parent)
-    except OSError as error:
-        # The system's errors of the hidden file, or of no named file as when the disk is full, are errors of path.
-        if error.errno is None or not (error.filename is None or family in str(error.filename)):
-            raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def _check_replaceable(path: str | os.PathLike[str]) -> None:
@@ -61,27 +55,25 @@ def _check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def _temporary(directory: Path, family: str) -> Iterator[tuple[Path, BinaryIO]]:
+def _temporary(path: Path) -> Iterator[BinaryIO]:
     """A new file, removed if the block raises, and locked until it ends: ``_remove_abandoned`` spares locked files."""
     while True:
-        partial = directory / f"{family}{secrets.token_hex(_DIGITS // 2)}.tmp"
         # "x" honours the umask, so the file gets the permissions that a plain open() would have given it.
-        with open(partial, "x+b") as file:
+        with open(path, "x+b") as file:
             try:
                 with suppress(OSError):  # where there are no locks, nobody can take one and remove the file
-                    system.lock(file, wait=True)
-                if os.fstat(file.fileno()).st_nlink:  # not taken for abandoned before it was locked
-                    yield partial, file
+                    system.lock(file)
+                if path.exists():  # not taken for abandoned before it was locked
+                    yield file
                     return
             except BaseException:
-                with suppress(FileNotFoundError):
-                    partial.unlink()
+                path.unlink(missing_ok=True)
                 raise
 
 
 def _remove_abandoned(directory: Path) -> None:
     """Remove what killed writers left: the system unlocks a file when the process that has it ends."""
-    for path in directory.glob(_HIDDEN):
+    for path in directory.glob(f".crossret-*{_SUFFIX}"):
         with suppress(OSError), open(path, "r+b") as file:  # to write, or network file systems do not lock it
             system.lock(file)
             path.unlink()

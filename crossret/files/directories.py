@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crossret import system
-from crossret.files.locks import LOCK, in_use, lock_file, locked, owner_of
+from crossret.files.locks import LOCK, lock_file, locked
 from crossret.files.naming import renamed_errors
 
-_HIDDEN = ".crossret-{}.tmp"
-_DIGITS = 16
+_MADE, _LOCKED = ".tmp", ".lock"  # a hidden directory, and who makes it
 
 
 def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
@@ -41,9 +38,10 @@ def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathL
         if any(target.iterdir()):
             raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
     _remove_abandoned(target.parent)
-    hidden = _hidden(target)
-    if hidden.exists():
-        raise in_use(output, owner_of(hidden))
+    lock = _hidden(target, _LOCKED)
+    if lock.exists():  # by nobody who was killed
+        with lock_file(lock, output):
+            pass
     return target
 
 
@@ -52,8 +50,8 @@ def new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[st
     """A hidden directory that becomes ``output``, absent or empty, when the block ends, and is removed if it raises.
 
     It is beside ``output``, in directories that are made if needed and removed, if they are empty, where the block
-    raises. No other process can begin to make ``output`` meanwhile. A process killed inside the block leaves a hidden
-    ``.crossret-*.tmp``; the next one to make a directory beside it removes that. Errors of files in it name those of
+    raises. No other process can begin to make ``output`` meanwhile. A process killed inside the block leaves hidden
+    ``.crossret-*``; the next one to make a directory beside them removes these. Errors of files in it name those of
     ``output``, which the user knows.
 
     Args:
@@ -67,20 +65,10 @@ def new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[st
         OSError: it cannot be made.
     """
     target = check_new_directory(output, *sources)
-    hidden = _hidden(target)
-    with renamed_errors(hidden, output), _made(target.parent), ExitStack() as lock:
-        while True:
-            _remove_abandoned(target.parent)
-            try:
-                hidden.mkdir()  # which one process can
-            except FileExistsError:
-                raise in_use(output, owner_of(hidden)) from None
-            try:
-                # By nobody but one who takes it for abandoned, and then it is gone.
-                lock.enter_context(locked(hidden, wait=True))
-                break
-            except FileNotFoundError:
-                continue
+    hidden = _hidden(target, _MADE)
+    lock = _hidden(target, _LOCKED)
+    with _made(target.parent), renamed_errors(lock, output), lock_file(lock, output), renamed_errors(hidden, output):
+        hidden.mkdir()
         try:
             if target.is_dir() and any(target.iterdir()):  # finished by another process since it was looked at
                 raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
@@ -118,24 +106,13 @@ def _made(directory: Path) -> Iterator[None]:
         raise
 
 
-def _hidden(target: Path) -> Path:
+def _hidden(target: Path, suffix: str) -> Path:
     """The same for every process that makes ``target``; of a fixed length, unlike its name."""
-    return target.parent / _HIDDEN.format(hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS])
+    return target.parent / f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}{suffix}"
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the hidden directories whose makers were killed: the system unlocks what a process has when it ends.
-
-    All are spared where there are no locks, and those that this process may not remove.
-    """
-    for path in parent.glob(_HIDDEN.format("[0-9a-f]" * _DIGITS)):
-        gone = parent / _HIDDEN.format(secrets.token_hex(_DIGITS // 2))
-        with suppress(OSError, ValueError):
-            with lock_file(path) as (folder, file):
-                system.lock(file)
-                # Whoever made it may have finished and another have begun since it was opened.
-                if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path / LOCK)):
-                    continue
-                os.rename(path, gone)
-                os.unlink(LOCK, dir_fd=folder)
-            shutil.rmtree(gone, ignore_errors=True)
+    """Remove the hidden directories whose makers were killed: the system unlocks what a process has when it ends."""
+    for lock in parent.glob(f".crossret-*{_LOCKED}"):
+        with suppress(OSError), lock_file(lock, parent):
+            shutil.rmtree(lock.with_suffix(_MADE), ignore_errors=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
-from crossret import system
-from crossret.files.naming import named_errors, renamed_errors
+from filelock import FileLock, Timeout
+
+from crossret.files.naming import renamed_errors
 
 LOCK = ".crossret-lock"
 _LONGEST_NOTE = 300  # bytes; what a lock says of its owner is a name and a number
@@ -20,11 +19,11 @@ _LONGEST_NOTE = 300  # bytes; what a lock says of its owner is a name and a numb
 
 @contextmanager
 def locked(directory: str | os.PathLike[str], *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
-    """Be the only process that works in ``directory``, which may be renamed meanwhile, while the block runs.
+    """Be the only process that works in ``directory`` while the block runs.
 
     A hidden file in it says who that is, and is gone after the block. The system unlocks it when the process ends,
-    however it ends. Where the file system has no locks there is none. Other processes that this one starts may go on in
-    the directory only if they do not lock it themselves.
+    however it ends. Other processes that this one starts may go on in the directory only if they do not lock it
+    themselves.
 
     Args:
         directory: one that is there.
@@ -33,67 +32,30 @@ def locked(directory: str | os.PathLike[str], *, wait: bool = False, name: str =
 
     Raises:
         BlockingIOError: another process, or another block of this one, is at work there; the error names it.
-        OSError: the directory is missing or cannot be written; names it. ValueError: the lock is no regular file.
+        OSError: the directory is missing or cannot be written; names it.
     """
-    while True:
-        with lock_file(directory, name=name) as (folder, file):
-            try:
-                system.lock(file, wait=wait)
-            except BlockingIOError:
-                raise in_use(directory, file.read(_LONGEST_NOTE)) from None
-            except OSError:  # no locks here
-                pass
-            if not os.fstat(file.fileno()).st_nlink:  # removed by who had it, between opening and locking
-                continue
-            try:
-                with named_errors(directory):
-                    file.truncate()
-                    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-                    file.flush()
-                yield
-                return
-            finally:
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=folder)
-
-
-def in_use(directory: str | os.PathLike[str], note: bytes = b"") -> BlockingIOError:
-    """The error of a directory that another process works in, whose lock says so much of it."""
-    owner = note.decode(errors="replace").strip() or "another process"
-    at_work = f"in use by {owner}; wait for it or choose another directory"
-    return BlockingIOError(errno.EWOULDBLOCK, at_work, os.fspath(directory))
-
-
-def owner_of(directory: Path) -> bytes:
-    """What the lock of a directory says of its owner; nothing where it cannot be read."""
-    with suppress(OSError, ValueError), lock_file(directory, create=False) as (_, file):
-        return file.read(_LONGEST_NOTE)
-    return b""
+    path = Path(directory, name)
+    with renamed_errors(path, directory), lock_file(path, directory, wait=wait):
+        yield
 
 
 @contextmanager
-def lock_file(
-    directory: str | os.PathLike[str], *, create: bool = True, name: str = LOCK
-) -> Iterator[tuple[int, BinaryIO]]:
-    """The open directory, which stays the same whatever its name becomes, and the open file in it that is locked.
-
-    Raises:
-        OSError: either cannot be opened; names the directory. ValueError: the file is no regular one.
-    """
-    folder = os.open(directory, system.PATH_ONLY)
+def lock_file(path: Path, known: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+    """As ``locked``, by a file that is named, for what errors call ``known``."""
+    lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
-        # Another's symbolic link would have a file elsewhere overwritten, and a pipe waited for.
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise ValueError(
-                    f"{os.path.join(directory, name)}: not a regular file, so that the directory cannot be locked: "
-                    "remove it"
-                )
-        with renamed_errors(Path(name), directory):
-            # Not opened for writing alone: whoever does not get the lock reads whose it is, and truncates nothing.
-            flags = os.O_RDWR | system.NO_LINK | (os.O_CREAT if create else 0)
-            number = os.open(name, flags, 0o666, dir_fd=folder)
-        with open(number, "r+b") as file:
-            yield folder, file
+        lock.acquire()
+    except Timeout:
+        owner = "another process"
+        with suppress(OSError), open(path, "rb") as file:
+            owner = file.read(_LONGEST_NOTE).decode(errors="replace").strip() or owner
+        at_work = f"in use by {owner}; wait for it or choose another directory"
+        raise BlockingIOError(errno.EWOULDBLOCK, at_work, os.fspath(known)) from None
+    try:
+        with suppress(OSError):  # a full disk
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        yield
     finally:
-        os.close(folder)
+        with suppress(OSError):
+            path.unlink()  # while it is held: who waits for it finds it gone, and makes another
+        lock.release()

@@ -43,13 +43,3 @@ def renamed_errors(hidden: Path, known: str | os.PathLike[str]) -> Iterator[None
             part.replace(os.fspath(hidden), os.fspath(known)) if isinstance(part, str) else part for part in error.args
         )
         raise
-
-
-def write_file(path: str | os.PathLike[str], contents: bytes) -> None:
-    """Write a file that need not be there as a whole or not at all; see ``atomic_write`` for others.
-
-    Raises:
-        OSError: it cannot be written; names it.
-    """
-    with named_errors(path), open(path, "wb") as file:
-        file.write(contents)

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any
 
-import numpy as np
 import torch
 
 from crossret.files.regular import open_regular
 
-if TYPE_CHECKING:
-    from torch.types import Storage
-
 _ZIP = b"PK\x03\x04"  # how a zip file of torch.save begins
-# How it ends: the directory's own end in 64 bits, where that is, and the end that every zip file has.
-_END64, _LOCATOR, _END = struct.Struct("<4s44xQ"), struct.Struct("<4s4xQ4x"), struct.Struct("<4s12xL2x")
 _LONGEST_NAME = 200  # characters
 _REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # what torch says of it
 
@@ -58,12 +51,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     with open_regular(path) as file:  # what the system refuses is an error of its own
         zipped = file.read(len(_ZIP)) == _ZIP  # as torch tells
     try:
+        if zipped:
+            _check_stored(path)
         with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of how the file was written: it is readable or an error
-            if zipped:
-                _check_stored(path)
             # Mapped, a tensor takes no memory before it is read, and none that lies outside the file can be made.
-            contents = torch.load(path, map_location="cpu" if zipped else _zeros, weights_only=True, mmap=zipped)
+            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a malformed file can raise anything
         refused = _REFUSED.search(str(error))
         if refused is not None:
@@ -75,34 +68,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return contents
 
 
-def _zeros(storage: Storage, _location: str) -> Storage:
-    """Memory for a storage ahead of the file's numbers: 0 where there are none, and never to be made larger."""
-    return cast("Storage", torch.from_numpy(np.zeros(storage.nbytes(), np.uint8)).untyped_storage())
-
-
 def _check_stored(path: str | os.PathLike[str]) -> None:
     """Raise where a member is compressed: torch.save compresses none, and one may be a thousand times the file."""
-    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-        if archive.start_dir != _directory(file):
-            raise zipfile.BadZipFile("its directory is not where its end says: torch would read another")
+    with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
                 raise zipfile.BadZipFile(f"{member.filename} is compressed")
-
-
-def _directory(file: BinaryIO) -> int:
-    """Where a zip file that ends as torch.save's do says that its directory is."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _END64.size - _LOCATOR.size - _END.size))
-    tail = file.read()
-    signature, place = _END.unpack(tail[-_END.size :])
-    if signature != b"PK\x05\x06":
-        raise zipfile.BadZipFile("something is behind its end")
-    if len(tail) < _END64.size + _LOCATOR.size + _END.size:
-        return int(place)
-    located, place64 = _LOCATOR.unpack(tail[_END64.size : -_END.size])
-    if located != b"PK\x06\x07":
-        return int(place)
-    if place64 != size - len(tail):
-        raise zipfile.BadZipFile("its end in 64 bits is elsewhere")
-    return int(_END64.unpack(tail[: _END64.size])[1])

@@ -1,4 +1,4 @@
-"""Files to read: regular ones alone, because to open a pipe would wait for its other end, perhaps for ever."""
+"""Files to read: regular ones, which can be mapped and read again, of sizes that memory holds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from typing import BinaryIO
 # million words has 40 MiB as JSON; captions, groundings and logs have a line for each of millions of items, and 12
 # million captions a gigabyte.
 LARGEST, LARGEST_LINES = 2**26, 2**31
-_PART = 2**20
-
-_KINDS = (
-    (stat.S_ISFIFO, "a pipe: save what comes out of it as a file first"),
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
@@ -32,7 +25,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file") from None
     if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device: save what comes out of it as a file first"
         raise ValueError(f"{path}: not a regular file, but {kind}")
 
 
@@ -60,16 +53,6 @@ def read_regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _check_size(path, size, largest)
-        parts = [file.read(size)]
-        # Files of the system have a size of 0, and others may be growing.
-        while part := file.read(_PART):
-            parts.append(part)
-            size += len(part)
-            _check_size(path, size, largest)
-    return b"".join(parts)
-
-
-def _check_size(path: str | os.PathLike[str], size: int, largest: int) -> None:
-    if size > largest:
-        raise ValueError(f"{path}: has {size:,} bytes, and at most {largest:,} are read of such a file")
+        if size <= largest:
+            return file.read()
+    raise ValueError(f"{path}: has {size:,} bytes, and at most {largest:,} are read of such a file")

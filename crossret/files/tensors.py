@@ -14,7 +14,6 @@ from torch import Tensor
 
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import check_regular
-from crossret.files.unicode import escaped, is_unicode
 
 # In the order in which the format's own library lays tensors out: the widest first, each at a multiple of its width.
 _DTYPES = {
@@ -58,9 +57,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
     Raises:
         OSError: the file cannot be written.
         TypeError: a tensor has a dtype that ``read_tensors`` would not take, or is none.
-        ValueError: its name is not UTF-8, by which nothing could read it again.
     """
-    _check_name(path)
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in _NAMES:
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -91,10 +88,8 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], di
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no safetensors file, is cut short, its name is not UTF-8, or a tensor has a dtype that nothing
-            here writes.
+        ValueError: it is no safetensors file, is cut short, or a tensor has a dtype that nothing here writes.
     """
-    _check_name(path)
     check_regular(path)
     types = {}
     try:
@@ -142,9 +137,3 @@ def check_types(
     for name in found:
         if name not in expected:
             raise ValueError(f"{path}: unexpected tensor {name!r}")
-
-
-def _check_name(path: str | os.PathLike[str]) -> None:
-    """Raise a ValueError where safetensors, which takes UTF-8 for all names, could not find the file."""
-    if not is_unicode(os.fspath(path)):
-        raise ValueError(f"{escaped(os.fspath(path))}: its name is not UTF-8, as that of a safetensors file must be")

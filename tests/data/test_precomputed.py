@@ -273,7 +273,7 @@ def test_malformed_captions(tmp_path: Path, contents: bytes, message: str) -> No
         (np.zeros(6, dtype=np.float32), "expected 2 or 3 dimensions"),
         (np.zeros((1, 0, 2), dtype=np.float32), "none of them empty"),
         (np.asfortranarray(np.zeros((2, 3, 2), dtype=np.float32)), "Fortran order"),
-        (np.full((1, 3, 2), None), "pickled Python objects"),
+        (np.full((1, 3, 2), None), "Python objects"),
     ],
 )
 def test_an_array_of_the_wrong_kind(tmp_path: Path, features: NDArray[np.float32], message: str) -> None:
@@ -289,7 +289,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "executed",)
 
     write(tmp_path, np.array([[[Bomb()]]], dtype=object), 5)
-    with pytest.raises(ValueError, match="pickled"):
+    with pytest.raises(ValueError, match="Python objects"):
         PrecomputedDataset(tmp_path, "train")
     assert not (tmp_path / "executed").exists()
 
@@ -321,7 +321,7 @@ def test_a_header_that_promises_more_than_there_is_allocates_nothing(tmp_path: P
     with open(tmp_path / "train_ims.npy", "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 1 << 20, 1 << 10)}
         np.lib.format.write_array_header_1_0(file, header)
-    with pytest.raises(ValueError, match="truncated"):
+    with pytest.raises(ValueError, match="too big"):
         PrecomputedDataset(tmp_path, "train")
 
 

@@ -167,7 +167,7 @@ def test_skip_thoughts_table(tmp_path: Path, dtype: type[Any], end: bytes) -> No
     [
         ({"dictionary": b"<eos>\nUNK\nthe\n"}, r"utable\.npy: 5 vectors for 3 words of .*dictionary\.txt"),
         ({"dictionary": b"<eos>\n" + b"x" * 5000}, r"dictionary\.txt, line 2: longer than any word"),
-        ({"table": np.array([{"the": 1}])}, r"utable\.npy: holds pickled Python objects, which are never loaded"),
+        ({"table": np.array([{"the": 1}])}, r"utable\.npy: .*Python objects"),
         ({"table": np.zeros((5, 3), np.int64)}, r"utable\.npy: expected dtype float32, float64"),
         ({"table": np.zeros(5)}, r"utable\.npy: expected 2 dimensions"),
         ({"table": np.full((5, 3), 1e300)}, r"utable\.npy: the vector of 'cat' is not finite in float32"),

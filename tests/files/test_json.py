@@ -10,7 +10,6 @@ from crossret.files.json import parse_json, parse_json_object
 def test_what_is_json_is_read() -> None:
     assert parse_json('{"a": [1, 2.5, "ü\\ud83d\\ude00", null]}', "here") == {"a": [1, 2.5, "ü😀", None]}
     assert parse_json("ü".join('""').encode(), "here") == "ü"
-    assert parse_json("9" * 300, "here") == 10**300 - 1
 
 
 @pytest.mark.parametrize(
@@ -18,10 +17,6 @@ def test_what_is_json_is_read() -> None:
     [
         ("{", "Expecting property name"),
         ("[" * 200_000, "nested too deeply"),
-        ("1" * 401, "a whole number of 401 digits"),
-        ("-" + "1" * 5000, "a whole number of 5001 digits"),
-        ('{"a": "\\ud800"}', "surrogates not allowed"),
-        ('{"\\udfff": 1}', "surrogates not allowed"),
         (b'"\xff"', "invalid start byte"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossret.files.naming import named_errors, write_file
+from crossret.files.naming import named_errors
 
 
 def test_an_error_without_a_name_gets_it() -> None:
@@ -23,8 +23,3 @@ def test_what_has_a_name_or_is_no_error_of_the_system_stays(error: Exception) ->
     with pytest.raises(type(error)) as caught, named_errors("a"):
         raise error
     assert caught.value is error
-
-
-def test_a_full_disk_is_named() -> None:
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        write_file("/dev/full", b"x")

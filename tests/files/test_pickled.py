@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 import subprocess
 import zipfile
-import zlib
 from argparse import Namespace
 from collections import OrderedDict
 from pathlib import Path
@@ -110,61 +108,6 @@ def test_compressed_members_are_refused(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save"):
                 read_checkpoint(path)
-
-
-def test_the_directory_that_is_checked_is_the_one_that_torch_reads(tmp_path: Path) -> None:
-    """Python's zipfile takes the directory ahead of the end, torch the one whose place the end tells."""
-    names = b"x/data.pkl", b"x/version", b"x/byteorder"
-    text = b"\x80\x02}X\x01\x00\x00\x00aX" + (2**16).to_bytes(4, "little") + b"x" * 2**16 + b"s."
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
-    compressed = squeeze.compress(text) + squeeze.flush()
-    large = (text, compressed, 8), (b"3\n", b"3\n", 0), (b"little", b"little", 0)
-    small = [(contents, contents, 0) for contents in (b"\x80\x02}.", b"3\n", b"little")]
-    files: list[bytes] = []
-    for directory in (large, small):
-        members, places = b"", b""
-        for name, (contents, stored, method) in zip(names, directory, strict=True):
-            of_both = struct.pack(
-                "<HHHIIIHH", method, 0, 0, zlib.crc32(contents), len(stored), len(contents), len(name), 0
-            )
-            places += (
-                b"PK\x01\x02"
-                + bytes((20, 0, 20, 0, 0, 0))
-                + of_both
-                + bytes(10)
-                + struct.pack("<I", len(members))
-                + name
-            )
-            members += b"PK\x03\x04" + bytes((20, 0, 0, 0)) + of_both + name + stored
-        files += [members, places]
-    end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 3, 3, len(files[1]), len(files[0]), 0)
-    path = tmp_path / "x.pth"
-    path.write_bytes(b"".join([*files, end]))
-    with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save \(BadZipFile\)"):
-        read_checkpoint(path)
-
-
-def legacy(path: Path, numbers: int, shape: tuple[int, ...], stored: int | None) -> Path:
-    """A tensor of a storage of so many numbers, of which the file holds none, or as many as it says itself."""
-    parts = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})]
-    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
-    storage += pickle.dumps(numbers, 2)[2:-1] + b"NtQK\x00" + pickle.dumps(shape, 2)[2:-1] + b"K\x01\x85\x89"
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"ccollections\nOrderedDict\n)RtR"
-    parts += [b"\x80\x02}X\x01\x00\x00\x00x" + tensor + b"s.", pickle.dumps([] if stored is None else ["0"], 2)]
-    path.write_bytes(b"".join(parts) + (b"" if stored is None else struct.pack("<q", stored) + bytes(4 * stored)))
-    return path
-
-
-def test_legacy_tensors_have_nothing_but_what_is_in_the_file(tmp_path: Path) -> None:
-    """And zeros where there is nothing: neither of them what was in memory before."""
-    path = tmp_path / "x.pth"
-    assert read_checkpoint(legacy(path, 4, (4,), 4))["x"].shape == (4,)
-    for _ in range(20):
-        torch.full((4096,), 7.0)  # what memory may be left with
-        assert not read_checkpoint(legacy(path, 4096, (4096,), None))["x"].any()
-    for numbers, shape, stored in ((4, (400,), None), (4, (400,), 400), (4, (4,), 5), (2**40, (4,), 4)):
-        with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save"):
-            read_checkpoint(legacy(path, numbers, shape, stored))
 
 
 def test_what_is_asked_for_is_printable(tmp_path: Path) -> None:

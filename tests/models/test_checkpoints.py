@@ -86,7 +86,7 @@ def test_a_save_over_another_model_that_fails_leaves_no_weights(
         ('"embed_dim": 4', '"embed_dim": 16000000', r"tensor 'image.fc.weight' is \(4, 5\)"),
         ('"bidirectional": true', '"bidirectional": false', "unexpected tensor 'text.rnn"),
         ('"embed_dim": 4', '"embed_dim": -4', "embed_dim must be at least 1"),
-        ('"embed_dim": 4', '"embed_dim": ' + "1" * 5000, "not JSON .a whole number of 5000 digits"),
+        ('"embed_dim": 4', '"embed_dim": ' + "1" * 5000, "not JSON ..*5000 digits"),
         ('"vocabulary_size": 7', '"vocabulary_size": 6', "the vocabulary has 7 words, but the model was made for 6"),
         ('"embed_dim": 4', '"size": 4', "ScanConfig has no field 'size'"),
         ('"model": "scan"', '"model": "skan"', "'model' must be one of scan, sman, han, mhsan, oan, vse, not 'skan'"),

@@ -95,8 +95,8 @@ def archived(directory: Path) -> None:
             saved("region_lengths", np.array([1, 2, 3, 4, 3])),
             r"region_lengths\.npy: item 3 has length 4, expected 1 to 3",
         ),
-        (truncated, r"words\.npy: .* truncated or padded"),
-        (pickled, r"words\.npy: holds pickled"),
+        (truncated, r"words\.npy: .* cut short"),
+        (pickled, r"words\.npy: .*Python objects"),
         (archived, r"words\.npy: not a readable \.npy file"),
     ],
 )

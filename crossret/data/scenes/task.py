@@ -17,7 +17,7 @@ from crossret.data.scenes.layout import picture_path
 from crossret.data.scenes.regions import grid_boxes, sample_boxes
 from crossret.data.scenes.world import SPLITS, sample_scene
 from crossret.data.vocabulary import tokenize
-from crossret.files.naming import write_file
+from crossret.files.naming import named_errors
 
 PNG_COMPRESSION = 1  # of 9: as small as the default for these pictures, in half the time
 
@@ -64,7 +64,8 @@ def render_task(task: Task) -> Rendered:
         scene_captions = describe(scene, rng)
         # Not renamed into place one by one: the manifest comes after them all, and 5,500 flushes would take longer.
         path = picture_path(task.directory, task.split, index)
-        write_file(path, _png(drawing.pixels))
+        with named_errors(path):
+            path.write_bytes(_png(drawing.pixels))
         features.append(region_features(drawing.pixels, scene_boxes))
         boxes.append(scene_boxes)
         captions += [caption.text for caption in scene_captions]

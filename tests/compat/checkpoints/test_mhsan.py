@@ -103,5 +103,5 @@ def test_words_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"utable.npy: the vector of 'cat' is not finite in float32"):
         import_checkpoint(path, VOCABULARY, Words(table, dictionary))
     np.save(table, np.array([None] * 3))
-    with pytest.raises(ValueError, match=r"utable.npy: holds pickled Python objects"):
+    with pytest.raises(ValueError, match=r"utable.npy: .*Python objects"):
         import_checkpoint(path, VOCABULARY, Words(table, dictionary))
