@@ -2,6 +2,7 @@
 
 from crossret.data.batches import Batch, caption_batches, pad_tokens
 from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.hugging_face import from_datasets
 from crossret.data.memory import InMemoryCorpus
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.scenes.render import render_scenes
@@ -14,6 +15,7 @@ __all__ = [
     "PrecomputedDataset",
     "Vocabulary",
     "caption_batches",
+    "from_datasets",
     "pad_tokens",
     "render_scenes",
     "tokenize",

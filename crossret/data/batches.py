@@ -156,7 +156,7 @@ def _read_rows(
     array: NDArray[np.floating], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None
 ) -> NDArray[np.floating]:
     """Rows in memory of their own, which may be written to; what lies behind a length is not read, and zero."""
-    if lengths is None:
+    if lengths is None or not isinstance(array, np.ndarray):  # ``ArrowRegions`` pads by itself
         return np.asarray(array[rows])  # indexing a memory map by rows copies them
     read = np.zeros((len(rows), *array.shape[1:]), array.dtype)
     for into, row, length in zip(read, rows.tolist(), lengths.tolist(), strict=True):

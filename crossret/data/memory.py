@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from crossret.data.arrow import ArrowRegions
 from crossret.data.boxes import check_boxes
 from crossret.data.cluster_cache import Progress
 from crossret.data.corpus import PrecomputedCorpus
@@ -40,12 +41,12 @@ class InMemoryCorpus(PrecomputedCorpus):
 
     def __init__(
         self,
-        features: Tensor | NDArray[Any],
+        features: Tensor | NDArray[Any] | ArrowRegions,
         captions: Sequence[str],
         image_of_caption: ArrayLike | Tensor | None = None,
         *,
         vocabulary: Vocabulary | None = None,
-        boxes: Tensor | NDArray[Any] | None = None,
+        boxes: Tensor | NDArray[Any] | ArrowRegions | None = None,
         lengths: ArrayLike | Tensor | None = None,
         name: str = "corpus",
     ) -> None:
@@ -86,7 +87,7 @@ class _InMemory(PrecomputedDataset):
             self.lengths = self._integers("lengths", lengths, self.n_images, 1, self.n_regions)
         self.boxes, self.boxes_name = None, f"{name}: boxes"
         if boxes is not None:
-            self.boxes = _array(boxes, self.boxes_name, 3).astype(np.float32, copy=False)
+            self.boxes = _array(boxes, self.boxes_name, 3, (np.float32,))
             if self.boxes.shape != (*self.features.shape[:2], 4):
                 raise ValueError(
                     f"{self.boxes_name} have shape {self.boxes.shape}, not {(*self.features.shape[:2], 4)}"
@@ -115,10 +116,12 @@ class _InMemory(PrecomputedDataset):
         return values.astype(np.int64)
 
 
-def _array(values: Any, what: str, dims: int) -> NDArray[Any]:
+def _array(values: Any, what: str, dims: int, dtypes: Sequence[type] = (np.float16, np.float32)) -> Any:
+    if isinstance(values, ArrowRegions):
+        return values
     array = values.detach().cpu().float().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype.kind != "f":
         raise TypeError(f"{what} must be floating point, got {array.dtype}")
     if array.ndim != dims:
         raise ValueError(f"{what} must have {dims} dimensions, got shape {array.shape}")
-    return array if array.dtype in (np.float16, np.float32) else array.astype(np.float32)
+    return array if array.dtype in dtypes else array.astype(np.float32)
