@@ -51,7 +51,8 @@ def render_scenes(
         seed: not negative; decides everything that is random.
         grid: the regions are the 7 x 7 cells of the picture in raster order, 32 x 32 pixels each, instead of those that
             a detector would propose.
-        workers: processes; None takes one for every core that this process may use.
+        workers: processes; None takes one for every core that this process may use. A script that has more than one
+            begins by ``if __name__ == "__main__":``, as for ``multiprocessing``.
         progress: called with (images rendered, images in all) now and then.
 
     Raises:

@@ -131,7 +131,6 @@ def test_an_interrupted_rendering_has_no_finished_manifest(tmp_path):
     assert {name: bytes_ for name, bytes_ in contents(tmp_path).items() if not name.startswith("fresh")} == fresh
 
 
-# Without a guard: workers must not run the main module again.
 PROGRAM = """
 import sys
 from crossret.data import render_scenes
@@ -142,7 +141,7 @@ render_scenes(sys.argv[1], train=500, dev=2, test=2, workers=int(sys.argv[2]), p
 """
 
 
-@pytest.mark.parametrize(("blow", "workers"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
+@pytest.mark.parametrize(("blow", "workers"), [(signal.SIGKILL, 2), (signal.SIGINT, 2)])
 def test_a_rendering_that_is_killed_or_interrupted_has_no_finished_manifest(tmp_path, blow, workers):
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     root = str(Path(__file__).parents[3])
@@ -198,25 +197,23 @@ def test_data_of_others_is_not_written_over(tmp_path, name, text):
 
 
 def test_a_rendering_killed_at_its_first_file_can_be_repeated(tmp_path):
-    (tmp_path / ".crossret-0123456789abcdef-0.tmp").write_text("half a manifest")
+    (tmp_path / ".crossret-0123456789abcdef.part").write_text("half a manifest")
     render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
     assert finished(tmp_path)
 
 
-@pytest.mark.parametrize("argument", ["train", "dev", "test"])
-@pytest.mark.parametrize("count", [100_001, 999_999_999_999_999])
-def test_too_many_images(tmp_path, argument, count):
-    with pytest.raises(ValueError, match=f"^{argument} must be at most 100,000 images, got {count:,}"):
-        render_scenes(tmp_path / "scenes", **{argument: count})
-    assert not (tmp_path / "scenes").exists()
-
-
-@pytest.mark.parametrize("argument", ["train", "dev", "test", "workers"])
-def test_a_number_that_is_too_small(tmp_path, argument):
-    with pytest.raises(ValueError, match=rf"^{argument} must be at least 1"):
-        render_scenes(tmp_path / "scenes", **{argument: 0})
-    with pytest.raises(ValueError, match="seed must not be negative"):
-        render_scenes(tmp_path / "scenes", seed=-1)
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("dev", 100_001, "dev must be at most 100,000 images, got 100,001"),
+        ("train", 0, "train must be at least 1 image"),
+        ("workers", 0, "workers must be at least 1"),
+        ("seed", -1, "seed must not be negative"),
+    ],
+)
+def test_a_number_out_of_bounds(tmp_path, argument, value, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        render_scenes(tmp_path / "scenes", **{argument: value})
     assert not (tmp_path / "scenes").exists()
 
 
