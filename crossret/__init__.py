@@ -6,6 +6,9 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crossret.losses import DiversityLoss as DiversityLoss
+    from crossret.losses import IntraPairLoss as IntraPairLoss
+    from crossret.losses import StructurePreservingLoss as StructurePreservingLoss
     from crossret.losses import TripletLoss as TripletLoss
     from crossret.models import Han as Han
     from crossret.models import Mhsan as Mhsan
@@ -18,25 +21,32 @@ if TYPE_CHECKING:
     from crossret.retriever import Retriever as Retriever
     from crossret.retriever import load as load
     from crossret.scorers import CrossAttentionScorer as CrossAttentionScorer
+    from crossret.scorers import EnsembleScorer as EnsembleScorer
     from crossret.scorers import SumMaxScorer as SumMaxScorer
 
 __version__ = metadata.version("crossret")
 
-# Where each lives; imported when it is asked for, as torch takes a second.
-_HOMES = {
-    **dict.fromkeys(["Retriever", "load"], "crossret.retriever"),
-    **dict.fromkeys(["Han", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"], "crossret.models"),
-    **dict.fromkeys(["CrossAttentionScorer", "SumMaxScorer"], "crossret.scorers"),
-    "TripletLoss": "crossret.losses",
+# What lives where; imported when it is asked for, as torch takes a second.
+_ROOMS = {
+    "data": (),
+    "evaluation": (),
+    "losses": ("DiversityLoss", "IntraPairLoss", "StructurePreservingLoss", "TripletLoss"),
+    "models": ("Han", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"),
+    "retriever": ("Retriever", "load"),
+    "scorers": ("CrossAttentionScorer", "EnsembleScorer", "SumMaxScorer"),
+    "training": (),
 }
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"crossret.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'crossret' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"crossret.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_ROOMS})
