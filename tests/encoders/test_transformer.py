@@ -1,4 +1,4 @@
-"""The transformer: values against torch's own layer, caption by caption in float64; dropout, positions, mistakes."""
+"""The transformer: values caption by caption in float64, without padding; first values, dropout, mistakes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,9 @@ def build(**changes: float) -> TransformerEncoder:
     return TransformerEncoder(9, 4, 6, **{"layers": 2, "heads": 3, "dropout": 0.0, "longest": 8, **changes})  # type: ignore[arg-type]
 
 
-def torch_s_layer(block: nn.Module) -> nn.TransformerEncoderLayer:
-    layer = nn.TransformerEncoderLayer(6, 3, 24, 0.0, "gelu", batch_first=True, dtype=torch.float64)
-    names = {
-        "self_attn.in_proj_": "query_key_value.",
-        "self_attn.out_proj.": "output.",
-        "linear1.": "expand.",
-        "linear2.": "contract.",
-        "norm1.": "attention_norm.",
-        "norm2.": "feed_forward_norm.",
-    }
-    ours = block.state_dict()
-    parts = ("weight", "bias")
-    layer.load_state_dict({theirs + part: ours[name + part] for theirs, name in names.items() for part in parts})
-    return layer
-
-
 @given(lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4), seed=st.integers(0, 1000))
 @examples(10)
-def test_words_are_encoded_as_by_torch_s_layer(lengths: list[int], seed: int) -> None:
+def test_words_are_encoded_as_without_padding(lengths: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     encoder = build()
     for parameter in encoder.parameters():
@@ -46,9 +30,8 @@ def test_words_are_encoded_as_by_torch_s_layer(lengths: list[int], seed: int) ->
     with torch.no_grad():
         for item, length in enumerate(lengths):
             words = exact.norm(exact.fc(exact.embed(tokens[item, :length])) + exact.positions[:length])
-            for block in exact.blocks:
-                words = torch_s_layer(block)(words[None])[0]
-            torch.testing.assert_close(encoded[item, :length].double(), words, rtol=1e-4, atol=1e-5)
+            expected = exact.blocks(words[None])[0]  # alone, without padding
+            torch.testing.assert_close(encoded[item, :length].double(), expected, rtol=1e-4, atol=1e-5)
             assert not encoded[item, length:].any()
 
 
@@ -70,6 +53,16 @@ def test_dropout_is_in_training_only() -> None:
     assert not torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
     encoder.eval()
     assert torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
+
+
+def test_parameters_start_as_bert_s_and_every_layer_by_itself() -> None:
+    encoder = TransformerEncoder(9, 40, 60, layers=2, heads=3, dropout=0.0, longest=8)
+    for name, parameter in encoder.named_parameters():
+        if "norm" in name or name == "embed.weight":
+            continue
+        assert parameter.std(correction=0).item() == pytest.approx(0.0 if parameter.dim() == 1 else 0.02, rel=0.2), name
+    first, second = (layer.linear1.weight for layer in encoder.blocks.layers)
+    assert not torch.equal(first, second)
 
 
 def test_mistakes() -> None:

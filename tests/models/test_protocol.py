@@ -185,7 +185,7 @@ def test_gradients_are_those_of_float64(variant: str) -> None:
         one.loss(*encode(one))["loss"].backward()
     largest = max(parameter.grad.abs().max().item() for parameter in exact.parameters())
     for (name, parameter), ours in zip(exact.named_parameters(), model.parameters(), strict=True):
-        assert (ours.grad - parameter.grad).abs().max() < 1e-5 * largest, name
+        assert (ours.grad - parameter.grad).abs().max() < 2e-5 * largest, name
     generator, step = torch.Generator().manual_seed(3), 1e-6
     for _ in range(2):
         slope, losses = 0.0, []
