@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.data import Batch, PrecomputedCorpus, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
-from crossret.data.batches import NumberedCaptions, prefetched, read_regions
+from crossret.data.batches import NumberedCaptions, prefetched
 
 IMAGES = 7
 
@@ -37,11 +36,6 @@ def vocabulary(data: PrecomputedDataset) -> Vocabulary:
 
 def batches_of(data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, **options: Any) -> Iterator[Batch]:
     return caption_batches(data, NumberedCaptions(data.captions, vocabulary), batch_size, **options)
-
-
-def same(one: Batch, other: Batch) -> bool:
-    pairs = [(part, vars(other)[name]) for name, part in vars(one).items()]
-    return all(part is ours if part is None else torch.equal(part, ours) for part, ours in pairs)
 
 
 def test_batches_are_read_ahead_by_one(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
@@ -125,33 +119,10 @@ def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, v
     assert len({tuple(order) for order in orders}) == 9
 
 
-def test_an_epoch_is_resumed_by_skipping(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
-    whole = list(batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True))
-    torch.manual_seed(1)  # no global generator takes part
-    np.random.seed(1)
-    rest = list(
-        islice(
-            batches_of(data, vocabulary, 4, seed=1, epoch=2, shuffle=True),
-            3,
-            None,
-        )
-    )
-    assert len(rest) == len(whole) - 3
-    assert all(same(one, other) for one, other in zip(whole[3:], rest, strict=True))
-
-
 def test_a_batch_owns_its_memory(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
     batch = next(iter(batches_of(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
     batch.regions.fill_(-1)
     assert data.features[0, 0, 1] == 1
-
-
-def test_regions_without_boxes(data: PrecomputedDataset) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "boxes", None)
-        regions, *others = read_regions(data, slice(2, 4))
-    assert others == [None] * 3
-    assert regions[:, 0, 0].tolist() == [12, 18]
 
 
 @pytest.mark.parametrize(("batch_size", "seed", "epoch"), [(0, 0, 0), (1, -1, 0), (1, 0, -1)])

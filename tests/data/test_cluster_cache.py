@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -17,9 +16,7 @@ from crossret.data import PrecomputedDataset, Vocabulary, cluster_cache
 from crossret.data.clustering import cluster_regions
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset
-from crossret.files.directories import occupied
 from crossret.models import Han, HanConfig
-from tests.training.toy import ToyCorpus
 
 IMAGES, REGIONS, DIM = 9, 5, 4
 
@@ -124,13 +121,6 @@ def test_where_nothing_can_be_written_beside_the_features(
         assert found == [9]
 
 
-def test_the_user_s_cache_is_at_home_without_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for value in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert cluster_cache._cache() == tmp_path / ".cache" / "crossret"
-
-
 def test_of_two_at_a_time_one_waits_for_the_other(data: Path, found: list[int]) -> None:
     reading = [threading.Thread(target=lambda: corpus(data).read_by(model().config)) for _ in range(3)]
     for thread in reading:
@@ -140,17 +130,6 @@ def test_of_two_at_a_time_one_waits_for_the_other(data: Path, found: list[int]) 
     assert found == [9]
     assert len(kept(data)) == 1
     assert sorted(path.name for path in data.iterdir() if path not in kept(data)) == ["dev_caps.txt", "dev_ims.npy"]
-
-
-def test_who_works_in_the_directory_of_the_data_does_not_wait_for_itself(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with occupied(data):
-        lock = fcntl.flock
-        # A lock that is taken is an error here where it would be waited for.
-        monkeypatch.setattr(fcntl, "flock", lambda file, how: lock(file, how | fcntl.LOCK_NB))
-        corpus(data).read_by(model().config)
-    assert len(kept(data)) == 1
 
 
 @pytest.mark.parametrize("change", [lambda a: a[:-1], lambda a: a[:, :-1], lambda a: a + 3, lambda a: a - 1])
@@ -172,14 +151,6 @@ def test_a_run_that_is_interrupted_leaves_nothing(data: Path, monkeypatch: pytes
     assert sorted(path.name for path in data.iterdir()) == ["dev_caps.txt", "dev_ims.npy"]
 
 
-def test_more_clusters_than_regions_are_refused_before_any_work(data: Path, found: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"dev_ims\.npy: images have 5 regions, fewer than the model's clusters 6"):
-        encode_dataset(model(6), corpus(data))
-    with pytest.raises(ValueError, match="clusters must be 1 to the 5 regions of an image, not 6"):
-        model(6).encode_images(torch.zeros(2, REGIONS, DIM))
-    assert not found
-
-
 def test_clusters_that_do_not_fit_are_refused() -> None:
     regions, clusters = torch.randn(2, REGIONS, DIM), torch.zeros(2, REGIONS, dtype=torch.int64)
     with pytest.raises(ValueError, match="clusters were given, but this model's clusters are None"):
@@ -190,10 +161,3 @@ def test_clusters_that_do_not_fit_are_refused() -> None:
         model().encode_images(regions, clusters=clusters[:1])
     with pytest.raises(ValueError, match="clusters must be numbers below 3, or -1 for no region"):
         model().encode_images(regions, clusters=clusters + 3)
-
-
-def test_data_that_is_no_split_is_read_as_it_is() -> None:
-    toy = ToyCorpus(3)
-    config = HanConfig(image_dim=16, vocabulary_size=len(toy.vocabulary), embed_dim=4, word_dim=3, clusters=2)
-    images, _ = encode_dataset(Han(config), toy)
-    assert images.lengths.tolist() == [2, 2, 2]

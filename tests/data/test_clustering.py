@@ -129,31 +129,6 @@ def test_regions_beside_a_large_offset_are_told_apart() -> None:
     torch.testing.assert_close(centres - 1e6, expected[0], rtol=0, atol=1e-8)
 
 
-def test_clusters_that_are_there_are_found() -> None:
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.randn(3, 32, 64, generator=generator)
-    member = torch.stack([torch.randperm(100, generator=generator) % 32 for _ in range(3)])
-    features = truth.gather(1, member[:, :, None].expand(-1, -1, 64))
-    features = features + 0.01 * torch.randn(features.shape, generator=generator)
-    centres, assignment, counts = clustered(features, clusters=32)
-    assert counts.tolist() == [32] * 3
-    for image in range(3):
-        same = member[image][:, None] == member[image]
-        assert torch.equal(assignment[image][:, None] == assignment[image], same)
-        found = centres[image][assignment[image]]
-        torch.testing.assert_close(found, truth[image][member[image]], rtol=0, atol=0.05)
-
-
-def test_inertia_is_near_that_of_scikit_learn() -> None:
-    cluster = pytest.importorskip("sklearn.cluster")
-    features = np.random.default_rng(0).standard_normal((4, 100, 32)).astype(np.float32)
-    centres, assignment, _ = clustered(torch.from_numpy(features), clusters=32)
-    for image in range(4):
-        ours = ((features[image] - centres[image][assignment[image]].numpy()) ** 2).sum()
-        theirs = cluster.KMeans(32, n_init=1, random_state=0).fit(features[image]).inertia_
-        assert ours < 1.15 * theirs
-
-
 def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(9, 30, 64, generator=generator)
@@ -168,14 +143,6 @@ def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.Mon
         assert torch.equal(assignment[0], whole[1][image, :length])
         assert counts[0] == whole[2][image]
         torch.testing.assert_close(centres[0], whole[0][image])
-
-
-def test_clusters_are_numbered_without_gaps() -> None:
-    features = torch.randn(200, 9, 1, generator=torch.Generator().manual_seed(0)).round(decimals=0)
-    _, assignment, counts = clustered(features, clusters=6)
-    assert counts.min() < 4
-    for numbers, count in zip(assignment, counts.tolist(), strict=True):
-        assert numbers.unique().tolist() == list(range(count))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
@@ -228,9 +195,3 @@ def test_mistakes(changes: dict[str, Any], message: str) -> None:
 def test_integers_are_no_features() -> None:
     with pytest.raises(TypeError, match="features must be floating point"):
         clustered(torch.zeros(2, 3, 4, dtype=torch.int64), clusters=2)
-
-
-@pytest.mark.parametrize("lengths", [torch.tensor([2.0, 3.0]), torch.tensor([True, True])])
-def test_lengths_are_int64(lengths: torch.Tensor) -> None:
-    with pytest.raises(TypeError, match="lengths must be int64, got torch"):
-        clustered(torch.zeros(2, 3, 4), lengths, clusters=2)

@@ -12,10 +12,7 @@ import torch
 from crossret.data.corpus import PrecomputedCorpus, check_readable
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.vocabulary import Vocabulary
-from crossret.evaluation import encode_dataset
-from crossret.hyperparameters import HanConfig, ModelConfig
-from crossret.models.encoded import Encoded
-from crossret.search.retrieval import retrieve_images
+from crossret.hyperparameters import HanConfig
 
 IMAGES = 5
 
@@ -91,40 +88,6 @@ def test_the_fingerprint_tells_other_boxes(corpus: PrecomputedCorpus) -> None:
 
 def test_the_fingerprint_without_boxes_is_that_of_older_checkpoints(corpus: PrecomputedCorpus) -> None:
     assert corpus.fingerprint() in ("3000a8abfa30f82b0b3876a91d6ea413", "b3163cff80b162829e873b563b8d02e8")
-
-
-class Recorder(torch.nn.Module):
-    """A model that keeps the boxes that it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.config = ModelConfig(image_dim=4, vocabulary_size=5)
-        self.boxes: list[torch.Tensor] = []
-
-    def encode_images(
-        self, features: torch.Tensor, lengths: torch.Tensor | None = None, boxes: torch.Tensor | None = None
-    ) -> Encoded:
-        self.boxes += [] if boxes is None else [boxes]
-        return Encoded(features, torch.full((len(features),), 3))
-
-    def encode_captions(self, tokens: torch.Tensor, lengths: torch.Tensor) -> Encoded:
-        return Encoded(torch.ones(len(tokens), 1, 4), torch.ones(len(tokens), dtype=torch.int64))
-
-    def score(self, images: Encoded, captions: Encoded) -> torch.Tensor:
-        return torch.zeros(len(images), len(captions))
-
-
-@pytest.mark.parametrize("work", ["evaluation", "search"])
-def test_boxes_reach_the_model_where_there_are_any(corpus: PrecomputedCorpus, work: str) -> None:
-    model = Recorder()
-    for data in (corpus, with_boxes(corpus)):
-        if work == "evaluation":
-            encode_dataset(model, data, batch_size=2)
-        else:
-            retrieve_images(model, ["word1"], data, k=1)
-    features = np.array(corpus.data.features)[corpus.data.feature_rows]
-    assert torch.equal(torch.cat(model.boxes), torch.from_numpy(np.sort(features)))
 
 
 def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:

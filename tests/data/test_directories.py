@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -34,17 +33,6 @@ def test_a_link_is_a_copy_where_there_are_no_links(tmp_path: Path, monkeypatch: 
     link_file(tmp_path / "symbolic", tmp_path / "copy")
     assert not (tmp_path / "copy").samefile(tmp_path / "file")
     assert (tmp_path / "copy").read_text() == "contents"
-
-
-def test_a_pipe_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: object) -> NoReturn:
-        raise OSError("there are no links")
-
-    monkeypatch.setattr("os.link", no_links)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="pipe: not a regular file, but a pipe"):
-        link_file(tmp_path / "pipe", tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
 
 
 def test_a_copy_on_a_full_disk_is_named_and_not_what_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

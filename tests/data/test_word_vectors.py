@@ -41,15 +41,6 @@ def test_text(tmp_path: Path, header: bytes, packed: bool) -> None:
     np.testing.assert_array_equal(vectors, EXPECTED)
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n \n\n"])
-@pytest.mark.parametrize("header", [b"", b"5 3\n"])
-def test_empty_lines_at_the_end_do_not_count(tmp_path: Path, header: bytes, end: bytes) -> None:
-    (tmp_path / "v").write_bytes(header + GLOVE + end)
-    vectors, found = read_word_vectors(tmp_path / "v", WORDS)
-    assert found.tolist() == [1, 3]
-    np.testing.assert_array_equal(vectors, EXPECTED)
-
-
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
@@ -240,11 +231,6 @@ def test_malformed_keyed_vectors(
 ) -> None:
     with pytest.raises(ValueError, match=f"v: .*{message}"):
         read_word_vectors(save(tmp_path / "v", keyed_vectors, **attributes), WORDS)
-
-
-def test_a_missing_array_beside_the_pickle(tmp_path: Path, keyed_vectors: type[Any]) -> None:
-    with pytest.raises(FileNotFoundError, match=r"v\.vectors\.npy"):
-        read_word_vectors(save(tmp_path / "v", keyed_vectors, vectors=None), WORDS)
 
 
 def test_a_pickle_is_not_executed(tmp_path: Path, keyed_vectors: type[Any]) -> None:

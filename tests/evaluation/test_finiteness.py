@@ -83,18 +83,6 @@ def test_it_is_not_the_features_of_a_model_that_diverged(tmp_path: Path) -> None
         score_matrix(model, *encode_dataset(model, corpus), corpus=corpus)
 
 
-def test_scoring_stops_at_the_block_that_is_wrong(tmp_path: Path) -> None:
-    regions = np.full((7, 3, IMAGE_DIM), np.nan, np.float32)
-    corpus = stored(tmp_path, regions)
-    model = _model(corpus)
-    done: list[int] = []
-    with pytest.raises(ValueError, match="caption 0"):
-        score_matrix(
-            model, *encode_dataset(model, corpus), block=2, corpus=corpus, progress=lambda n, _: done.append(n)
-        )
-    assert done == []
-
-
 def _model(corpus: Corpus) -> Scan:
     sizes = {"image_dim": IMAGE_DIM, "vocabulary_size": len(corpus.vocabulary), "embed_dim": 8, "word_dim": 4}
     return Scan(ScanConfig(**sizes))

@@ -59,9 +59,3 @@ def test_the_cells_of_a_grid_are_in_raster_order_and_cover_the_image_once():
     assert (boxes.shape, boxes.dtype) == ((49, 4), np.float32)
     assert boxes[[0, 1, 7, 48]].tolist() == [[0, 0, 32, 32], [32, 0, 64, 32], [0, 32, 32, 64], [192, 192, 224, 224]]
     np.testing.assert_array_equal(overlap_areas(boxes, boxes), 32**2 * np.eye(49))
-
-
-def test_overlap_areas():
-    boxes = np.array([[0, 0, 10, 10], [20, 20, 30, 40]], dtype=np.float32)
-    others = np.array([[5, 5, 15, 15], [25, 0, 26, 100], [10, 0, 20, 10]], dtype=np.float32)
-    np.testing.assert_array_equal(overlap_areas(boxes, others), [[25, 0, 0], [0, 20, 0]])
