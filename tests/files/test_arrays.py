@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 
@@ -25,27 +24,6 @@ def npy(header: str, *, version: tuple[int, int] = (1, 0), data: bytes = VALUES.
 
 def shaped(shape: str) -> bytes:
     return npy(GOOD.replace("(1, 3, 8)", shape))
-
-
-@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
-def test_both_versions_for_numbers_are_mapped_and_read_only(tmp_path: Path, version: tuple[int, int]) -> None:
-    path = tmp_path / "array.npy"
-    for contents in (npy(GOOD, version=version), npy(GOOD + " " * 37 + "\n", version=version)):
-        path.write_bytes(contents)
-        array = map_array(path, ndim=3, dtypes=["<f4"])
-        assert isinstance(array, np.memmap)
-        np.testing.assert_array_equal(array, VALUES)
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0
-
-
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "|i1", "<i8", "|u1", "<u2"])
-def test_what_numpy_writes_is_read(tmp_path: Path, dtype: str) -> None:
-    values = np.arange(6).reshape(2, 3).astype(dtype)
-    np.save(tmp_path / "array.npy", values)
-    array = map_array(tmp_path / "array.npy", ndim=2, dtypes=["<f2", "<f4", "<f8", "|i1", "<i8", "|u1", "<u2"])
-    assert array.dtype == np.dtype(dtype)
-    np.testing.assert_array_equal(array, values)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +83,6 @@ def test_a_damaged_header_is_read_as_it_stands_or_refused(
         assert str(error).startswith(f"{path}: ")
     else:
         assert array.size == VALUES.size
-
-
-def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(ValueError, match="not a regular file"):
-            map_array(path, ndim=3, dtypes=["<f4"])
-    with pytest.raises(FileNotFoundError, match="absent"):
-        map_array(tmp_path / "absent.npy", ndim=3, dtypes=["<f4"])
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<i8"])

@@ -79,17 +79,6 @@ def test_a_kill_leaves_the_old_file_alone_and_the_next_write_cleans_up(tmp_path:
     assert sorted(os.listdir(tmp_path)) == [anothers.name, "file", "other"]
 
 
-def test_two_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with atomic_write(path) as slow:
-        slow.write(b"slow")
-        with atomic_write(path) as fast:
-            fast.write(b"fast")
-        assert path.read_bytes() == b"fast"
-    assert path.read_bytes() == b"slow"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 REWRITES = """
 import itertools, json, sys
 from crossret.files.atomic import atomic_write
@@ -141,13 +130,6 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
             pass
     assert sorted(os.listdir(tmp_path)) == before
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-
-
-def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * 255)
-    with atomic_write(path) as file:
-        file.write(b"new")
-    assert path.read_bytes() == b"new"
 
 
 def test_errors_name_the_file_and_not_the_hidden_one(tmp_path: Path) -> None:

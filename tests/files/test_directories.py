@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from crossret.files.arrays import write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import check_new_directory, new_directory, occupied
 from tests.processes import started
@@ -66,15 +65,6 @@ def test_what_cannot_be_made_is_named_as_it_was_asked_for(
     assert os.listdir() == ["file"]
 
 
-def test_a_value_error_names_the_directory_that_the_user_knows(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ValueError, match=f"^{tmp_path}/new/x.npy: no rows to write$"),
-        new_directory(tmp_path / "new") as directory,
-        write_rows(directory / "x.npy", (), "<f4"),
-    ):
-        pass
-
-
 def test_directories_made_for_nothing_are_removed(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for name in ("new", "deep/new", "there"):
@@ -113,22 +103,6 @@ def test_a_directory_with_the_lock_of_a_killed_process_is_empty(tmp_path: Path) 
     assert os.listdir(tmp_path / "new") == ["file"]
     with occupied(tmp_path / "busy"), pytest.raises(BlockingIOError, match="in use by process"):
         check_new_directory(tmp_path / "busy")
-
-
-def test_one_that_another_process_has_just_finished_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = check_new_directory
-
-    def finish(output: Path) -> Path:
-        target = look(output)
-        (target / "file").mkdir(parents=True)
-        return target
-
-    monkeypatch.setattr("crossret.files.directories.check_new_directory", finish)
-    with pytest.raises(FileExistsError, match="new: not empty"), new_directory(tmp_path / "new"):
-        pytest.fail("begun")
-    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
 
 
 MAKES = """

@@ -9,12 +9,6 @@ from hypothesis import strategies as st
 from crossret.files.numbers import decimal_number, whole_number
 
 
-@given(st.integers(-(10**20), 10**20))
-def test_whole_numbers_are_read(number: int) -> None:
-    assert whole_number(str(number)) == number
-    assert decimal_number(str(number)) == float(number)
-
-
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_are_read_as_they_are_written(number: float) -> None:
     assert decimal_number(str(number)) == number

@@ -64,13 +64,6 @@ def test_programs_are_refused(tmp_path: Path, function: Any, zipped: bool) -> No
     assert not place.exists()
 
 
-@ZIPPED
-def test_classes_and_arrays_of_objects_are_refused(tmp_path: Path, zipped: bool) -> None:
-    for value in (Runs, np.array([Namespace()], dtype=object), torch.nn.Linear(1, 1)):
-        with pytest.raises(ValueError, match="refused, as it asks for"):
-            read_checkpoint(save({"x": value}, tmp_path / "x.pth", zipped))
-
-
 def test_a_scalar_of_objects_is_not_made(tmp_path: Path) -> None:
     """np.dtype("O") and its scalar are what a pickle of NumPy's would run code by."""
     scalar = Runs(np.float64(0).__reduce__()[0], np.dtype("O"), b"x")
@@ -110,29 +103,12 @@ def test_compressed_members_are_refused(tmp_path: Path) -> None:
                 read_checkpoint(path)
 
 
-def test_what_is_asked_for_is_printable(tmp_path: Path) -> None:
-    path = save({"x": Runs(os.mkdir)}, tmp_path / "x.pth", False)
-    contents = path.read_bytes()
-    assert b"cposix\nmkdir\n" in contents
-    path.write_bytes(contents.replace(b"cposix\nmkdir\n", b"cposix\n\x1b[2J" + b"m" * 1000 + b"\n"))
-    with pytest.raises(ValueError, match=r"refused, as it asks for posix\.\\x1b\[2Jm{100,200};"):
-        read_checkpoint(path)
-
-
 def test_no_setting_of_torch_lets_programs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     path = save({"opt": Runs(os.mkdir, str(tmp_path / "was-here"))}, tmp_path / "x.pth", True)
     with pytest.raises(ValueError, match=r"refused, as it asks for posix\.mkdir"):
         read_checkpoint(path)
     assert not (tmp_path / "was-here").exists()
-
-
-def test_scalars_of_numpy_1_are_known(tmp_path: Path) -> None:
-    path = save({"best": np.float64(3.5), "last": 1}, tmp_path / "x.pth", False)
-    contents = path.read_bytes()
-    assert b"numpy._core.multiarray\nscalar" in contents
-    path.write_bytes(contents.replace(b"numpy._core.multiarray\nscalar", b"numpy.core.multiarray\nscalar"))
-    assert read_checkpoint(path) == {"best": None, "last": 1}
 
 
 def test_a_legacy_pickle_of_python_2_is_read(tmp_path: Path) -> None:
@@ -145,3 +121,11 @@ def test_a_legacy_pickle_of_python_2_is_read(tmp_path: Path) -> None:
         contents = contents.replace(new, b"U" + bytes([len(text)]) + text.encode())
     path.write_bytes(contents)
     assert read_checkpoint(path) == {"opt": Namespace(a="b")}
+
+
+def test_scalars_of_numpy_1_are_known(tmp_path: Path) -> None:
+    path = save({"best": np.float64(3.5), "last": 1}, tmp_path / "x.pth", False)
+    contents = path.read_bytes()
+    assert b"numpy._core.multiarray\nscalar" in contents
+    path.write_bytes(contents.replace(b"numpy._core.multiarray\nscalar", b"numpy.core.multiarray\nscalar"))
+    assert read_checkpoint(path) == {"best": None, "last": 1}
