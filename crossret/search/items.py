@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -56,7 +57,24 @@ def pick(images: ItemBlocks[Encoded], numbers: Sequence[int]) -> Encoded:
     return Encoded.concat([images[slice(number, number + 1)] for number in numbers])
 
 
-class EncodedImages:
+class _InBatches(ABC):
+    """Items that are encoded as they are asked for, some at a time."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, items: slice | Chosen) -> Encoded: ...
+
+    def runs(self, most: int) -> list[slice]:
+        return _runs(len(self), min(most, BATCH))
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
+        for run in _runs(len(items), BATCH):
+            yield run, self[items[run]]
+
+
+class EncodedImages(_InBatches):
     """The images of a corpus, encoded as they are asked for."""
 
     def __init__(self, model: Matcher, corpus: PrecomputedCorpus) -> None:
@@ -68,9 +86,6 @@ class EncodedImages:
     def __len__(self) -> int:
         return self.data.n_images
 
-    def runs(self, most: int) -> list[slice]:
-        return _runs(len(self), most)
-
     def __getitem__(self, run: slice | Chosen) -> Encoded:
         regions = self.corpus.regions(run)
         for array in (self.data.features, self.data.boxes):
@@ -78,12 +93,8 @@ class EncodedImages:
                 release_pages(array)
         return self.model.encode_images(**regions.on(self.device))
 
-    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
-        for run in _runs(len(items), BATCH):
-            yield run, self[items[run]]
 
-
-class EncodedCaptions:
+class EncodedCaptions(_InBatches):
     """The captions of a corpus, encoded as they are asked for."""
 
     def __init__(self, model: Matcher, corpus: PrecomputedCorpus) -> None:
@@ -93,21 +104,13 @@ class EncodedCaptions:
     def __len__(self) -> int:
         return self.corpus.n_captions
 
-    def runs(self, most: int) -> list[slice]:
-        return _runs(len(self), most)
-
-    def __getitem__(self, run: slice) -> Encoded:
-        return self._encoded(self.corpus.data.captions[run])
-
-    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
-        for run in _runs(len(items), BATCH):
-            yield run, self._encoded([self.corpus.data.captions[item] for item in items[run]])
-
-    def _encoded(self, captions: list[str]) -> Encoded:
-        return encode_texts(self.model, captions, self.corpus.vocabulary)
+    def __getitem__(self, run: slice | Chosen) -> Encoded:
+        texts = self.corpus.data.captions
+        some = texts[run] if isinstance(run, slice) else [texts[item] for item in run]
+        return encode_texts(self.model, some, self.corpus.vocabulary)
 
 
-class KeptItems:
+class KeptItems(_InBatches):
     """Encoded items in memory, of which some are scored at a time."""
 
     def __init__(self, encoded: Encoded) -> None:
@@ -117,17 +120,11 @@ class KeptItems:
         return len(self.encoded)
 
     def runs(self, most: int) -> list[slice]:
-        return [slice(start, min(start + most, len(self))) for start in range(0, len(self), most)]
+        return _runs(len(self), most)
 
-    def __getitem__(self, run: slice) -> Encoded:
-        return self.encoded[run]
-
-    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Encoded]]:
-        places = torch.from_numpy(items).to(self.encoded.lengths.device)
-        for run in _runs(len(items), BATCH):
-            yield run, self.encoded[places[run]]
+    def __getitem__(self, run: slice | Chosen) -> Encoded:
+        return self.encoded[run if isinstance(run, slice) else torch.from_numpy(run).to(self.encoded.lengths.device)]
 
 
 def _runs(n: int, most: int) -> list[slice]:
-    step = min(most, BATCH)
-    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    return [slice(start, min(start + most, n)) for start in range(0, n, most)]

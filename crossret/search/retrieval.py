@@ -7,69 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import Progress
 from crossret.models.protocol import Matcher
 from crossret.search.blocks import Scorer
-from crossret.search.items import EncodedCaptions, EncodedImages, encode_texts, evaluating, pick
 from crossret.search.matching import Side, matched
 from crossret_kernels.extending import streamed_topk
-
-
-def retrieve_images(
-    model: Matcher,
-    captions: Sequence[str],
-    corpus: PrecomputedCorpus,
-    *,
-    k: int,
-    progress: Progress | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The images of a corpus that match captions best; images are encoded as they are scored, and not kept.
-
-    Args:
-        model: a trained model, on any device; its mode is restored.
-        captions: the queries; encoded, they stay in memory.
-        corpus: the images, with the model's vocabulary.
-        k: how many images for each caption; all where there are fewer.
-        progress: called with (images searched, all of them).
-
-    Returns:
-        (values, indices), both (captions, min(k, n_images)), best first; of equal scores the lower index.
-
-    Raises:
-        ValueError: there are no captions or k is less than 1.
-    """
-    with evaluating(model):
-        queries = encode_texts(model, captions, corpus.vocabulary)
-    return retrieve(model, queries, EncodedImages(model, corpus), k=k, query="caption", progress=progress)
-
-
-def retrieve_captions(
-    model: Matcher,
-    images: Sequence[int],
-    corpus: PrecomputedCorpus,
-    *,
-    k: int,
-    progress: Progress | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The captions of a corpus that match some of its images best; captions are encoded as they are scored.
-
-    Args:
-        model: a trained model; its mode is restored.
-        images: the queries, images of the corpus by their indices; encoded, they stay in memory.
-        corpus: the images and the captions, with the model's vocabulary.
-        k: how many captions for each image; all where there are fewer.
-        progress: called with (captions searched, all of them).
-
-    Returns:
-        (values, indices), both (images, min(k, n_captions)), as ``retrieve_images``.
-
-    Raises:
-        ValueError: there are no images, one is not in the corpus or k is less than 1.
-    """
-    with evaluating(model):
-        queries = pick(EncodedImages(model, corpus), images)
-    return retrieve(model, queries, EncodedCaptions(model, corpus), k=k, query="image", progress=progress)
 
 
 def retrieve(

@@ -18,7 +18,8 @@ from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain import photographs
 from crossret.models import MODELS
 from crossret.search.encoding import encode_split
-from crossret.search.retrieval import retrieve_images
+from crossret.search.items import EncodedImages, encode_texts, evaluating
+from crossret.search.retrieval import retrieve
 from crossret.training import TrainingConfig, train
 
 LENGTHS = [3, 6, 1, 4]
@@ -75,7 +76,9 @@ def test_an_image_has_the_scores_and_the_results_that_it_has_alone(data: Path, k
             alone = InMemoryCorpus(FEATURES[own], CAPTIONS, vocabulary=VOCABULARY, boxes=BOXES[own])
             expected = score_matrix(model, *encode_dataset(model, alone))
             np.testing.assert_allclose(scores[image], expected[0], rtol=1e-4, atol=1e-5)
-    values, _ = retrieve_images(model, CAPTIONS, corpus, k=4)
+    with evaluating(model):
+        texts = encode_texts(model, CAPTIONS, corpus.vocabulary)
+    values, _ = retrieve(model, texts, EncodedImages(model, corpus), k=4, query="caption")
     np.testing.assert_allclose(values, -np.sort(-scores.T), rtol=1e-4, atol=1e-5)
     encode_split(model, corpus, tmp_path / "encoded")
     assert len(np.load(tmp_path / "encoded/images/values.npy")) < 4 * 7

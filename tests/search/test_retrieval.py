@@ -13,7 +13,9 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset
 from crossret.hyperparameters.scan import CrossAttention
 from crossret.models import Scan, ScanConfig
-from crossret.search.retrieval import ranked, retrieve_captions, retrieve_images
+from crossret.search.items import encode_texts, evaluating
+from crossret.search.retrieval import ranked, retrieve
+from crossret.search.sources import SplitSource
 
 
 @pytest.fixture
@@ -45,14 +47,24 @@ def test_it_is_the_begin_of_all_scores_sorted(
     seen: list[tuple[int, int]] = []
     # Equal captions have equal scores, so values are compared, and indices by the scores that they have.
     wanted = torch.tensor([7, 149])
-    found = {
-        "images": (*retrieve_images(model, corpus.data.captions[5:9], corpus, k=k), scores[:, 5:9].T),
-        "captions": (
-            *retrieve_captions(model, wanted.tolist(), corpus, k=k, progress=lambda *counts: seen.append(counts)),
+    source = SplitSource(model, corpus)
+    with evaluating(model):
+        texts = encode_texts(model, corpus.data.captions[5:9], corpus.vocabulary)
+    found = [
+        (*retrieve(model, texts, source.side("images"), k=k, query="caption"), scores[:, 5:9].T),
+        (
+            *retrieve(
+                model,
+                source.picked(wanted.tolist()),
+                source.side("captions"),
+                k=k,
+                query="image",
+                progress=lambda *counts: seen.append(counts),
+            ),
             scores[wanted],
         ),
-    }
-    for values, indices, expected in found.values():
+    ]
+    for values, indices, expected in found:
         torch.testing.assert_close(values, expected.sort(dim=1, descending=True).values[:, :k], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(values, expected.gather(1, indices), rtol=1e-5, atol=1e-6)
         assert all(len(set(row)) == min(k, expected.size(1)) for row in indices.tolist())
@@ -64,12 +76,13 @@ def test_it_is_the_begin_of_all_scores_sorted(
 
 def test_a_mistake_leaves_the_model_as_it_was(corpus: PrecomputedCorpus) -> None:
     model = model_of(corpus, "t2i").train()
+    source = SplitSource(model, corpus)
     with pytest.raises(ValueError, match="nothing to concatenate"):
-        retrieve_images(model, [], corpus, k=1)
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        retrieve_images(model, ["a picture"], corpus, k=0)
+        encode_texts(model, [], corpus.vocabulary)
     with pytest.raises(ValueError, match="image 150: the corpus has images 0 to 149"):
-        retrieve_captions(model, [0, 150], corpus, k=1)
+        source.picked([0, 150])
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        retrieve(model, source.picked([0]), source.side("captions"), k=0, query="image")
     assert model.training
 
 
