@@ -122,9 +122,8 @@ class TrainingResult:
 class Callback:
     """What a training calls as it goes on, in the first rank's process alone; a subclass has what it wants to hear of.
 
-    Where several listen, each is called in the order of the list, and in the end in the reverse one. An error ends the
-    training as any other does. Between two calls the training may end without another but ``on_end``; a step or an
-    epoch of which an interruption kept the call back is not told by the training that goes on.
+    Several are called in the order of the list, in the end in the reverse one. An error ends the training as any other
+    does. A step or an epoch of which an interruption kept the call back is not told by the training that goes on.
     """
 
     def on_start(self, start: Start) -> None:
@@ -193,15 +192,12 @@ class JsonLines(Callback):
 def _line(text: bytes, place: str) -> Line:
     """A line as this training wrote it, which others may have changed since."""
     line = parse_json_object(text, place)
-    fields = {"step": STEP_FIELDS, "epoch": EPOCH_FIELDS}.get(str(line.get("kind")), ("kind",))
-    for name in (*fields, "loss"):
-        if name not in line:
-            raise ValueError(f"{place}: not a line of a training's log: it has no {name!r}")
-    for name, value in line.items():
-        if name != "kind" and not isinstance(value, (int, float)):
-            raise ValueError(f"{place}: not a line of a training's log: its {name} is {value!r}")
-    if line["kind"] not in ("step", "epoch"):
-        raise ValueError(f"{place}: not a line of a training's log: its kind is {line['kind']!r}")
+    fields = {"step": STEP_FIELDS, "epoch": EPOCH_FIELDS}.get(str(line.get("kind")))
+    if fields is None:
+        raise ValueError(f"{place}: not a line of a training's log: its kind is {line.get('kind')!r}")
+    for name in {**dict.fromkeys([*fields, "loss"]), **line}:
+        if name != "kind" and not isinstance(line.get(name), (int, float)):
+            raise ValueError(f"{place}: not a line of a training's log: its {name} is {line.get(name)!r}")
     return line
 
 

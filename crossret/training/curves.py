@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,12 +9,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
 from crossret.files.atomic import atomic_write
 
 _FEW = 30  # points of a line that are marked
-_EPOCHS = 10  # of which each has its number
 
 
 def draw_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]) -> None:
@@ -82,7 +80,7 @@ def _draw_recall(panel: Axes, epochs: Sequence[Mapping[str, Any]]) -> None:
     last = max(numbers, default=1)
     panel.set(title="development set after each epoch", xlabel="epoch", ylabel="recall (%)")
     panel.set(xlim=(0.5, last + 0.5), ylim=(0, max(1.0, 1.05 * largest)))
-    panel.xaxis.set_major_locator(FixedLocator(_epoch_ticks(last)))
+    panel.xaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
     panel.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     panel.figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
@@ -90,15 +88,6 @@ def _draw_recall(panel: Axes, epochs: Sequence[Mapping[str, Any]]) -> None:
 def _marked(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How a line's points are marked where they are few: of a single one there is no line."""
     return {"marker": "o", "markersize": 3} if len(entries) <= _FEW else {}
-
-
-def _epoch_ticks(last: int) -> list[int]:
-    """Epochs from 1 to the last, all where there is room, or round ones after the first."""
-    if last <= _EPOCHS:
-        return list(range(1, last + 1))
-    step = next(step for power in itertools.count() for step in (10**power, 2 * 10**power, 5 * 10**power)
-                if last / step <= _EPOCHS)  # fmt: skip
-    return [1, *range(step, last + 1, step)]
 
 
 def _log_ticks(least: float, largest: float) -> Locator:

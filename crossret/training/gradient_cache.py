@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret.models.encoded import Encoded
-from crossret.training.state import random_state, set_random_state
+from crossret.training.randomness import random_state, set_random_state
 
 
 class GradientCache:

@@ -1,13 +1,13 @@
-"""What a training looks for in all of its data before it writes anything."""
+"""What a training looks for before it writes anything: in all of its data, and on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 from crossret.data.corpus import Corpus
 from crossret.distributed import Group, Share
-from crossret.evaluation import Progress
 from crossret.evaluation.finiteness import check_features
 from crossret.terminal import progress_bar
 
@@ -27,7 +27,7 @@ def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: boo
     for corpus in corpora:
         share = Share.cut(group, corpus.n_images)
         try:
-            with _shown(progress) as show:
+            with progress_bar("reading features") if progress else nullcontext() as show:
                 check_features(corpus, items=share.encoded_rows, progress=show)
         except ValueError as error:
             found = found or str(error)
@@ -36,10 +36,10 @@ def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: boo
         raise ValueError(wrong)
 
 
-@contextmanager
-def _shown(enabled: bool) -> Iterator[Progress | None]:
-    if not enabled:
-        yield None
-        return
-    with progress_bar("reading features") as show:
-        yield show
+def check_agreement(group: Group, own: Mapping[str, Any]) -> None:
+    """Raise a ValueError on all ranks where they do not train the same: where one's facts, by name, are not all's."""
+    first, *others = group.values(dict(own))
+    for rank, other in enumerate(others, start=1):
+        for name, value in first.items():
+            if other.get(name) != value:
+                raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,18 +26,12 @@ from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
 from crossret.training.callbacks import LOG, Callback, Epoch, JsonLines, Start, Step, TrainingResult
 from crossret.training.gradients import add_gradients
-from crossret.training.inputs import check_all_features
+from crossret.training.inputs import check_agreement, check_all_features
 from crossret.training.interruptions import uninterrupted
 from crossret.training.optimizer import optimizer_of, set_learning_rate
 from crossret.training.progress import TerminalProgress
-from crossret.training.state import (
-    Machine,
-    Position,
-    load_state,
-    random_state,
-    save_state,
-    set_random_state,
-)
+from crossret.training.randomness import random_state, seed_rank, set_random_state
+from crossret.training.state import Machine, Position, load_state, save_state
 from crossret.training.validation import validate
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -185,16 +178,16 @@ class _Run:
         self.machine = Machine.this(self.device, group.size)
         self.epoch_steps = config.steps_of(train_data.n_captions)
         ending = {name: getattr(config, name) for name in _ENDING}
-        self._check_ranks({**self.identity, **ending, "resume": resume})
+        check_agreement(group, {**self.identity, **ending, "resume": resume})
         torch.manual_seed(config.seed)
         self.random = random_state(self.device)
         self.position = Position()
         if resume:
             self._load()
         # Checkpoints on disks of their own may be of different steps, with other averages in the optimizer.
-        self._check_ranks({"a checkpoint of step": self.position.step})
+        check_agreement(group, {"a checkpoint of step": self.position.step})
         group.broadcast(tensors_of(model).values())
-        self.has_buffers = bool(tensors_of(model).keys() - self.parameters.keys())
+        self.buffer_names = [name for name in tensors_of(model) if name not in self.parameters]
         self.buffers = self._copied_buffers()
         self.log: JsonLines | None = None
         self.callbacks: list[Callback] = []  # of the first rank
@@ -203,17 +196,10 @@ class _Run:
     def begin(self, callbacks: Sequence[Callback], resume: bool) -> None:
         """Open the log, tell of the start, and have a checkpoint."""
         position = self.position
-        self.log = JsonLines(self.out_dir / LOG, position.log_bytes)
-        self.callbacks.append(self.log)
+        self.log = log = JsonLines(self.out_dir / LOG, position.log_bytes)
+        self.callbacks.append(log)
         start = Start(
-            self.out_dir,
-            self.model,
-            self.config,
-            resume,
-            position.epoch,
-            position.step,
-            self.epoch_steps,
-            self.log.lines,
+            self.out_dir, self.model, self.config, resume, position.epoch, position.step, self.epoch_steps, log.lines
         )
         for callback in callbacks:
             callback.on_start(start)
@@ -222,18 +208,16 @@ class _Run:
             self.save()
 
     def run(self) -> None:
-        """Go on until all epochs are done."""
-        while self.position.epoch < self.config.epochs and not self._waited_long_enough():
+        """Go on until all epochs are done, or too many were no better."""
+        config, position = self.config, self.position
+        patience = config.epochs if config.patience is None else config.patience
+        while position.epoch < config.epochs and position.epoch - position.best_epoch < patience:
             self._train_epoch()
             self._validate()
 
-    def _waited_long_enough(self) -> bool:
-        patience, position = self.config.patience, self.position
-        return patience is not None and position.epoch - position.best_epoch >= patience
-
     def rewind(self) -> None:
         """Give up a step that was begun: encoding in it has changed the model's buffers, and they alone."""
-        for name, buffer in self._buffers():
+        for name, buffer in self._buffers().items():
             buffer.copy_(self.buffers[name])
 
     def save(self) -> None:
@@ -288,22 +272,13 @@ class _Run:
             **({"epochs": self.config.epochs} if self.config.decay == "cosine" else {}),  # which it ends with
         }
 
-    def _buffers(self) -> list[tuple[str, Tensor]]:
-        """What the model keeps beside its parameters, as statistics of batches."""
-        if not self.has_buffers:  # most models, whose steps pay nothing for it
-            return []
-        return [(name, tensor) for name, tensor in tensors_of(self.model).items() if name not in self.parameters]
+    def _buffers(self) -> dict[str, Tensor]:
+        """What the model keeps beside its parameters, as statistics of batches; nothing, and at once, for most."""
+        tensors = tensors_of(self.model) if self.buffer_names else {}
+        return {name: tensors[name] for name in self.buffer_names}
 
     def _copied_buffers(self) -> dict[str, Tensor]:
-        return {name: buffer.clone() for name, buffer in self._buffers()}
-
-    def _check_ranks(self, own: dict[str, Any]) -> None:
-        """Raise a ValueError where the ranks do not train the same: where this rank's facts are not every rank's."""
-        first, *others = self.group.values(own)
-        for rank, other in enumerate(others, start=1):
-            for name, value in first.items():
-                if other.get(name) != value:
-                    raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")
+        return {name: buffer.clone() for name, buffer in self._buffers().items()}
 
     def _train_epoch(self) -> None:
         position, config = self.position, self.config
@@ -329,17 +304,16 @@ class _Run:
 
     def _shares(self) -> Iterator[Share]:
         """What this rank has of the batches that are left of the epoch."""
-        config, captions = self.config, self.train_data.n_captions
-        for begin in range(
-            self.position.epoch_step * config.accumulate * config.batch_size, captions, config.batch_size
-        ):
-            yield Share.cut(self.group, min(config.batch_size, captions - begin))
+        size, captions = self.config.batch_size, self.train_data.n_captions
+        for begin in range(self.position.epoch_step * self.config.accumulate * size, captions, size):
+            yield Share.cut(self.group, min(size, captions - begin))
 
     def _step(self, batches: Sequence[tuple[Share, Batch]]) -> Step:
         """One step of the optimizer."""
         position = self.position
         set_random_state(self.random, self.device)  # which a callback may have drawn from
-        self._seed()
+        if not self.group.is_first:
+            seed_rank(self.config.seed, position.step, self.group.rank)
         rate = self.config.learning_rate_of(position.step, self.epoch_steps)
         set_learning_rate(self.optimizer, rate)
         self.optimizer.zero_grad()
@@ -350,35 +324,20 @@ class _Run:
                 f"{self.out_dir / CHECKPOINT}: its position sums {', '.join(position.sums)}, "
                 f"but the terms of the loss are {', '.join(terms)}"
             )
-        self.group.broadcast(buffer for _, buffer in self._buffers())
+        self.group.broadcast(self._buffers().values())
         with uninterrupted():
             self.optimizer.step()
-            position.epoch_step += 1
-            position.step += 1
-            position.epoch_loss += terms["loss"]
-            position.summed += 1
-            for name, value in terms.items():
-                position.sums[name] = position.sums.get(name, 0.0) + value
+            position.take_step(terms)
             self.random = random_state(self.device)
             self.buffers = self._copied_buffers()
             for clock in (self.clock, self.epoch_clock):
                 clock.count(sum(share.total for share, _ in batches))
             if position.step % self.config.log_every == 0:
-                means = {name: total / position.summed for name, total in position.sums.items()}
-                position.sums, position.summed = {}, 0
-                self._log("step", {**means, "learning_rate": rate, "gradient_norm": norm}, self.clock.rate)
+                self._log(
+                    "step", {**position.take_means(), "learning_rate": rate, "gradient_norm": norm}, self.clock.rate
+                )
                 self.clock.start()
         return Step(position.epoch + 1, position.step, terms, rate, norm, self.epoch_clock.rate)
-
-    def _seed(self) -> None:
-        """Have this rank draw its own random numbers in the next step.
-
-        The first goes on with those that a process alone has, whose state is saved; another begins anew, as no state of
-        it is kept: a training may go on with any number of ranks.
-        """
-        if not self.group.is_first:
-            entropy = [self.config.seed, self.position.step, self.group.rank]
-            torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def _log(self, kind: str, figures: Mapping[str, Any], rate: float) -> None:
         """Add a line to the log: what it says must be the state by now, as a callback may end the training."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 import torch
-from torch import Tensor, nn
 
-from crossret.files.json import parse_json, parse_json_object
+from crossret.files.json import parse_json_object
 from crossret.files.tensors import TensorType, check_types, read_header, read_tensors, write_tensors
 from crossret.models.checkpoints import tensors_of, types_of
 from crossret.models.protocol import Matcher
 from crossret.training.optimizer import AVERAGES, Optimizer
+from crossret.training.randomness import CPU, CUDA, RandomState
 
 _FORMAT = "crossret training 7"
 Record = TypeVar("Record")
@@ -46,6 +47,21 @@ class Position:
     best_epoch: int = 0
     best: dict[str, float] = field(default_factory=dict)
 
+    def take_step(self, terms: Mapping[str, float]) -> None:
+        """A step was taken, whose loss has these terms."""
+        self.epoch_step += 1
+        self.step += 1
+        self.epoch_loss += terms["loss"]
+        self.summed += 1
+        for name, value in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def take_means(self) -> dict[str, float]:
+        """The terms' means since the last line of the log, which is to have them."""
+        means = {name: total / self.summed for name, total in self.sums.items()}
+        self.sums, self.summed = {}, 0
+        return means
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -74,25 +90,6 @@ class Machine:
         return f"{self.threads} thread{'s' if self.threads > 1 else ''} ({self.instructions}){where}{ranks}"
 
 
-_CPU, _CUDA = "random.cpu", "random.cuda"
-RandomState = dict[str, Tensor]
-
-
-def random_state(device: torch.device) -> RandomState:
-    """The states of torch's generators that a model on ``device`` draws from: (bytes,) uint8 each."""
-    states = {_CPU: torch.get_rng_state()}
-    if device.type == "cuda":
-        states[_CUDA] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def set_random_state(states: RandomState, device: torch.device) -> None:
-    """The inverse of ``random_state``."""
-    torch.set_rng_state(states[_CPU])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[_CUDA], device)
-
-
 def save_state(
     path: str | os.PathLike[str],
     model: Matcher,
@@ -108,11 +105,10 @@ def save_state(
         run: what identifies the training (hyper-parameters, data): JSON values, compared on resuming.
     """
     tensors = {f"model.{name}": tensor for name, tensor in tensors_of(model).items()}
-    trained = [name for name, parameter in model.named_parameters() if optimizer.state.get(parameter)]
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{key}.{name}"] = value
-    parts = {"run": run, "position": asdict(position), "trained": trained, "machine": asdict(machine)}
+    parts = {"run": run, "position": asdict(position), "machine": asdict(machine)}
     metadata = {"format": _FORMAT, **{name: json.dumps(part) for name, part in parts.items()}}
     write_tensors(path, {**tensors, **random}, metadata)
 
@@ -152,13 +148,14 @@ def load_state(
     expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
     # Of another model, as one with another backbone is, all the rest differs as well.
     check_types(path, {name: kind for name, kind in found.items() if name.startswith("model.")}, expected)
-    trained = _trained(path, metadata, model)
+    # A parameter that no step has trained has no state.
+    trained = {name: each for name, each in model.named_parameters() if f"optimizer.step.{name}" in found}
     averages = AVERAGES[type(optimizer)]
     for name, parameter in trained.items():
         expected[f"optimizer.step.{name}"] = TensorType((), torch.float32)
         expected.update({f"optimizer.{key}.{name}": TensorType.of(parameter) for key in averages})
-    expected.update({name: kind for name, kind in types_of(random).items() if name in found or name == _CPU})
-    tensors = read_tensors(path, expected, passed_over=(_CUDA,))
+    expected.update({name: kind for name, kind in types_of(random).items() if name in found or name == CPU})
+    tensors = read_tensors(path, expected, passed_over=(CUDA,))
     states = {name: tensors[name] for name in random if name in tensors}
 
     with torch.no_grad():
@@ -172,22 +169,9 @@ def load_state(
 
 
 def _parse(path: str | os.PathLike[str], metadata: dict[str, str], key: str) -> dict[str, Any]:
-    return parse_json_object(_part(path, metadata, key), f"{path}: its {key}")
-
-
-def _part(path: str | os.PathLike[str], metadata: dict[str, str], key: str) -> str:
     if key not in metadata:
         raise ValueError(f"{path}: has no {key!r}")
-    return metadata[key]
-
-
-def _trained(path: str | os.PathLike[str], metadata: dict[str, str], model: Matcher) -> dict[str, nn.Parameter]:
-    """The parameters of which the optimizer has a state; one that no step has trained has none."""
-    names = parse_json(_part(path, metadata, "trained"), f"{path}: its trained")
-    parameters = dict(model.named_parameters())
-    if not isinstance(names, list) or not all(isinstance(name, str) and name in parameters for name in names):
-        raise ValueError(f"{path}: its trained must be a list of names of the model's parameters")
-    return {name: parameters[name] for name in names}
+    return parse_json_object(metadata[key], f"{path}: its {key}")
 
 
 def _compare(path: str | os.PathLike[str], saved: dict[str, Any], run: dict[str, Any]) -> None:

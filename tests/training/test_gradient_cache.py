@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from crossret.models import Scan
 from crossret.models.encoded import Encoded
 from crossret.training.gradient_cache import GradientCache
 from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS
 from tests.models.test_protocol import VARIANTS, of
-from tests.training.toy import CONFIG, everything, make_model, run
+from tests.training.toy import make_model
 
 CPU = torch.device("cpu")
 ITEMS = torch.arange(7) % 3  # a batch with images that are there more than once
@@ -96,12 +93,6 @@ def test_what_is_not_trained_gets_no_gradient() -> None:
     assert {name.split(".")[0] for name in found} == {"image"}
 
 
-@pytest.mark.parametrize(("n", "chunk", "message"), [(0, 2, "n must be"), (2, 0, "chunk must be at least 1, not 0")])
-def test_sizes_are_checked(n: int, chunk: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GradientCache(lambda rows: Encoded(FEATURES[rows], LENGTHS[rows]), n, chunk, CPU)
-
-
 @contextmanager
 def most_kept() -> Iterator[list[int]]:
     """The most bytes that autograd has kept at once for backward passes while the block runs."""
@@ -138,22 +129,3 @@ def test_the_graph_is_that_of_a_chunk() -> None:
                 cache.backward()
         kept.append(most[0])
     assert kept[1] < kept[0] / 10
-
-
-def test_a_training_in_chunks_is_the_same(tmp_path: Path) -> None:
-    config = replace(CONFIG, learning_rate=1e-4, epochs=2)
-    for chunk in (None, 3):
-        model = Scan(make_model(negatives="sum").config)
-        torch.manual_seed(1)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-        run(tmp_path / str(chunk), replace(config, encode_chunk=chunk), model=model)
-    (_, expected_log, expected), (_, log, found) = everything(tmp_path / "None"), everything(tmp_path / "3")
-    assert [line["loss"] for line in log] == pytest.approx([line["loss"] for line in expected_log], rel=1e-4)
-    for name, weights in expected.items():
-        torch.testing.assert_close(found[name], weights, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_a_training_goes_on_with_another_chunk(tmp_path: Path) -> None:
-    run(tmp_path, replace(CONFIG, epochs=1))
-    assert run(tmp_path, replace(CONFIG, encode_chunk=2), resume=True).epochs_run == CONFIG.epochs

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import read_header, read_tensors, write_tensors
 from crossret.training import ParameterGroup, train
-from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, SpoiltCorpus, ToyCorpus, checkpoint_tensors, make_model, run
+from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, ToyCorpus, make_model, run
 
 GROUPS = (ParameterGroup("text", 0.1),)
 
@@ -30,24 +29,17 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
     ("changed", "message"),
     [
         ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
-        ({"config": replace(CONFIG, batch_size=4)}, "was trained with batch_size = 8, not 4"),
         ({"config": replace(CONFIG, decay_epochs=(2, 3))}, r"was trained with decay_epochs = \[2\], not \[2, 3\]"),
         ({"config": replace(CONFIG, optimizer="adadelta")}, "was trained with optimizer = adam, not adadelta"),
-        ({"config": replace(CONFIG, weight_decay=0.1)}, "was trained with weight_decay = 0.0, not 0.1"),
         ({"config": replace(CONFIG, parameter_groups=GROUPS)}, r"was trained with parameter_groups = \[\], not \[{"),
         ({"config": replace(CONFIG, decay="cosine")}, "was trained with decay = step, not cosine"),
-        ({"config": replace(CONFIG, gradient_norm=0.1)}, "was trained with gradient_norm = 2.0, not 0.1"),
         ({"config": replace(CONFIG, accumulate=2)}, "was trained with accumulate = 1, not 2"),
         ({"config": replace(CONFIG, warmup_steps=3)}, "was trained with warmup_steps = 0, not 3"),
-        ({"config": replace(CONFIG, amp=True)}, "was trained with amp = False, not True"),
-        ({"config": replace(CONFIG, select_by="r1")}, "was trained with select_by = rsum, not r1"),
         ({"config": replace(CONFIG, same_image_negatives=True)}, "was trained with same_image_negatives = False, not"),
         ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
         ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
         ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
-        ({"dev_data": ToyCorpus(7)}, "was trained with development images = 8, not 7"),
         ({"model": make_model(pooling="max")}, "was trained with the model's pooling = avg, not max"),
-        ({"model": make_model(margin=0.3)}, "was trained with the model's margin = 0.2, not 0.3"),
     ],
 )
 def test_another_training_s_checkpoint_is_refused(straight: Path, changed: dict[str, Any], message: str) -> None:
@@ -71,34 +63,24 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
     for key, value, message in (
         ("format", "another", "not a training checkpoint of this version"),
         ("position", "[]", "its position: not a JSON object, but list"),
-        ("position", "{", "its position: not JSON"),
-        ("position", "[" * 200_000, "its position: not JSON"),
         ("run", "[" * 200_000, "its run: not JSON"),
         ("machine", "{}", "its machine must have threads"),
-        ("trained", "[", "its trained: not JSON"),
-        ("trained", "{}", "its trained must be a list of names of the model's parameters"),
-        ("trained", '["image.fc.bias", 3]', "its trained must be a list of names"),
-        ("trained", '["image.fc.bias", "image.fc.biass"]', "its trained must be a list of names"),
-        ("trained", '["image.fc.bias"]', "unexpected tensor 'optimizer."),
         ("position", changed(epoch_step=2), "its position is no step of epochs of 6"),
         ("position", changed(log_bytes=1.5), "its position must have epoch .int., epoch_step .int."),
-        ("position", "{}", "its position must have epoch"),
     ):
         write_tensors(tmp_path / "checkpoint.safetensors", tensors, {**metadata, key: value})
         with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
             run(tmp_path, resume=True)
-    averages = {**tensors, "optimizer.exp_avg.image.fc.bias": torch.zeros(13)}
-    write_tensors(tmp_path / "checkpoint.safetensors", averages, metadata)
-    with pytest.raises(
-        ValueError, match=r"'optimizer.exp_avg.image.fc.bias' is \(13,\) torch.float32, expected \(12,\)"
+    name = "optimizer.exp_avg.image.fc.bias"
+    others = {key: tensor for key, tensor in tensors.items() if key != name}
+    for damaged, message in (
+        ({**tensors, name: torch.zeros(13)}, rf"'{name}' is \(13,\) torch.float32, expected \(12,\)"),
+        (others, f"tensor '{name}' is missing"),
+        ({key: tensor for key, tensor in tensors.items() if key != name.replace("exp_avg", "step")}, "unexpected"),
     ):
-        run(tmp_path, resume=True)
-    del tensors["optimizer.exp_avg.image.fc.bias"]
-    write_tensors(tmp_path / "checkpoint.safetensors", tensors, metadata)
-    with pytest.raises(
-        ValueError, match=r"checkpoint.safetensors: tensor 'optimizer.exp_avg.image.fc.bias' is missing"
-    ):
-        run(tmp_path, resume=True)
+        write_tensors(tmp_path / "checkpoint.safetensors", damaged, metadata)
+        with pytest.raises(ValueError, match=rf"checkpoint.safetensors: .*{message}"):
+            run(tmp_path, resume=True)
 
 
 def test_a_log_shorter_than_the_checkpoint_knows_is_refused(straight: Path, tmp_path: Path) -> None:
@@ -140,13 +122,3 @@ def test_features_that_are_not_finite_are_found_before_anything_is_written(
     run(tmp_path / "run", replace(CONFIG, epochs=1))
     with pytest.raises(FileExistsError, match="there is a training already"):  # before all features are read
         run(tmp_path / "run", **{name: corpus})
-
-
-def test_a_loss_that_is_not_a_number_names_its_step(tmp_path: Path) -> None:
-    corpus = SpoiltCorpus(22)
-    order = np.random.default_rng([CONFIG.seed, 0]).permutation(corpus.n_captions)
-    step = 1 + min(int(np.flatnonzero(order == caption)[0]) for caption in (22, 23)) // CONFIG.batch_size
-    with pytest.raises(ValueError, match=rf"the loss is nan at step {step} \(epoch 1\)"):
-        run(tmp_path, train_data=corpus)
-    tensors = checkpoint_tensors(tmp_path)
-    assert all(tensor.isfinite().all() for name, tensor in tensors.items() if name.startswith("model."))

@@ -43,22 +43,6 @@ def test_a_step_takes_the_sum_of_its_batches_gradients(tmp_path: Path, monkeypat
             torch.testing.assert_close(gradient, by_hand[name])
 
 
-def test_accumulated_steps_are_what_is_counted_and_logged(tmp_path: Path) -> None:
-    run(tmp_path, ACCUMULATED)
-    _, lines, _ = everything(tmp_path)
-    assert [(line["epoch"], line["step"]) for line in lines if line["kind"] == "step"] == [
-        (1, 1),
-        (1, 2),
-        (2, 3),
-        (2, 4),
-        (3, 5),
-        (3, 6),
-    ]
-    steps = [line["loss"] for line in lines if line["kind"] == "step"]
-    epochs = [line["loss"] for line in lines if line["kind"] == "epoch"]
-    assert epochs == pytest.approx([(a + b) / 2 for a, b in zip(steps[::2], steps[1::2], strict=True)])
-
-
 @pytest.mark.parametrize("call", [1, 2, 4, 5, 6, 9])
 def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path, call: int) -> None:
     run(tmp_path / "straight", ACCUMULATED)

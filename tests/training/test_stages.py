@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from crossret.models import ScanConfig
-from crossret.training import train
 from crossret.training.summary import count_learnt
 from tests.training.toy import (
     CONFIG,
-    DEV,
     DroppingScan,
     SpoiltCorpus,
-    ToyCorpus,
-    assert_same_training,
     checkpoint_tensors,
     make_model,
     run,
@@ -59,26 +53,6 @@ def test_only_what_a_stage_trains_is_changed(tmp_path: Path) -> None:
     assert steps == [{("image", 6)}, {("image", 12), ("text", 6)}, {("image", 12), ("text", 12)}]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-@pytest.mark.parametrize("call", [6, 7, 8])
-def test_an_interruption_beside_a_stage_goes_on_bit_for_bit(tmp_path: Path, optimizer: str, call: int) -> None:
-    config = replace(CONFIG, optimizer=optimizer, weight_decay=1e-3)
-    run(tmp_path / "straight", config, model=make_staged())
-    model = make_staged()
-    loss, calls = model.loss, iter(range(1, 100))
-
-    def pressed(*arguments: object) -> dict[str, torch.Tensor]:
-        if next(calls) == call:
-            signal.raise_signal(signal.SIGINT)
-        return loss(*arguments)
-
-    model.loss = pressed
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "resumed", config, model=model)
-    run(tmp_path / "resumed", config, model=make_staged(seed=1), resume=True)
-    assert_same_training(tmp_path / "straight", tmp_path / "resumed")
-
-
 def test_parameters_are_as_trainable_afterwards_as_before(tmp_path: Path) -> None:
     model = make_staged()
     model.text.embed.weight.requires_grad_(False)
@@ -109,12 +83,6 @@ def test_frozen_words_keep_their_values_and_cost_nothing(tmp_path: Path) -> None
     assert torch.equal(weights(tmp_path)["text.embed.weight"], before)
 
 
-def test_what_a_stage_beyond_the_last_epoch_would_train_is_not_counted() -> None:
-    model, epoch = make_staged(), replace(CONFIG, epochs=1, decay_epochs=())
-    of_images = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("image."))
-    assert count_learnt(model, epoch) == of_images
-
-
 def test_what_is_not_trained_takes_no_share_of_the_gradient_s_norm(tmp_path: Path) -> None:
     clipped = replace(CONFIG, epochs=1, gradient_norm=1e-3)
     model, norms = make_staged(), []
@@ -130,21 +98,3 @@ def test_what_is_not_trained_takes_no_share_of_the_gradient_s_norm(tmp_path: Pat
         patch.setattr(torch.optim.Adam, "step", measured)
         run(tmp_path, clipped, model=model)
     assert norms == pytest.approx([1e-3] * 6, rel=1e-2)
-
-
-def test_boxes_reach_the_model(tmp_path: Path) -> None:
-    seen = []
-
-    class Boxed(DroppingScan):
-        def encode_images(self, features: torch.Tensor, lengths: object = None, boxes: object = None) -> object:
-            seen.append(None if boxes is None else tuple(boxes.shape))
-            return super().encode_images(features, lengths, boxes)
-
-    class BoxedCorpus(ToyCorpus):
-        def training_batches(self, batch_size: int, **position: int) -> object:
-            for batch in super().training_batches(batch_size, **position):
-                yield replace(batch, boxes=torch.zeros(len(batch), 5, 4))
-
-    model = Boxed(ScanConfig.from_json(make_model().config.to_json()))
-    train(model, BoxedCorpus(22), DEV, replace(CONFIG, epochs=1), tmp_path, progress=False)
-    assert seen[:6] == [(8, 5, 4)] * 5 + [(4, 5, 4)]

@@ -11,21 +11,8 @@ import torch
 
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.files.json import read_json_lines
-from crossret.models import Scan
-from crossret.training import TrainingConfig, load_model, train
-from tests.training.toy import CONFIG, DEV, TRAIN, ToyCorpus, everything, make_model, run
-
-
-def test_it_learns_to_match(tmp_path: Path) -> None:
-    corpus, dev, test = ToyCorpus(300), ToyCorpus(50, seed=1), ToyCorpus(50, seed=2)
-    torch.manual_seed(0)
-    model = Scan(replace(make_model().config, embed_dim=48, word_dim=24))
-    config = TrainingConfig(epochs=15, decay_epochs=(12,), batch_size=32, learning_rate=1e-2)
-    train(model, corpus, dev, config, tmp_path, progress=False)
-    best, _ = load_model(tmp_path / "best")
-    metrics = retrieval_metrics(score_matrix(best, *encode_dataset(best, test)), test.image_of_caption)
-    assert metrics.i2t.r1 >= 70
-    assert metrics.t2i.r1 >= 70
+from crossret.training import load_model, train
+from tests.training.toy import CONFIG, DEV, TRAIN, everything, make_model, run
 
 
 def test_the_log_has_a_line_an_interval_and_a_line_an_epoch(straight: Path) -> None:

@@ -1,12 +1,10 @@
-"""A corpus and a model small enough to train in a moment; run as a script, the training that is killed."""
+"""A corpus and a model small enough to train in a moment."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +132,3 @@ def assert_same_training(a: Path, b: Path) -> None:
         assert left.keys() == right.keys()
         for name, tensor in left.items():
             assert torch.equal(tensor, right[name]), name
-
-
-if __name__ == "__main__":
-    # The training that is killed: toy.py DIRECTORY
-    torch.set_num_threads(1)
-    directory = Path(sys.argv[1])
-    run(directory, replace(CONFIG, checkpoint_every=1), resume=(directory / "checkpoint.safetensors").exists())
