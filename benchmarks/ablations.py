@@ -21,10 +21,12 @@ from typing import Any
 
 from rich.console import Console
 
-from crossret.comparison.comparison import Conditions, run_comparison
-from crossret.comparison.variants import parse_variant
+from crossret.comparison.comparison import Conditions, directory_of, run_comparison
 from crossret.files.atomic import atomic_write
-from crossret.files.json import write_json
+from crossret.files.json import read_json_lines, write_json
+from crossret.hyperparameters.settings import overlaid, parse_variant
+from crossret.training import LOG
+from crossret.training.callbacks import STEP_FIELDS
 
 PRESET = "scenes"
 # Added to every variant of a model: what makes forty minutes of them on two cores.
@@ -162,9 +164,8 @@ ABLATIONS = [
 
 def sized(variant: str, sizes: Mapping[str, str] = SIZES) -> str:
     """The variant as it is trained, with its model's sizes, unless it sets them."""
-    own = {setting.partition("=")[0] for setting in variant.split()[1:]}
-    added = [setting for setting in sizes[variant.split()[0]].split() if setting.partition("=")[0] not in own]
-    return parse_variant(" ".join([variant, *added]), PRESET).name
+    model, *own = variant.split()
+    return parse_variant(" ".join([model, *overlaid([sizes[model]], own)]), PRESET)[0]
 
 
 def judge(paper: float, ours: float, margin: float) -> str:
@@ -186,13 +187,13 @@ def row(ablation: Ablation, results: Mapping[str, Mapping[str, Any]], queries: M
 
     Args:
         ablation: the two variants and the paper's figures.
-        results: of ``run_comparison``, by variant as it was trained.
+        results: of ``run_comparison``, by variant as it was trained, each with its "log".
         queries: how many queries each of ``WAYS`` has.
     """
     full, ablated = (results[sized(variant)] for variant in (ablation.full, ablation.ablated))
     ways: dict[str, Any] = {}
     for number, way in enumerate(WAYS):
-        ours = [result["evaluation"]["retrieval"][f"{way}_r1"] for result in (full, ablated)]
+        ours = [result["evaluation"][f"{way}_r1"] for result in (full, ablated)]
         printed = [recalls and recalls[number] for recalls in (ablation.paper_full, ablation.paper_ablated)]
         noise = margin(*ours, queries[way])
         entry: dict[str, Any] = {"ours": ours, "difference": ours[0] - ours[1], "margin": noise, "paper": printed}
@@ -202,15 +203,22 @@ def row(ablation: Ablation, results: Mapping[str, Mapping[str, Any]], queries: M
             entry["verdict"] = judge(1.0, ours[0] - ours[1], noise)
         ways[way] = entry
     entry = {**asdict(ablation), "full": full["variant"], "ablated": ablated["variant"], "r1": ways}
-    entry["rsum"] = [result["evaluation"]["retrieval"]["rsum"] for result in (full, ablated)]
+    entry["rsum"] = [result["evaluation"]["rsum"] for result in (full, ablated)]
     if ablation.full_diversity is not None and ablation.ablated_diversity is not None:
-        ours = [result["training"]["loss"]["diversity"] for result in (full, ablated)]
+        ours = [last_terms(result["log"])["diversity"] for result in (full, ablated)]
         entry["diversity"] = {
             "ours": ours,
             "paper": [ablation.full_diversity, ablation.ablated_diversity],
             "verdict": judge(ablation.full_diversity - ablation.ablated_diversity, ours[0] - ours[1], 0.0),
         }
     return entry
+
+
+def last_terms(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Terms of the loss of the last epoch with lines of steps: means over its lines, each a mean over some steps."""
+    steps = [entry for entry in log if entry["kind"] == "step"]
+    last = [entry for entry in steps if entry["epoch"] == steps[-1]["epoch"]]
+    return {name: sum(entry[name] for entry in last) / len(last) for name in last[0] if name not in STEP_FIELDS}
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -263,12 +271,15 @@ def run(
 ) -> dict[str, Any]:
     """Train and evaluate all variants, and write ablations.json and ablations.md beside their comparison."""
     names = dict.fromkeys(sized(variant) for each in ablations for variant in (each.full, each.ablated))
-    variants = [parse_variant(name, PRESET) for name in names]
+    variants = dict(parse_variant(name, PRESET) for name in names)
     compared = run_comparison(
         variants, Conditions(scenes, seed=seed, threads=threads), output, command=command, console=console
     )
     test = compared["data"]["test"]
-    results = {result["variant"]: result for result in compared["variants"]}
+    results = {
+        result["variant"]: {**result, "log": read_json_lines(directory_of(output, result["variant"]) / LOG)}
+        for result in compared["variants"]
+    }
     queries = {"i2t": test["images"], "t2i": test["captions"]}
     rows = [row(ablation, results, queries) for ablation in ablations]
     report = {"command": command, "seed": seed, "data": compared["data"], "rows": rows}

@@ -6,6 +6,7 @@ import mmap
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +18,7 @@ except ImportError:  # Windows
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end a process from without, besides Ctrl-C's."""
+_MAXRSS = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in a MiB
 _KILLED: int = getattr(signal, "SIGKILL", 0)
 
 
@@ -59,6 +61,19 @@ def drop_pages(mapping: mmap.mmap) -> None:
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
+def wait_for(process: subprocess.Popen[bytes]) -> float | None:
+    """Wait for a child to end; the most memory that it had resident, in MiB, where the system says so.
+
+    On Linux at least what this process has, which starts it.
+    """
+    if not hasattr(os, "wait4"):  # Windows
+        process.wait()
+        return None
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss / _MAXRSS
+
+
 def peak_mebibytes() -> float:
     """The most memory that this process had resident so far, in MiB; NaN where the system does not say.
 
@@ -73,7 +88,7 @@ def peak_mebibytes() -> float:
         import resource
     except ImportError:
         return float("nan")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MAXRSS
 
 
 def cpu_model() -> str | None:

@@ -1,14 +1,10 @@
-"""What is told of an error that its user can do something about, also of one in a process of its own."""
+"""What is told of an error that its user can do something about."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 
-from crossret.comparison.process import run_step
-from crossret.comparison.steps import Step
 from crossret.mistakes import mistake
 from crossret_kernels import UnsupportedByBackend
 
@@ -43,25 +39,3 @@ def test_memory_that_torch_cannot_have_is_a_mistake_in_one_line() -> None:
     assert message is not None
     assert message.startswith("not enough memory: ")
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("work", "error", "message"),
-    [
-        ("torch.empty(2**60)", ValueError, "^not enough memory: .*DefaultCPUAllocator"),
-        ("os.kill(os.getpid(), 15)", ChildProcessError, "^the process to train it was ended by SIGTERM$"),
-        ("os.kill(os.getpid(), 10)", ChildProcessError, "^the process to train it was ended by SIGUSR1$"),
-        ("torch.empty(2).reshape(3)", ChildProcessError, "ended unexpectedly, with exit status 1$"),
-    ],
-)
-def test_a_step_tells_mistakes_and_dies_of_bugs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, error: type[Exception], message: str
-) -> None:
-    program = (
-        "import os, torch; from crossret.comparison import process\n"
-        f"process._STEPS['train'] = lambda step: {work}\n"
-        "process.serve()"
-    )
-    monkeypatch.setattr("crossret.comparison.process._PROGRAM", program)
-    with pytest.raises(error, match=message):
-        run_step("train", Step("scan", {}, {}, tmp_path, "test", tmp_path, 1))

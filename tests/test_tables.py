@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from crossret.cli.application import app
-from crossret.cli.config_options import chosen_of, option_name, schedule_of
-from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
-from crossret.hyperparameters.config import Config
+from crossret.cli.schedule_options import settings_of_options
+from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
+from crossret.hyperparameters.settings import parse_settings, settable
 from tests.kernels.subprocesses import ROOT
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
@@ -40,12 +39,6 @@ def parsed(command: str, directory: Path) -> dict[str, Any]:
     return found
 
 
-def options_in(arguments: dict[str, Any], *configs: type[Config]) -> SimpleNamespace:
-    """Those of the arguments that are fields of these configs."""
-    names = {option_name(config, field) for config in configs for field in config.__dataclass_fields__}
-    return SimpleNamespace(**{name: value for name, value in arguments.items() if name in names - {"seed"}})
-
-
 def test_the_commands_are_found() -> None:
     assert len(TRAININGS) > 60
     assert any("--five-fold" in command for command in OTHERS)
@@ -57,13 +50,10 @@ def test_the_commands_are_found() -> None:
 def test_every_training_can_be_typed(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = parsed(command, tmp_path)
-    model = arguments["model"] or "scan"
-    chosen = chosen_of(model, options_in(arguments, *MODEL_CONFIGS.values()))
-    config: ModelConfig = MODEL_CONFIGS[model].preset(
-        arguments["preset"], image_dim=2048, vocabulary_size=9000, **chosen
-    )
-    assert not set(chosen) & set(config.unused())
-    schedule_of(options_in(arguments, TrainingConfig))
+    texts = settings_of_options(arguments["settings"], **{name: arguments[name] for name in settable(TrainingConfig)})
+    settings = parse_settings(arguments["model"] or "scan", arguments["preset"], texts)
+    settings.config(image_dim=2048, vocabulary_size=9000)
+    settings.training()
     # The data set of the features is that of the preset.
     of_preset = arguments["preset"].split("_")[0]
     assert str(arguments["data"]).startswith((f"data/{of_preset}_", "data/shuffled", "data/no_"))

@@ -25,21 +25,17 @@ from crossret.cli.commands.presets import presets
 from crossret.cli.commands.scoring import score
 from crossret.cli.commands.searching import search
 from crossret.cli.commands.sharding import shard
-from crossret.cli.commands.training import HelpOfModel, train_of
+from crossret.cli.commands.training import train
 from crossret.cli.errors import Interrupted, fail, fail_interrupted
 from crossret.cli.options import option
 from crossret.cli.output import name_standard_output
-from crossret.cli.signatures import with_numbers_as_typed
 from crossret.cli.suggestions import suggestion
 from crossret.files.unicode import escaped, is_unicode
-from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
 
 _ABORTED = 130  # what typer makes of a KeyboardInterrupt
-
-train = train_of(MODEL_CONFIGS)
 
 app = typer.Typer(
     name="crossret",
@@ -116,4 +112,4 @@ for command in (
     import_captions,
     import_features,
 ):
-    app.command(cls=HelpOfModel if command is train else None)(with_numbers_as_typed(command))
+    app.command()(command)

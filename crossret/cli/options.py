@@ -1,25 +1,20 @@
-"""Options that several commands have, and what is done with them."""
+"""Arguments and options that several commands have, and what is done with them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crossret.hyperparameters import MODEL_CONFIGS
-from crossret.hyperparameters.config import NONE
 
 if TYPE_CHECKING:
     import torch
 
     from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus
-    from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
 
 
@@ -35,26 +30,34 @@ def in_a_directory(path: Path | None) -> Path | None:
     return path
 
 
-Threads = Annotated[int | None, option("CPU threads; by default one a core.", min=1, max=1024)]
-Device = Annotated[
-    str | None, option("Where to compute: cpu, cuda or cuda:1; by default a CUDA device where there is one.")
-]
-Seed = Annotated[int, option("Decides everything that is random.", min=0, max=2**63 - 1)]
+def file_to_write(text: str, *names: str) -> Any:
+    """An option that names a file to write, in a directory that is there."""
+    return option(text, *names, dir_okay=False, callback=in_a_directory)
+
+
+def file_to_read(text: str) -> Any:
+    """An option that names a file that is there."""
+    return option(text, exists=True, dir_okay=False)
+
+
+RUN = "Output directory of `train`, or a model's own."
+Run = Annotated[Path, typer.Argument(exists=True, file_okay=False, help=RUN)]
 DataDirectory = Annotated[
     Path,
     typer.Argument(
         exists=True, file_okay=False, help="Data in the precomputed-feature format: SPLIT_ims.npy, SPLIT_caps.txt."
     ),
 ]
-RegionLengths = Annotated[
-    Path | None, option("Regions of each image, .npy of integers; by default all.", exists=True, dir_okay=False)
+NewDirectory = Annotated[Path, option("Directory to write, absent or empty.", file_okay=False)]
+Split = Annotated[str, option("Which SPLIT_ims.npy and SPLIT_caps.txt.")]
+Threads = Annotated[int | None, option("CPU threads; by default one a core.", min=1, max=1024)]
+Device = Annotated[
+    str | None, option("Where to compute: cpu, cuda or cuda:1; by default a CUDA device where there is one.")
 ]
-QueryLengths = Annotated[
-    Path | None, option("Rows of each query, .npy of integers; by default all.", exists=True, dir_okay=False)
-]
-WordLengths = Annotated[
-    Path | None, option("Words of each caption, .npy of integers; by default all.", exists=True, dir_okay=False)
-]
+Seed = Annotated[int, option("Decides everything that is random.", min=0, max=2**63 - 1)]
+RegionLengths = Annotated[Path | None, file_to_read("Regions of each image, .npy of integers; by default all.")]
+QueryLengths = Annotated[Path | None, file_to_read("Rows of each query, .npy of integers; by default all.")]
+WordLengths = Annotated[Path | None, file_to_read("Words of each caption, .npy of integers; by default all.")]
 
 
 def kind_of(model: str, name: str = "--model") -> str:
@@ -64,44 +67,9 @@ def kind_of(model: str, name: str = "--model") -> str:
     return model
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the user gave a value."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def spelling(name: str, value: object = None) -> str:
     """The option of this name as it is typed; of a flag that which sets ``value``."""
     return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-
-
-def spelt_with_value(name: str, value: object) -> str:
-    """The option of this name and its value as they are typed."""
-    if isinstance(value, bool):
-        return spelling(name, value)
-    if value is None:
-        return f"{spelling(name)} {NONE}"
-    return f"{spelling(name)} {value:g}" if isinstance(value, float) else f"{spelling(name)} {value}"
-
-
-def refuse_unused(config: ModelConfig, options: dict[str, Any]) -> None:
-    """Raise a ValueError that names an option with a value that this model would ignore, and what would change that."""
-    for name in config.unused():
-        if options.get(name) is not None:
-            remedies = _remedies(config, name, options)
-            message = f"{spelling(name, options[name])} makes no difference to this {config.kind}: leave it out"
-            raise ValueError(f"{message}, or choose {' or '.join(remedies)}" if remedies else message)
-
-
-def _remedies(config: ModelConfig, unused: str, options: Iterable[str]) -> list[str]:
-    """Those of ``options`` with a choice, spelt out, of which one alone would make an unused field count."""
-    found = []
-    for name, kind in get_type_hints(type(config)).items():
-        choices = (False, True) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
-        for choice in choices if name in options else ():
-            with suppress(ValueError):  # a choice that other fields exclude
-                if unused not in replace(config, **{name: choice}).unused():
-                    found.append(spelt_with_value(name, choice))
-    return found
 
 
 def use_threads(threads: int | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
@@ -11,11 +13,11 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from crossret.cli.options import spelling
 from crossret.files.toml import read_toml, write_toml
 
 # What a file says nothing about: where a run goes, and whether it begins.
 _ONLY_TYPED = ("config", "output", "resume", "help")
+_logger = logging.getLogger(__name__)
 
 
 def use_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -29,14 +31,17 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
         ValueError, OSError: as ``read_toml``.
     """
     if path is not None:
-        parameters: dict[str | None, Any] = {each.name: each for each in context.command.params}
-        settings = read_toml(path)
-        for name in settings:
-            if name not in parameters or name in _ONLY_TYPED:
-                raise typer.BadParameter(f"{path}: {context.command.name} has no setting {name!r}")
+        parameters = {str(each.name): each for each in context.command.params if each.name not in _ONLY_TYPED}
+        values = read_toml(path)
+        for name in values:
+            if name not in parameters:
+                meant = difflib.get_close_matches(name, parameters, n=1)
+                hint = f"; did you mean {meant[0]}?" if meant else ""
+                raise typer.BadParameter(f"{path}: {context.command.name} has no setting {name!r}{hint}")
         context.default_map = {
-            name: partial(_checked, context, parameters[name], value, path) for name, value in settings.items()
+            name: partial(_checked, context, parameters[name], value, path) for name, value in values.items()
         }
+        _logger.info("settings of %s: %s", path, ", ".join(values))
     return path
 
 
@@ -47,9 +52,14 @@ def overrules(context: typer.Context, name: str) -> bool:
     return str(context.params[name]) != str(context.lookup_default(name))
 
 
-def without_file(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
+def typed(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """The same options; None where the value is that of a file."""
     return {name: None if _of_file(context, name) else value for name, value in options.items()}
+
+
+def of_file(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options with the values that a file has, or None."""
+    return {name: context.lookup_default(name) for name in options}
 
 
 def _of_file(context: typer.Context, name: str) -> bool:
@@ -59,15 +69,15 @@ def _of_file(context: typer.Context, name: str) -> bool:
 
 def _checked(context: typer.Context, parameter: Any, value: object, path: Path) -> Any:
     try:
-        typed = value if getattr(parameter, "is_flag", False) and isinstance(value, bool) else _typed(value)
-        parameter.process_value(context, typed)
+        read = value if getattr(parameter, "is_flag", False) and isinstance(value, bool) else _as_typed(value)
+        parameter.process_value(context, read)
     except (TyperException, ValueError) as error:
         message = error.format_message() if isinstance(error, TyperException) else str(error)
         raise typer.BadParameter(f"{path}: {parameter.name}: {message}") from error
-    return typed
+    return read
 
 
-def _typed(value: object) -> Any:
+def _as_typed(value: object) -> Any:
     """A value as it would be typed, for the option to read: 2.5 shall not pass for a whole number."""
     if isinstance(value, (int, float, str)):
         return str(value)
@@ -89,6 +99,6 @@ def write_config(path: Path, command: str, settings: Mapping[str, Any]) -> None:
     }
     comment = (
         f"Written by crossret {metadata.version('crossret')}. The same again, into another directory:\n"
-        f"crossret {command} --config {path.name} --output ...; what is typed beside it wins ({spelling('seed')} 1)."
+        f"crossret {command} --config {path.name} --output ...; what is typed beside it wins (--seed 1, --set p=4)."
     )
     write_toml(path, values, comment)

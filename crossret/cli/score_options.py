@@ -6,11 +6,12 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from crossret.cli.options import given, option, refuse_unused
+from crossret.cli.options import option, spelling
 from crossret.cli.signatures import with_fields
 from crossret.hyperparameters import ScanConfig
 from crossret.hyperparameters.model import Pooling
 from crossret.hyperparameters.scan import RawFeatureNorm
+from crossret.hyperparameters.settings import check_used, spelt
 
 if TYPE_CHECKING:
     from crossret.search.blocks import Scorer
@@ -50,13 +51,8 @@ class ScoreOptions:
         """
         from crossret_kernels import maxsim_scores, scan_scores
 
-        chosen = {
-            "raw_feature_norm": self.raw_feature_norm,
-            "clip_slope": self.clip_slope,
-            "lambda_softmax": self.lambda_softmax,
-            "pooling": self.pooling,
-            "lambda_lse": self.lambda_lse,
-        }
+        fields = ("raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse")
+        chosen = {name: value for name in fields if (value := getattr(self, name)) is not None}
         direction: Literal["t2i", "i2t"]
         if self.direction == "q2d" or self.direction == "d2q":
             if query is None:
@@ -67,10 +63,9 @@ class ScoreOptions:
             direction = self.direction or "t2i"
         # Options mean what they mean to a model, and have the same ranges; its sizes play no part.
         cross_attention = f"sum_max_{direction}" if self.sum_max else direction
-        config = ScanConfig.from_dict(
-            {"image_dim": 1, "vocabulary_size": 1, "cross_attention": cross_attention, **given(chosen)}
-        )
-        refuse_unused(config, chosen)
+        sizes = {"image_dim": 1, "vocabulary_size": 1}
+        config = ScanConfig.from_dict({**sizes, "cross_attention": cross_attention, **chosen})
+        check_used(config, chosen, lambda name, value: f"{spelling(name)} {spelt(value)}")
         if self.sum_max:
             return functools.partial(maxsim_scores, direction=direction, normalize=self.normalize)
         return functools.partial(scan_scores, **config.attention_options(direction), normalize=self.normalize)

@@ -1,9 +1,12 @@
-"""A comparison: every variant trained and evaluated, one after the other, and what was measured in one place."""
+"""A comparison: `crossret train` and `crossret evaluate` of every variant, one after the other, in one place."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -11,34 +14,27 @@ from typing import Any
 
 from rich.console import Console
 
+from crossret import signals, system
 from crossret.comparison.plot import draw_comparison
-from crossret.comparison.process import run_step
-from crossret.comparison.steps import TRAINING, Step
-from crossret.comparison.table import check_result, comparison_table, markdown
-from crossret.comparison.variants import Variant
+from crossret.comparison.table import cells_of, comparison_table, markdown
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus, check_boxes_agree, check_readable, fields_of_data
-from crossret.evaluation.finiteness import check_features
+from crossret.data.scenes.layout import grounding_path
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
-from crossret.files.json import flattened, read_json_object, write_json
+from crossret.files.json import read_json_lines, read_json_object, write_json
+from crossret.files.toml import read_toml
 from crossret.hyperparameters import MODEL_CONFIGS
-from crossret.terminal import plain, progress_bar
+from crossret.hyperparameters.settings import Settings, texts_of
+from crossret.terminal import plain
+from crossret.training import CHECKPOINT, LOG
 
-SETTINGS, RESULT, NAME = "settings.json", "result.json", "compare"
+CONFIG, TRAINING, EVALUATION, NAME = "run.toml", "training.json", "evaluation.json", "compare"
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the variants of a comparison share.
-
-    Attributes:
-        data: the data set's directory.
-        split: what is evaluated on.
-        seed: of every training.
-        epochs: of every variant that does not set its own; None leaves the presets'.
-        threads: of the CPU; None is one a core.
-    """
+    """What the variants of a comparison share: as the options of `compare` say."""
 
     data: Path
     split: str = "test"
@@ -46,154 +42,181 @@ class Conditions:
     epochs: int | None = None
     threads: int | None = None
 
+    @property
+    def settings(self) -> list[str]:
+        """Of every variant that does not set its own."""
+        return [] if self.epochs is None else [f"epochs={self.epochs}"]
+
 
 def run_comparison(
-    variants: Sequence[Variant], conditions: Conditions, output: Path, *, command: str, console: Console
+    variants: Mapping[str, Settings], conditions: Conditions, output: Path, *, command: str, console: Console
 ) -> dict[str, Any]:
     """Train and evaluate what is not finished yet, and write it all down after every variant.
 
     Args:
-        variants: what to compare, each once.
+        variants: what to compare, by name.
         conditions: what they share.
         output: made if absent. Gets compare.json, compare.md, compare.png, and of each variant a directory: the
-            training's files, settings.json, training.json and result.json, with which a variant is finished: it is not
-            run again, and an unfinished one goes on from its checkpoint.
+            training's files, training.json (its seconds and memory, over interruptions) and evaluation.json, with which
+            a variant is finished: it is not run again, and an unfinished one goes on from its checkpoint.
         command: what was typed, for the record.
-        console: where progress is told; that of steps goes to standard error.
+        console: where progress is told; that of the commands goes to standard error.
 
     Returns:
         What compare.json holds.
 
     Raises:
-        ValueError: a variant is there twice, does not fit one of the splits or fails, or ``output`` has it with other
-            settings; names the variant. Or features of any split are not finite, which is found before anything is
-            written. See ``check_features``.
+        ValueError: a variant does not fit one of the splits, or ``output`` has it with other settings or data, or with
+            files that are none of a comparison; names it.
+        ChildProcessError: the command of a variant failed, and has said why.
         OSError: the data cannot be read or ``output`` not written; BlockingIOError where another process works in it.
         KeyboardInterrupt: interrupted; finished variants are kept.
     """
-    names = [variant.name for variant in variants]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"variant {twice[0]!r}: given twice")
+    trained = {name: settings.with_defaults(conditions.settings) for name, settings in variants.items()}
     with occupied(output):
-        corpora = _corpora(conditions)
-        data = {
-            split: {"images": corpus.n_images, "captions": corpus.n_captions, "fingerprint": corpus.fingerprint()}
-            for split, corpus in corpora.items()
-        }
-        settings = {variant.name: _settings(variant, conditions, corpora, data) for variant in variants}
-        report: dict[str, Any] = {
-            "crossret": metadata.version("crossret"),
-            "command": command,
-            "split": conditions.split,
-            "seed": conditions.seed,
-            "data": data,
-            "variants": [],
-        }
-        for variant in variants:
-            _check(variant, settings[variant.name], directory_of(output, variant))
-        if not all((directory_of(output, variant) / RESULT).exists() for variant in variants):
-            for split, corpus in corpora.items():
-                with progress_bar(f"reading features of {split}") as progress:
-                    check_features(corpus, progress=progress)
-        for number, variant in enumerate(variants, start=1):
-            place = f"{variant.name} ({number} of {len(variants)})"
-            directory = directory_of(output, variant)
-            if (directory / RESULT).exists():
-                console.print(plain(f"{place}: finished before, {directory / RESULT}"), highlight=False, soft_wrap=True)
+        data = _check_data(trained, conditions)
+        for name, settings in trained.items():
+            _check(f"variant {name!r}", _run_of(settings, conditions), directory_of(output, name) / CONFIG)
+        _check("another comparison", {"data": data, "split": conditions.split}, output / f"{NAME}.json")
+        known = {"crossret": metadata.version("crossret"), "command": command, "split": conditions.split}
+        report: dict[str, Any] = {**known, "seed": conditions.seed, "data": data, "variants": []}
+        for number, (name, settings) in enumerate(trained.items(), start=1):
+            place, directory = f"{name} ({number} of {len(variants)})", directory_of(output, name)
+            if (directory / EVALUATION).exists():
+                _tell(console, f"{place}: finished before, {directory / EVALUATION}")
             else:
-                _run(variant, settings[variant.name], conditions, directory, place, console)
-            result = read_json_object(directory / RESULT)
-            check_result(result, directory / RESULT)
-            report["variants"].append(result)
-            _write(report, output)
+                _tell(console, f"{place}: training ...")
+                _train(settings, conditions, directory)
+                _tell(console, f"{place}: evaluating ...")
+                _evaluate(conditions, directory)
+            report["variants"].append(_result(name, directory))
+            write_json(output / f"{NAME}.json", report)
+            with atomic_write(output / f"{NAME}.md") as file:
+                file.write(markdown(report).encode())
+            draw_comparison(output / f"{NAME}.png", report["variants"])
         console.print(comparison_table(report))
-        console.print(plain(f"Figures are in {output}: compare.json, compare.md, compare.png"), soft_wrap=True)
+        _tell(console, f"Figures are in {output}: compare.json, compare.md, compare.png")
     return report
 
 
-def directory_of(output: Path, variant: Variant) -> Path:
+def directory_of(output: Path, name: str) -> Path:
     """Where a variant's files are."""
-    return output / variant.name.replace(" ", "-")
+    return output / name.replace(" ", "-")
 
 
-def _corpora(conditions: Conditions) -> dict[str, PrecomputedCorpus]:
-    """The splits that are read, with the words of the training captions."""
-    splits = {split: PrecomputedDataset(conditions.data, split) for split in ("train", "dev", conditions.split)}
-    vocabulary = Vocabulary.build(splits["train"].captions)
-    return {split: PrecomputedCorpus(data, vocabulary) for split, data in splits.items()}
-
-
-def _settings(
-    variant: Variant, conditions: Conditions, corpora: Mapping[str, PrecomputedCorpus], described: Mapping[str, Any]
-) -> dict[str, Any]:
-    """All that a variant's result depends on, as JSON has it; raises a ValueError where it does not fit a split."""
-    train = corpora["train"]
-    config = variant.config(**fields_of_data(MODEL_CONFIGS[variant.model], train.data, train.vocabulary))
-    try:
-        for corpus in corpora.values():
-            check_readable(config, corpus)
-        check_boxes_agree(config, *corpora.values())
-    except ValueError as error:
-        raise ValueError(f"variant {variant.name!r}: {error}") from error
+def _check_data(variants: Mapping[str, Settings], conditions: Conditions) -> dict[str, Any]:
+    """What there is of every split; a ValueError where a variant does not fit one, hours before it is its turn."""
+    words = Vocabulary([])  # the trainings know them
+    names = ("train", "dev", conditions.split)
+    corpora = {name: PrecomputedCorpus(PrecomputedDataset(conditions.data, name), words) for name in names}
+    for name, settings in variants.items():
+        config = settings.config(**fields_of_data(MODEL_CONFIGS[settings.model], corpora["train"].data, words))
+        try:
+            for corpus in corpora.values():
+                check_readable(config, corpus)
+            check_boxes_agree(config, *corpora.values())
+        except ValueError as error:
+            raise ValueError(f"variant {name!r}: {error}") from error
     return {
-        "model": variant.model,
-        "config": json.loads(config.to_json()),
-        "schedule": json.loads(variant.training(conditions.seed, conditions.epochs).to_json()),
-        "split": conditions.split,
-        "threads": conditions.threads,
-        "data": described,
+        name: {"images": part.n_images, "captions": part.n_captions, "fingerprint": part.fingerprint()}
+        for name, part in corpora.items()
     }
 
 
-def _check(variant: Variant, settings: Mapping[str, Any], directory: Path) -> None:
-    """Raise a ValueError where the directory has the variant with other settings."""
-    path = directory / SETTINGS
-    if not path.exists():
-        return
-    before, now = flattened(read_json_object(path)), flattened(settings)
-    for name in {**now, **before}:
-        if before.get(name) != now.get(name):
-            raise ValueError(
-                f"variant {variant.name!r}: {path} has {name} {before.get(name)}, not {now.get(name)}; "
-                "choose another directory"
-            )
+def _run_of(settings: Settings, conditions: Conditions) -> dict[str, Any]:
+    """What run.toml of its training has to say."""
+    config, schedule = settings.config(image_dim=1, vocabulary_size=1), settings.training(seed=conditions.seed)
+    run: dict[str, Any] = {"data": str(conditions.data.resolve()), "model": settings.model, "preset": settings.preset}
+    run |= {"settings": [*texts_of(config), *texts_of(schedule)], "seed": conditions.seed}
+    return run if conditions.threads is None else {**run, "threads": conditions.threads}
 
 
-def _run(
-    variant: Variant, settings: dict[str, Any], conditions: Conditions, directory: Path, place: str, console: Console
-) -> None:
+def _check(name: str, now: Mapping[str, Any], path: Path) -> None:
+    """Raise a ValueError where there is a file that has something else of this."""
+    before = {} if not path.exists() else read_toml(path) if path.suffix == ".toml" else read_json_object(path)
+    for field, value in now.items() if before else ():
+        there = before.get(field)
+        if there != value:
+            if isinstance(value, list) and isinstance(there, list):  # of many settings the one that differs
+                there, value = next((one, other) for one, other in zip(there, value, strict=False) if one != other)
+            raise ValueError(f"{name}: {path} has {field} {there}, not {value}; choose another directory")
+
+
+def _train(settings: Settings, conditions: Conditions, directory: Path) -> None:
+    """Train, or go on from the checkpoint; training.json says of a session that was killed that its time is unknown."""
     directory.mkdir(exist_ok=True)
-    write_json(directory / SETTINGS, settings)
-    step = Step(
-        variant.model,
-        settings["config"],
-        settings["schedule"],
-        conditions.data,
-        conditions.split,
-        directory,
-        conditions.threads,
-    )
+    path = directory / TRAINING
+    record: dict[str, Any] = {"seconds": 0.0, "seconds_known": True, "sessions": 0, "peak_mebibytes": None}
+    record |= {"finished": False, "running": False, **(read_json_object(path) if path.exists() else {})}
+    if record["finished"]:
+        return
+    words = ["train", str(conditions.data), "--output", str(directory), "--model", settings.model]
+    words += ["--preset", settings.preset, "--seed", str(conditions.seed), *_threads(conditions)]
+    words += [word for text in settings.typed for word in ("--set", text)]
+    words += ["--resume"] if (directory / CHECKPOINT).exists() else []
+    record |= {"seconds_known": record["seconds_known"] and not record["running"], "running": True}
+    record["sessions"] += 1
+    write_json(path, record)
+    began = time.perf_counter()
     try:
-        training = _finished_training(directory / TRAINING)
-        if training is None:
-            console.print(plain(f"{place}: training ..."), highlight=False)
-            training = run_step("train", step)
-        console.print(plain(f"{place}: evaluating ..."), highlight=False)
-        evaluation = run_step("evaluate", step)
-    except (ValueError, ChildProcessError) as error:
-        raise ValueError(f"variant {variant.name!r}: {error}") from error
-    write_json(
-        directory / RESULT, {"variant": variant.name, **settings, "training": training, "evaluation": evaluation}
-    )
+        record["peak_mebibytes"] = run_command(words)
+        record["finished"] = True
+    finally:
+        record |= {"seconds": record["seconds"] + time.perf_counter() - began, "running": False}
+        write_json(path, record)
 
 
-def _finished_training(path: Path) -> dict[str, Any] | None:
-    training = read_json_object(path) if path.exists() else {}
-    return training if training.get("finished") else None
+def _evaluate(conditions: Conditions, directory: Path) -> None:
+    words = ["evaluate", str(directory), str(conditions.data), "--split", conditions.split, *_threads(conditions)]
+    words += ["--pointing-game"] if grounding_path(conditions.data, conditions.split).exists() else []
+    run_command([*words, "--output", str(directory / EVALUATION)])
 
 
-def _write(report: Mapping[str, Any], output: Path) -> None:
-    write_json(output / f"{NAME}.json", report)
-    with atomic_write(output / f"{NAME}.md") as file:
-        file.write(markdown(report).encode())
-    draw_comparison(output / f"{NAME}.png", report["variants"])
+def _threads(conditions: Conditions) -> list[str]:
+    return [] if conditions.threads is None else ["--threads", str(conditions.threads)]
+
+
+def run_command(words: Sequence[str]) -> float | None:
+    """A crossret command in a process of its own, whose peak memory is its own; it shows its progress and errors.
+
+    Returns:
+        The most memory that it had, in MiB; None where the system does not say.
+
+    Raises:
+        ChildProcessError: it failed. KeyboardInterrupt: once it has ended, too: of a training there is a checkpoint.
+    """
+    # A session of its own: Ctrl-C does not reach it, this process alone acts on it.
+    command = [sys.executable, "-m", "crossret", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        peak = system.wait_for(process)
+    except KeyboardInterrupt:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            process.wait()
+        except KeyboardInterrupt:  # the second: not even a checkpoint is wanted
+            process.kill()
+            process.wait()
+        raise
+    if process.returncode:
+        how = "failed, as it says" if process.returncode == 2 else signals.how_it_ended(process.returncode)
+        raise ChildProcessError(f"crossret {words[0]} {words[1]} {how}")
+    return peak
+
+
+def _result(name: str, directory: Path) -> dict[str, Any]:
+    """What a finished variant's files say; raises a ValueError where they are not what a comparison writes."""
+    training = {**read_json_object(directory / TRAINING), "epochs": read_json_lines(directory / LOG)[-1].get("epoch")}
+    settings, evaluation = read_toml(directory / CONFIG), read_json_object(directory / EVALUATION)
+    result = {"variant": name, **settings, "training": training, "evaluation": evaluation}
+    try:
+        cells_of(result)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{directory}: not a finished variant ({why}); remove it, to have it done again") from error
+    return result
+
+
+def _tell(console: Console, text: str) -> None:
+    console.print(plain(text), highlight=False, soft_wrap=True)

@@ -132,7 +132,7 @@ def without_features(directory: str | os.PathLike[str]) -> str:
         )
     return (
         f"a data directory holds SPLIT{_FEATURES}, region features, and SPLIT{_CAPTIONS}, a caption a line: make it of "
-        "your own features by `crossret import-features`, or `crossret render-scenes DIR` to try"
+        "your own features by `crossret import-features`, or `crossret render-scenes --output DIR` to try"
     )
 
 

@@ -59,9 +59,9 @@ class ScanConfig(ModelConfig):
     lambda_softmax: float = option(9.0, "Inverse temperature of the attention.")
     pooling: Pooling = option("avg", "How relevances become a score.")
     lambda_lse: float = option(6.0, "Sharpness of LSE pooling.")
-    i2t_lambda_softmax: float = option(4.0, "As --lambda-softmax, of i2t in an ensemble.")
-    i2t_pooling: Pooling = option("avg", "As --pooling, of i2t in an ensemble.")
-    i2t_lambda_lse: float = option(5.0, "As --lambda-lse, of i2t in an ensemble.")
+    i2t_lambda_softmax: float = option(4.0, "As lambda_softmax, of i2t in an ensemble.")
+    i2t_pooling: Pooling = option("avg", "As pooling, of i2t in an ensemble.")
+    i2t_lambda_lse: float = option(5.0, "As lambda_lse, of i2t in an ensemble.")
     margin: float = option(0.2, "Margin of the triplet loss.")
     negatives: Negatives = option("hardest", "Negatives of the triplet loss.")
 

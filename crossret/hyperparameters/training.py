@@ -100,9 +100,7 @@ class TrainingConfig(Config):
 
     epochs: int = option(30, "Passes over the training captions.")
     decay: Literal["step", "cosine"] = option("step", "How the rate falls: at decay_epochs, or as a cosine to nothing.")
-    decay_epochs: tuple[int, ...] = option(
-        (15,), "Epochs before the rate is divided by 10; may be repeated, ascending."
-    )
+    decay_epochs: tuple[int, ...] = option((15,), "Epochs before the rate is divided by 10, ascending: 10,20.")
     batch_size: int = option(128, "Captions a batch.")
     accumulate: int = option(1, "Batches whose gradients are added up for a step.")
     encode_chunk: int | None = option(None, "Encode so many items at a time, twice, to save memory; by default all.")

@@ -50,7 +50,7 @@ def check_scored_by_rows(queries: Path, corpus: Path) -> bool:
     manifests = {place: Manifest.read(place) for place in (corpus, queries) if (place / MODEL).is_file()}
     for place, manifest in manifests.items():
         if not manifest.config.scored_by_rows:
-            raise ValueError(f"{place}: encoded by {manifest.config.kind}, which alone scores it: --model is needed")
+            raise ValueError(f"{place}: encoded by {manifest.config.kind}, which alone scores it: name its run")
     if len({manifest.weights for manifest in manifests.values()}) > 1:
         raise ValueError(f"{queries}: encoded by another model than {corpus}")
     return len(manifests) == 2

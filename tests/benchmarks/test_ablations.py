@@ -10,7 +10,10 @@ from rich.console import Console
 
 from benchmarks import ablations
 from benchmarks.ablations import ABLATIONS, SIZES, Ablation, judge, margin, markdown, row, run, sized
-from crossret.comparison.variants import parse_variant
+from crossret.comparison.comparison import directory_of
+from crossret.files.json import write_json_lines
+from crossret.hyperparameters.settings import parse_variant
+from crossret.training.callbacks import STEP_FIELDS
 
 DATA = {"train": {"images": 400, "captions": 2000}, "test": {"images": 100, "captions": 500}}
 
@@ -20,23 +23,23 @@ def result(variant: str, i2t: float, t2i: float, diversity: float) -> dict[str, 
     return {
         "variant": variant,
         "model": variant.split()[0],
-        "evaluation": {"retrieval": retrieval},
-        "training": {"loss": {"diversity": diversity}},
+        "evaluation": retrieval,
+        "log": [{**dict.fromkeys(STEP_FIELDS, 1), "kind": "step", "loss": 9.0, "diversity": diversity}],
     }
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS, ids=lambda each: f"{each.source}: {each.change}")
 def test_both_variants_of_every_ablation_are_models(ablation: Ablation) -> None:
-    full, ablated = (parse_variant(sized(name), "scenes") for name in (ablation.full, ablation.ablated))
+    full, ablated = (parse_variant(sized(name), "scenes")[1] for name in (ablation.full, ablation.ablated))
     assert full.model == ablated.model
     sizes = {"image_dim": 6, "vocabulary_size": 9}
     assert full.config(**sizes) != ablated.config(**sizes)
-    assert full.training(0, None) == ablated.training(0, None)
+    assert full.training() == ablated.training()
 
 
 def test_sizes_are_added_but_not_to_those_that_set_them() -> None:
     assert sized("han layers=0 embed_dim=8", {"han": "embed_dim=4 epochs=2"}) == "han embed_dim=8 layers=0 epochs=2"
-    assert SIZES.keys() == {parse_variant(each.full, "scenes").model for each in ABLATIONS}
+    assert SIZES.keys() == {parse_variant(each.full, "scenes")[1].model for each in ABLATIONS}
 
 
 def test_verdicts() -> None:
@@ -53,9 +56,12 @@ def test_a_run_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seen: list[str] = []
 
     def compared(variants: Any, conditions: Any, output: Path, **_: Any) -> dict[str, Any]:
-        seen[:] = [variant.name for variant in variants]
+        seen[:] = variants
         recalls = [(60.0, 50.0, 5.0), (20.0, 51.0, 6.0), (90.0, 80.0, 0.0), (80.0, 90.0, 0.0)]
         results = [result(name, *figures) for name, figures in zip(seen, recalls, strict=True)]
+        for each in results:
+            directory_of(output, each["variant"]).mkdir()
+            write_json_lines(directory_of(output, each["variant"]) / "log.jsonl", each.pop("log"))
         return {"data": DATA, "variants": results}
 
     monkeypatch.setattr(ablations, "run_comparison", compared)

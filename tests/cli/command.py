@@ -13,14 +13,14 @@ import pytest
 from crossret import cli
 from tests.processes import started
 
-TINY = ["--embed-dim", "8", "--word-dim", "4", "--batch-size", "16", "--learning-rate", "0.01"]
+TINY = ["--set", "embed_dim=8 word_dim=4", "--batch-size", "16", "--learning-rate", "0.01"]
 TINY_MODELS = {
-    "scan": ["--cross-attention", "ensemble"],
-    "sman": ["--no-location", "--dropout", "0.1"],
-    "han": ["--heads", "2", "--text-encoder", "gru", "--clusters", "none"],
-    "mhsan": ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2", "--text-from-epoch", "0"],
-    "oan": ["--heads", "2", "--text-encoder", "lstm", "--no-inter-attention"],
-    "vse": ["--measure", "order", "--use-abs"],
+    "scan": ["--set", "cross_attention=ensemble"],
+    "sman": ["--set", "location=false", "--set", "dropout=0.1"],
+    "han": ["--set", "heads=2 text_encoder=gru clusters=none"],
+    "mhsan": ["--set", "feature_dim=8 attention_dim=4 heads=2 text_from_epoch=0"],
+    "oan": ["--set", "heads=2 text_encoder=lstm inter_attention=false"],
+    "vse": ["--set", "measure=order use_abs=true"],
 }
 COMMANDS = [
     "demo",
@@ -35,7 +35,9 @@ COMMANDS = [
     "explain",
     "score",
     "search",
+    "shard",
     "import-scan",
+    "import-captions",
     "import-features",
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process

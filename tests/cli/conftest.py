@@ -45,7 +45,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mhsan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("mhsan")
-    sizes = ["--feature-dim", "8", "--attention-dim", "4", "--heads", "2"]
+    sizes = ["--set", "feature_dim=8 attention_dim=4 heads=2"]
     with pytest.raises(SystemExit) as exit_:
         cli.main(["train", str(data), "--output", str(run), "--epochs", "1", "--model", "mhsan", *TINY, *sizes])
     assert not exit_.value.code

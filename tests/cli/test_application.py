@@ -98,7 +98,7 @@ def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, t
 
 
 def test_names_and_captions_are_shown_and_not_obeyed(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    assert crossret("cluster-regions", data, tmp_path / "\x1b[2Jout", "--clusters", "2") == 0
+    assert crossret("cluster-regions", data, "--output", tmp_path / "\x1b[2Jout", "--clusters", "2") == 0
     assert crossret.out.startswith(f"{tmp_path}/\\x1b[2Jout: 2 centres")
     caption = "\x1b[2J\u202ea dog " * 10_000
     results = [{"rank": 1, "index": 0, "score": 1.0, "caption": caption}]
@@ -112,7 +112,7 @@ def test_names_and_captions_are_shown_and_not_obeyed(crossret: Cli, data: Path, 
 
 def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "crossret", "evaluate", str(trained), str(data), "--json", str(figures)]
+    command = [sys.executable, "-m", "crossret", "evaluate", str(trained), str(data), "--output", str(figures)]
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii:strict"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
@@ -135,10 +135,10 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: li
     assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_pictures_that_cannot_be_written_are_named(tmp_path: Path, workers: str) -> None:
+def test_pictures_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     """A file may have 2 KiB, as if the disk were full: the manifest fits, a picture does not."""
-    arguments = ["render-scenes", str(tmp_path), "--train", "60", "--dev", "1", "--test", "1", "--workers", workers]
+    counts = ["--train", "60", "--dev", "1", "--test", "1"]
+    arguments = ["render-scenes", "--output", str(tmp_path), *counts]
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)); "
         f"from crossret.cli import main; main({arguments!r})"
@@ -171,5 +171,8 @@ def test_an_argument_that_is_not_utf_8_is_refused_at_once(arguments: list[bytes]
 
 
 def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:
-    assert crossret("render-scenes", tmp_path, "--train", "2", "--dev", "1", "--test", "1", "--workers", "1") == 0
+    assert (
+        crossret("render-scenes", "--output", tmp_path, "--train", "2", "--dev", "1", "--test", "1", "--workers", "1")
+        == 0
+    )
     assert json.loads((tmp_path / "scenes.json").read_text())["counts"] == {"train": 2, "dev": 1, "test": 1}

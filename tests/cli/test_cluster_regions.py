@@ -18,7 +18,7 @@ def test_every_split_gets_its_centres(
     crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crossret.data.clustered._BLOCK_BYTES", 4 * 3 * 6 * 7)  # seven images a block
-    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 0
+    assert crossret("cluster-regions", data, "--output", tmp_path / "out", "--clusters", "2") == 0
     assert crossret.out == f"{tmp_path}/out: 2 centres for each of 120 images (dev, test, train)\n"
     for split in ("train", "dev", "test"):
         before, after = PrecomputedDataset(data, split), PrecomputedDataset(tmp_path / "out", split)
@@ -38,16 +38,16 @@ def test_a_model_s_clusters_are_found_once_for_all_commands(
         raise AssertionError("clustered once more")
 
     monkeypatch.setattr("crossret.models.han.cluster_regions", forbidden)
-    command = ["train", own, "--model", "han", "--clusters", "2", "--heads", "2", *TINY]
+    command = ["train", own, "--model", "han", "--set", "clusters=2 heads=2", *TINY]
     assert crossret(*command, "--output", tmp_path / "run", "--epochs", "1") == 0, crossret.err
     assert crossret("evaluate", tmp_path / "run", own) == 0, crossret.err
     kept = sorted(own.glob("*_clusters_2_*.npy"))
     assert [path.name.split("_")[0] for path in kept] == ["dev", "test", "train"]
     monkeypatch.setattr("crossret.data.cluster_cache.cluster_regions", forbidden)
     assert crossret(*command, "--output", tmp_path / "run", "--epochs", "2", "--resume") == 0, crossret.err
-    assert crossret("encode", own, "--model", tmp_path / "run", "--output", tmp_path / "encoded") == 0, crossret.err
-    assert crossret("search", own, "--model", tmp_path / "run", "--caption", "a picture") == 0, crossret.err
-    assert crossret("cluster-regions", own, tmp_path / "out", "--clusters", "2") == 0, "they are no splits"
+    assert crossret("encode", tmp_path / "run", own, "--output", tmp_path / "encoded") == 0, crossret.err
+    assert crossret("search", tmp_path / "run", own, "--caption", "a picture") == 0, crossret.err
+    assert crossret("cluster-regions", own, "--output", tmp_path / "out", "--clusters", "2") == 0, "they are no splits"
 
 
 def test_rows_that_repeat_are_one_image_and_equal_regions_one_centre(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_rows_that_repeat_are_one_image_and_equal_regions_one_centre(crossret: C
     features[1, 2:] = features[1, :2]
     np.save(tmp_path / "in" / "dev_ims.npy", np.repeat(features, 5, axis=0))
     (tmp_path / "in" / "dev_caps.txt").write_text("a picture\n" * 10)
-    assert crossret("cluster-regions", tmp_path / "in", tmp_path / "out", "--clusters", "3") == 0
+    assert crossret("cluster-regions", tmp_path / "in", "--output", tmp_path / "out", "--clusters", "3") == 0
     stored = np.load(tmp_path / "out" / "dev_ims.npy")
     assert (stored.shape, stored.dtype) == ((2, 3, 3), np.float16)  # as the features are
     np.testing.assert_array_equal(stored[1, 2], stored[1, 0])
@@ -70,7 +70,7 @@ def test_captions_are_copied_where_they_cannot_be_linked(
         raise OSError("another file system")
 
     monkeypatch.setattr("os.link", refuse)
-    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 0
+    assert crossret("cluster-regions", data, "--output", tmp_path / "out", "--clusters", "2") == 0
     assert (tmp_path / "out" / "dev_caps.txt").read_bytes() == (data / "dev_caps.txt").read_bytes()
 
 
@@ -81,25 +81,25 @@ def test_mistakes(crossret: Cli, data: Path, tmp_path: Path) -> None:
         return crossret.err
 
     (tmp_path / "empty").mkdir()
-    assert f"{tmp_path}/empty: no SPLIT_ims.npy in it" in mistake(tmp_path / "empty", tmp_path / "out")
+    assert f"{tmp_path}/empty: no SPLIT_ims.npy in it" in mistake(tmp_path / "empty", "--output", tmp_path / "out")
     for inside in (data, data / "deep" / "out"):
-        assert f"{inside}: is {data} or inside it" in mistake(data, inside, "--clusters", "2")
+        assert f"{inside}: is {data} or inside it" in mistake(data, "--output", inside, "--clusters", "2")
     (tmp_path / "full" / "mine").mkdir(parents=True)
-    message = mistake(data, tmp_path / "full", "--clusters", "2")
+    message = mistake(data, "--output", tmp_path / "full", "--clusters", "2")
     assert f"{tmp_path}/full: not empty; choose a new or an empty directory" in message
     assert "dev_ims.npy: clusters must be 1 to its 3 regions, not 4" in mistake(
-        data, tmp_path / "out", "--clusters", "4"
+        data, "--output", tmp_path / "out", "--clusters", "4"
     )
     assert not (tmp_path / "out").exists()
     shutil.copytree(data, tmp_path / "nan")
     features = np.load(data / "train_ims.npy")  # the last split
     features[4, 1, 2] = np.nan
     np.save(tmp_path / "nan" / "train_ims.npy", features)
-    message = mistake(tmp_path / "nan", tmp_path / "out", "--clusters", "2")
+    message = mistake(tmp_path / "nan", "--output", tmp_path / "out", "--clusters", "2")
     assert f"{tmp_path}/nan/train_ims.npy: row 4 has features that are not finite" in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "nan"], "nothing is left"
     shutil.copy(data / "train_ims.npy", tmp_path / "nan")
-    assert crossret("cluster-regions", tmp_path / "nan", tmp_path / "out", "--clusters", "2") == 0
+    assert crossret("cluster-regions", tmp_path / "nan", "--output", tmp_path / "out", "--clusters", "2") == 0
 
 
 def test_an_interruption_leaves_nothing(
@@ -109,6 +109,6 @@ def test_an_interruption_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossret.data.clustered.cluster_regions", interrupted)
-    assert crossret("cluster-regions", data, tmp_path / "out", "--clusters", "2") == 130
+    assert crossret("cluster-regions", data, "--output", tmp_path / "out", "--clusters", "2") == 130
     assert crossret.err == "crossret: interrupted\n"
     assert list(tmp_path.iterdir()) == []

@@ -68,8 +68,8 @@ def test_a_loaded_model_is_on_the_device(data: Path, trained: Path, monkeypatch:
     [
         ["evaluate", "{trained}", "{data}"],
         ["explain", "{trained}", "{data}"],
-        ["score", "{data}", "--model", "{trained}", "--output", "{tmp}/scores.npy"],
-        ["search", "{data}", "--model", "{trained}", "--caption", "a"],
+        ["score", "{trained}", "{data}", "--output", "{tmp}/scores.npy"],
+        ["search", "{trained}", "{data}", "--caption", "a"],
     ],
 )
 def test_every_command_with_a_model_asks_for_its_device(

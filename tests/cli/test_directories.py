@@ -13,15 +13,15 @@ from tests.cli.command import TINY, Cli
 from tests.compat.checkpoints.published import VOCABULARY, save, scan_checkpoint
 
 NEW = {
-    "import-scan": ["import-scan", "{made}/scan.pth.tar", "{output}", "--vocabulary", "{made}/vocab.json"],
-    "encode": ["encode", "{data}", "--model", "{trained}", "--output", "{output}"],
-    "shard": ["shard", "{made}", "{output}", "--shards", "2"],
-    "perturb": ["perturb", "{data}", "{output}", "--shuffle"],
-    "cluster-regions": ["cluster-regions", "{data}", "{output}", "--clusters", "2"],
+    "import-scan": ["import-scan", "{made}/scan.pth.tar", "--output", "{output}", "--vocabulary", "{made}/vocab.json"],
+    "encode": ["encode", "{trained}", "{data}", "--output", "{output}"],
+    "shard": ["shard", "{made}", "--output", "{output}", "--shards", "2"],
+    "perturb": ["perturb", "{data}", "--output", "{output}", "--shuffle"],
+    "cluster-regions": ["cluster-regions", "{data}", "--output", "{output}", "--clusters", "2"],
 }
 SHARED = {
-    "import-features": ["import-features", "{output}", "{made}/features.npy", "--split", "test"],
-    "render-scenes": ["render-scenes", "{output}", "--train", "1", "--dev", "1", "--test", "1", "--workers", "1"],
+    "import-features": ["import-features", "{made}/features.npy", "--output", "{output}", "--split", "test"],
+    "render-scenes": ["render-scenes", "--output", "{output}", "--train", "1", "--dev", "1", "--test", "1"],
     "train": ["train", "{data}", "--output", "{output}", "--epochs", "1", *TINY],
     "compare": ["compare", "{data}", "vse", "--output", "{output}"],
     "demo": ["demo", "--output", "{output}"],
@@ -76,27 +76,25 @@ def test_of_two_at_once_the_second_is_told(crossret: Cli, places: dict[str, Path
     assert os.listdir(output) == []
 
 
-@pytest.mark.parametrize("name", ["file/new", "n" * 256])
 @pytest.mark.parametrize("command", ALL.values(), ids=ALL)
 def test_what_cannot_be_made_is_named(
-    crossret: Cli, places: dict[str, Path], tmp_path: Path, command: list[str], name: str
+    crossret: Cli, places: dict[str, Path], tmp_path: Path, command: list[str]
 ) -> None:
     (tmp_path / "file").touch()
-    message = error_of(crossret, command, {**places, "output": tmp_path / name})
-    assert message.startswith(f"crossret: {tmp_path / name}: ") or "File name too long" in message
-    assert ".crossret-" not in message
+    message = error_of(crossret, command, {**places, "output": tmp_path / "file" / "new"})
+    assert message.startswith(f"crossret: {tmp_path / 'file' / 'new'}: ")
     assert os.listdir(tmp_path) == ["file"]
 
 
 FAILING = {
-    "import-scan": ["import-scan", "{made}/vocab.json", "{output}/deep", "--vocabulary", "{made}/vocab.json"],
-    "encode": ["encode", "{made}", "--model", "{trained}", "--output", "{output}/deep"],
-    "shard": ["shard", "{made}", "{output}/deep", "--shards", "4"],
-    "perturb": ["perturb", "{made}", "{output}/deep", "--shuffle"],
-    "cluster-regions": ["cluster-regions", "{data}", "{output}/deep", "--clusters", "9"],
-    "import-features": ["import-features", "{output}/deep", "{made}/features.npy", "--split", "x", "--regions", "9"],
-    "train": ["train", "{made}", "--output", "{output}/deep"],
-    "compare": ["compare", "{made}", "vse", "--output", "{output}/deep"],
+    "import-scan": ["import-scan", "{made}/vocab.json", "--vocabulary", "{made}/vocab.json"],
+    "encode": ["encode", "{trained}", "{made}"],
+    "shard": ["shard", "{made}", "--shards", "4"],
+    "perturb": ["perturb", "{made}", "--shuffle"],
+    "cluster-regions": ["cluster-regions", "{data}", "--clusters", "9"],
+    "import-features": ["import-features", "{made}/features.npy", "--split", "x", "--boxes", "{made}/vocab.json"],
+    "train": ["train", "{made}"],
+    "compare": ["compare", "{made}", "vse"],
 }
 
 
@@ -104,5 +102,5 @@ FAILING = {
 def test_nothing_is_left_of_one_that_fails(
     crossret: Cli, places: dict[str, Path], tmp_path: Path, command: list[str]
 ) -> None:
-    error_of(crossret, command, places)
+    error_of(crossret, [*command, "--output", "{output}/deep"], places)
     assert os.listdir(tmp_path) == []

@@ -19,7 +19,7 @@ from tests.search.test_encoding import MODELS_OF_TESTS, SIZES
 
 @pytest.fixture
 def encoded(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> Path:
-    assert crossret("encode", data, "--model", trained, "--output", tmp_path / "encoded") == 0, crossret.err
+    assert crossret("encode", trained, data, "--output", tmp_path / "encoded") == 0, crossret.err
     assert crossret.out == f"{tmp_path}/encoded: 10 images and 50 captions of test\n"
     return tmp_path / "encoded"
 
@@ -30,12 +30,12 @@ def test_what_is_found_is_what_the_model_finds(
     by_model, by_files = tmp_path / "model.jsonl", tmp_path / "files.jsonl"
     scoring = model_s_options(trained)
     queries = ["--captions", data / "test_caps.txt"]
-    assert crossret("search", data, "--model", trained, *queries, "--output", by_model) == 0
+    assert crossret("search", trained, data, *queries, "--output", by_model) == 0
     queries = ["--words", encoded / "captions"]
     assert crossret("search", encoded / "images", *queries, *scoring, "--output", by_files) == 0, crossret.err
     assert_same_results(by_model, by_files, 50)
     numbers = [option for image in range(10) for option in ("--image", str(image))]
-    assert crossret("search", data, "--model", trained, *numbers, "-k", "50", "--output", by_model) == 0
+    assert crossret("search", trained, data, *numbers, "-k", "50", "--output", by_model) == 0
     queries = ["--regions", encoded / "images", "-k", "50"]
     assert crossret("search", encoded / "captions", *queries, *scoring, "--output", by_files) == 0, crossret.err
     assert_same_results(by_model, by_files, 10)
@@ -49,30 +49,30 @@ def test_every_model_searches_and_scores_what_it_encoded(crossret: Cli, data: Pa
     config, model = MODELS[kind]
     sizes = {**SIZES, "vocabulary_size": len(vocabulary)}
     save_model(model(config(**sizes, **MODELS_OF_TESTS[kind])), tmp_path / "model", vocabulary)
-    trained, encoded = ["--model", tmp_path / "model"], tmp_path / "encoded"
-    assert crossret("encode", data, *trained, "--output", encoded) == 0, crossret.err
-    assert crossret("shard", encoded / "images", tmp_path / "shards", "--shards", "3") == 0, crossret.err
+    trained, encoded = tmp_path / "model", tmp_path / "encoded"
+    assert crossret("encode", trained, data, "--output", encoded) == 0, crossret.err
+    assert crossret("shard", encoded / "images", "--output", tmp_path / "shards", "--shards", "3") == 0, crossret.err
     texts = ["--caption", "picture 3 d v", "--caption", "picture e"]
     whole, found = ["--output", tmp_path / "whole.jsonl"], ["--output", tmp_path / "found.jsonl"]
-    assert crossret("search", data, *trained, *texts, *whole) == 0, crossret.err
+    assert crossret("search", trained, data, *texts, *whole) == 0, crossret.err
     for corpus in (encoded, encoded / "images", tmp_path / "shards"):
-        assert crossret("search", corpus, *trained, *texts, *found) == 0, crossret.err
+        assert crossret("search", trained, corpus, *texts, *found) == 0, crossret.err
         assert "10 images searched" in " ".join(crossret.out.split())
         assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 2)
         assert [entry["caption"] for entry in json_lines(tmp_path / "found.jsonl")] == texts[1::2]
-    assert crossret("search", data, *trained, "--captions", data / "test_caps.txt", *whole) == 0, crossret.err
-    assert crossret("search", encoded, *trained, "--words", encoded, *found) == 0, crossret.err
+    assert crossret("search", trained, data, "--captions", data / "test_caps.txt", *whole) == 0, crossret.err
+    assert crossret("search", trained, encoded, "--words", encoded, *found) == 0, crossret.err
     assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 50)
     arguments = ["--queries", encoded / "captions", "--candidates", tmp_path / "found.jsonl"]
     again = ["--output", tmp_path / "again.jsonl"]
-    assert crossret("search", tmp_path / "shards", *trained, *arguments, *again) == 0, crossret.err
+    assert crossret("search", trained, tmp_path / "shards", *arguments, *again) == 0, crossret.err
     assert "10 images of which each query's candidates were scored" in " ".join(crossret.out.split())
     assert_same_results(tmp_path / "whole.jsonl", tmp_path / "again.jsonl", 50)
-    assert crossret("search", data, *trained, "--image", "7", "-k", "9", *whole) == 0, crossret.err
-    assert crossret("search", encoded, *trained, "--image", "7", "-k", "9", *found) == 0, crossret.err
+    assert crossret("search", trained, data, "--image", "7", "-k", "9", *whole) == 0, crossret.err
+    assert crossret("search", trained, encoded, "--image", "7", "-k", "9", *found) == 0, crossret.err
     assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 1)
-    assert crossret("score", data, *trained, "--output", tmp_path / "whole.npy") == 0, crossret.err
-    assert crossret("score", encoded, *trained, "--output", tmp_path / "found.npy") == 0, crossret.err
+    assert crossret("score", trained, data, "--output", tmp_path / "whole.npy") == 0, crossret.err
+    assert crossret("score", trained, encoded, "--output", tmp_path / "found.npy") == 0, crossret.err
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), np.load(tmp_path / "whole.npy"), rtol=1e-4, atol=1e-5)
     if kind not in ("scan", "vse"):  # whose scores are not of rows alone
         for command in (
@@ -80,7 +80,7 @@ def test_every_model_searches_and_scores_what_it_encoded(crossret: Cli, data: Pa
             ["score", "--regions", encoded, "--words", encoded, "--output", tmp_path / "none.npy"],
         ):
             assert crossret(*command) == 2
-            assert f"encoded/images: encoded by {kind}, which alone scores it: --model is needed" in crossret.err
+            assert f"encoded/images: encoded by {kind}, which alone scores it: name its run" in crossret.err
 
 
 @pytest.mark.parametrize("command", ["encode", "search", "score", "shard"])
@@ -105,9 +105,9 @@ def test_examples_of_the_help_work(
     examples = [shlex.split(line)[1:] for line in crossret.out.splitlines() if line.startswith("    crossret ")]
     assert examples[0][0] == command
     if command != "encode":
-        assert crossret("encode", "scenes", "--model", "runs/first", "--output", "embeddings") == 0, crossret.err
+        assert crossret("encode", "runs/first", "scenes", "--output", "embeddings") == 0, crossret.err
     if command == "search":
-        assert crossret("shard", "embeddings/images", "corpus", "--shards", "16") == 0, crossret.err
+        assert crossret("shard", "embeddings/images", "--output", "corpus", "--shards", "16") == 0, crossret.err
     for example in examples:
         if "--ray" not in example:
             assert crossret(*example) == 0, (example, crossret.err)
@@ -128,7 +128,7 @@ def assert_same_results(one: Path, other: Path, queries: int) -> None:
 
 
 def test_scores_are_the_model_s(crossret: Cli, data: Path, trained: Path, encoded: Path, tmp_path: Path) -> None:
-    assert crossret("score", data, "--model", trained, "--output", tmp_path / "model.npy") == 0
+    assert crossret("score", trained, data, "--output", tmp_path / "model.npy") == 0
     sides = ["--regions", encoded / "images", "--words", encoded / "captions"]
     assert crossret("score", *sides, *model_s_options(trained), "--output", tmp_path / "files.npy") == 0, crossret.err
     np.testing.assert_allclose(np.load(tmp_path / "files.npy"), np.load(tmp_path / "model.npy"), rtol=1e-5)
@@ -136,7 +136,7 @@ def test_scores_are_the_model_s(crossret: Cli, data: Path, trained: Path, encode
 
 def test_the_split_is_the_one_that_was_named(crossret: Cli, data: Path, mhsan: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    command = ["encode", data, "--model", mhsan / "best", "--output", tmp_path / "there"]
+    command = ["encode", mhsan / "best", data, "--output", tmp_path / "there"]
     assert crossret(*command, "--split", "train") == 0
     assert "100 images and 500 captions of train" in crossret.out
     embeddings = np.load(tmp_path / "there" / "captions" / "vectors_embedding.npy", allow_pickle=False)
@@ -149,7 +149,7 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "test_ims.npy", features)
     (tmp_path / "data" / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
-    assert crossret("encode", tmp_path / "data", "--model", trained, "--output", tmp_path / "out") == 0
+    assert crossret("encode", trained, tmp_path / "data", "--output", tmp_path / "out") == 0
     why = f"{tmp_path}/data/test_ims.npy: item 3 has features that are not finite in float32"
     warning = f"{tmp_path}/out/images: the embedding of item 3 is not finite: {why}"
     assert crossret.err == f"crossret: warning: {warning}\n"
@@ -158,41 +158,41 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["encode", "{data}", "--model", "{trained}"], "Missing option '--output'"),
-        (["encode", "{data}", "--output", "{tmp}/out"], "Missing option '--model'"),
-        (["encode", "{data}", "--model", "{trained}", "--output", "{trained}"], "{trained}: not empty; choose a new"),
-        (["encode", "{data}", "--model", "{trained}", "--output", "{data}/out"], "{data}/out: is {data} or inside it"),
-        (["encode", "{data}", "--model", "{tmp}", "--output", "{tmp}/out"], "model.safetensors: no such file"),
-        (["encode", "{data}", "--model", "{trained}", "--output", "{tmp}/out", "--split", "val"], "val_ims.npy: no su"),
-        (["encode", "{data}", "--model", "{trained}", "--output", "{tmp}/out", "--device", "tpu"], "--device must be"),
+        (["encode", "{trained}", "{data}"], "Missing option '--output'"),
+        (["encode", "{data}", "--output", "{tmp}/out"], "Missing argument 'data'"),
+        (["encode", "{trained}", "{data}", "--output", "{trained}"], "{trained}: not empty; choose a new"),
+        (["encode", "{trained}", "{data}", "--output", "{data}/out"], "{data}/out: is {data} or inside it"),
+        (["encode", "{tmp}", "{data}", "--output", "{tmp}/out"], "model.safetensors: no such file"),
+        (["encode", "{trained}", "{data}", "--output", "{tmp}/out", "--split", "val"], "val_ims.npy: no su"),
+        (["encode", "{trained}", "{data}", "--output", "{tmp}/out", "--device", "tpu"], "--device must be"),
         (
             ["search", "{encoded}/images", "--words", "{encoded}/captions", "--word-lengths", "{encoded}/x.npy"],
             "x.npy: lengths are for a file of features, but {encoded}/captions is a directory with its own",
         ),
         (["search", "{encoded}/images", "--words", "{data}"], "{data}: no features.npy, and no values.npy"),
         (
-            ["search", "{encoded}", "--model", "{mhsan}", "--caption", "a"],
+            ["search", "{mhsan}", "{encoded}", "--caption", "a"],
             "encoded/images: encoded by scan, but the mod",
         ),
         (
-            ["search", "{encoded}/captions", "--model", "{trained}", "--caption", "a"],
+            ["search", "{trained}", "{encoded}/captions", "--caption", "a"],
             "holds encoded captions, not images",
         ),
-        (["search", "{encoded}/images", "--model", "{trained}", "--image", "0"], "holds encoded images, not captions"),
-        (["search", "{encoded}", "--model", "{trained}", "--image", "10"], "image 10: the corpus has images 0 to 9"),
-        (["search", "{encoded}", "--model", "{trained}", "--words", "{encoded}/images"], "images, not captions"),
-        (["search", "{encoded}", "--model", "{trained}", "--words", "{encoded}/x.npy"], "encoded/x.npy: no model.json"),
+        (["search", "{trained}", "{encoded}/images", "--image", "0"], "holds encoded images, not captions"),
+        (["search", "{trained}", "{encoded}", "--image", "10"], "image 10: the corpus has images 0 to 9"),
+        (["search", "{trained}", "{encoded}", "--words", "{encoded}/images"], "images, not captions"),
+        (["search", "{trained}", "{encoded}", "--words", "{encoded}/x.npy"], "encoded/x.npy: no model.json"),
         (
-            ["search", "{encoded}", "--model", "{trained}", "--caption", "a", "--split", "dev"],
+            ["search", "{trained}", "{encoded}", "--caption", "a", "--split", "dev"],
             "--split is for data, but",
         ),
         (
-            ["score", "{encoded}", "--model", "{mhsan}", "--output", "{tmp}/y.npy"],
+            ["score", "{mhsan}", "{encoded}", "--output", "{tmp}/y.npy"],
             "encoded by scan, but the model is mh",
         ),
-        (["score", "{encoded}/images", "--model", "{trained}", "--output", "{tmp}/y.npy"], "images, not captions"),
+        (["score", "{trained}", "{encoded}/images", "--output", "{tmp}/y.npy"], "images, not captions"),
         (
-            ["shard", "{encoded}", "{tmp}/out", "--shards", "2"],
+            ["shard", "{encoded}", "--output", "{tmp}/out", "--shards", "2"],
             "{encoded}: holds encoded images and captions; name the",
         ),
         (

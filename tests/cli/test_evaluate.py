@@ -36,7 +36,7 @@ def test_evaluate_prints_and_writes_the_figures(
     crossret: Cli, data: Path, trained: Path, tmp_path: Path, five_fold: bool
 ) -> None:
     figures = tmp_path / "figures.json"
-    assert crossret("evaluate", trained, data, "--json", figures, *(["--five-fold"] if five_fold else [])) == 0
+    assert crossret("evaluate", trained, data, "--output", figures, *(["--five-fold"] if five_fold else [])) == 0
     contents = json.loads(figures.read_text())
     assert contents["five_fold"] is five_fold
     assert contents["members"] == [str(trained)]
@@ -82,7 +82,7 @@ def test_an_ensemble_s_scores_are_the_means_of_its_members(
     for member in stored:
         np.save(tmp_path / f"{member}.npy", matrices[member])
         members[member] = tmp_path / f"{member}.npy"
-    written = ["--scores", tmp_path / "mean.npy", "--json", tmp_path / "figures.json"]
+    written = ["--scores", tmp_path / "mean.npy", "--output", tmp_path / "figures.json"]
     others = ["--ensemble", members[1], "--ensemble", members[2]]
     assert crossret("evaluate", members[0], data, *others, *written, *(["--five-fold"] if folds else [])) == 0
     assert "ensemble of 3" in " ".join(crossret.out.split())
@@ -124,8 +124,14 @@ def test_an_image_that_is_not_finite_is_named(
         (["{trained}", "{data}", "--scores", "{data}/dev_ims.npy"], "dev_ims.npy: what is written would take the"),
         (["{trained}", "{data}", "--scores", "{trained}/best/model.safetensors"], "model.safetensors: what is written"),
         (["{tmp}/few.npy", "{data}", "--scores", "{tmp}/few.npy"], "few.npy: what is written would take the place"),
-        (["{trained}", "{data}", "--ensemble", "{tmp}/few.npy", "--json", "{tmp}/few.npy"], "few.npy: what is written"),
-        (["{trained}", "{data}", "--scores", "{tmp}/y", "--json", "{tmp}/y"], "--scores and --json name the same file"),
+        (
+            ["{trained}", "{data}", "--ensemble", "{tmp}/few.npy", "--output", "{tmp}/few.npy"],
+            "few.npy: what is written",
+        ),
+        (
+            ["{trained}", "{data}", "--scores", "{tmp}/y", "--output", "{tmp}/y"],
+            "--scores and --output name the same file",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_scored(
@@ -168,14 +174,14 @@ def test_a_model_is_refused_data_with_fewer_regions_than_it_uses(
     crossret: Cli, data: Path, tmp_path: Path, command: str
 ) -> None:
     run = tmp_path / "run"
-    assert crossret("train", data, "--output", run, "--epochs", "1", "--region-count", "3", *TINY) == 0
+    assert crossret("train", data, "--output", run, "--epochs", "1", "--set", "region_count=3", *TINY) == 0
     assert crossret("evaluate", run, data) == 0
     np.save(tmp_path / "test_ims.npy", np.zeros((10, 2, 6), np.float32))
     (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
     arguments = {
         "evaluate": [run, tmp_path],
-        "score": [tmp_path, "--model", run, "--output", tmp_path / "scores.npy"],
-        "search": [tmp_path, "--model", run, "--caption", "a"],
+        "score": [run, tmp_path, "--output", tmp_path / "scores.npy"],
+        "search": [run, tmp_path, "--caption", "a"],
     }
     assert crossret(command, *arguments[command]) == 2
     expected = f"{tmp_path}/test_ims.npy: images have 2 regions, fewer than the model's region_count 3"
@@ -194,7 +200,7 @@ def test_protocols_of_others_are_printed_and_written(
     (data / "test_caps.txt").write_text("a dog\n" * 15)
     scores = np.random.default_rng(1).standard_normal((3, 15)).astype(np.float32)
     np.save(tmp_path / "scores.npy", scores)
-    command = ["evaluate", tmp_path / "scores.npy", data, "--json", tmp_path / "x.json", "--protocol"]
+    command = ["evaluate", tmp_path / "scores.npy", data, "--output", tmp_path / "x.json", "--protocol"]
     assert crossret(*command, "fico_itr") == 0
     figures = json.loads((tmp_path / "x.json").read_text())
     assert figures["fico_itr"]["R@5"] == pytest.approx({"i2t": figures["i2t_r5"], "t2i": figures["t2i_r5"]})

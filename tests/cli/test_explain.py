@@ -24,7 +24,9 @@ from tests.cli.command import Cli
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("scenes")
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["render-scenes", str(directory), "--train", "2", "--dev", "1", "--test", "3", "--workers", "1"])
+        cli.main(
+            ["render-scenes", "--output", str(directory), "--train", "2", "--dev", "1", "--test", "3", "--workers", "1"]
+        )
     assert not exit_.value.code
     return directory
 
@@ -52,22 +54,22 @@ def models(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def test_figures_table_and_pictures(crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path) -> None:
-    figures, drawn = tmp_path / "figures.json", tmp_path / "drawn"
-    assert crossret("explain", models["mhsan"], scenes, "--output", drawn, "--captions", "2", "--json", figures) == 0
-    contents = json.loads(figures.read_text())
+    drawn = tmp_path / "drawn"
+    assert crossret("explain", models["mhsan"], scenes, "--output", drawn, "--draw", "2") == 0
+    contents = json.loads((drawn / "figures.json").read_text())
     assert (contents["model"], contents["split"]) == ("mhsan", "test")
     assert [game["query"] for game in contents["pointing_game"]] == ["head 1", "head 2", "head 3", "all"]
     for game in contents["pointing_game"]:
         assert game["map"] == "heads"
         assert 0 < game["centre_chance"] < game["chance"] < 1
         assert f"{game['accuracy']:.1%}" in crossret.out
-    assert sorted(path.name for path in drawn.iterdir()) == contents["pictures"]
+    assert sorted(path.name for path in drawn.glob("*.png")) == contents["pictures"]
     assert [int(name[:5]) // 5 for name in contents["pictures"]] == [0, 2]  # the first image and the last
 
 
 def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path, models: dict[str, Path]) -> None:
-    assert crossret("explain", models["both"], scenes, "--split", "dev", "--caption", "3") == 0
-    names = [path.name for path in sorted((models["both"] / "attention").iterdir())]
+    assert crossret("explain", models["both"], scenes, "--split", "dev", "--number", "3") == 0
+    names = [path.name for path in sorted((models["both"] / "attention").glob("*.png"))]
     assert names == ["00003-i2t.png", "00003-t2i.png"]
     assert "dev: 1 images, 5 captions" in crossret.out
 
@@ -75,7 +77,7 @@ def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path,
 def test_without_pictures_there_is_the_table(
     crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert crossret("explain", models["scan"], scenes, "--captions", "0", "--output", tmp_path / "none") == 0
+    assert crossret("explain", models["scan"], scenes, "--draw", "0", "--output", tmp_path / "none") == 0
     assert "nouns" in crossret.out
     assert "png" not in crossret.out
 
@@ -86,9 +88,9 @@ def test_without_pictures_there_is_the_table(
         (["{sum_max}", "{scenes}"], "this scan model does not attend over regions"),
         (["{global}", "{scenes}"], "this han model does not attend over regions"),
         (["{vse}", "{scenes}"], "this vse model does not attend over regions"),
-        (["{scan}", "{scenes}", "--caption", "15"], "--caption 15: test has captions 0 to 14"),
-        (["{scan}", "{scenes}", "--caption", "-1"], "--caption -1: test has captions 0 to 14"),
-        (["{scan}", "{scenes}", "--caption", "1", "--captions", "2"], "of --captions and --caption only one"),
+        (["{scan}", "{scenes}", "--number", "15"], "--number 15: test has captions 0 to 14"),
+        (["{scan}", "{scenes}", "--number", "-1"], "--number -1: test has captions 0 to 14"),
+        (["{scan}", "{scenes}", "--number", "1", "--draw", "2"], "of --draw and --number only one"),
         (["{scan}", "{scenes}", "--split", "val"], "val_ims.npy: no such file"),
         (["{scan}", "{bare}"], "test_boxes.npy: no such file"),
         (["{scan}", "{boxed}"], "test_grounding.jsonl: no such file"),
@@ -141,12 +143,12 @@ def test_photographs_are_drawn_over(
         (data / "test_boxes.npy").unlink()
         features = np.load(data / "test_ims.npy")
         np.save(data / "test_ims.npy", features[:, : math.isqrt(features.shape[1]) ** 2])
-    arguments = ("explain", models["both"], data, "--pictures", data / "pictures", "--output", tmp_path / "drawn")
-    assert crossret(*arguments, "--captions", "2") == 0
+    arguments = ("explain", models["both"], data, "--photographs", data / "pictures", "--output", tmp_path / "drawn")
+    assert crossret(*arguments, "--draw", "2") == 0
     names = [f"{caption:05d}-{way}.png" for caption in (0, 10) for way in ("t2i", "i2t")]
     assert crossret.out == f"{tmp_path}/drawn: {', '.join(names)}\n"
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == sorted(names)
-    assert crossret(*arguments, "--caption", "7") == 0
+    assert crossret(*arguments, "--number", "7") == 0
     assert (tmp_path / "drawn" / "00007-t2i.png").exists()
 
 
@@ -160,29 +162,26 @@ def test_what_photographs_need_is_said(
         return crossret.err
 
     assert "train_ims.npy: its images have no names" in mistake(
-        photographed, "--split", "train", "--pictures", pictures
+        photographed, "--split", "train", "--photographs", pictures
     )
-    assert "--json is for scenes" in mistake(photographed, "--pictures", pictures, "--json", tmp_path / "x.json")
-    assert "--captions 0 draws nothing" in mistake(photographed, "--pictures", pictures, "--captions", "0")
-    assert "vse model does not attend" in mistake(photographed, "--pictures", pictures, model="vse")
+    assert "--draw 0 draws nothing" in mistake(photographed, "--photographs", pictures, "--draw", "0")
+    assert "vse model does not attend" in mistake(photographed, "--photographs", pictures, model="vse")
     (tmp_path / "empty").mkdir()
-    assert "empty: no pictures of image 391" in mistake(photographed, "--pictures", tmp_path / "empty")
+    assert "empty: no pictures of image 391" in mistake(photographed, "--photographs", tmp_path / "empty")
     shutil.copy(pictures / "red-ball.jpg", tmp_path / "empty" / "a391.png")
     shutil.copy(pictures / "red-ball.jpg", tmp_path / "empty" / "b0391.png")
-    assert "empty: 2 pictures of image 391" in mistake(photographed, "--pictures", tmp_path / "empty")
+    assert "empty: 2 pictures of image 391" in mistake(photographed, "--photographs", tmp_path / "empty")
 
 
 def test_search_shows_the_names_of_images(
     crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
     found = tmp_path / "found.jsonl"
-    assert crossret("search", photographed, "--model", models["scan"], "--caption", "a ball", "--output", found) == 0
+    assert crossret("search", models["scan"], photographed, "--caption", "a ball", "--output", found) == 0
     results = json.loads(found.read_text())["results"]
     assert {result["index"]: result["id"] for result in results} == {0: "391", 1: "42", 2: "red-ball"}
     assert "red-ball" in crossret.out
-    assert (
-        crossret("search", photographed, "--model", models["scan"], "--image", "1", "--output", found, "-k", "1") == 0
-    )
+    assert crossret("search", models["scan"], photographed, "--image", "1", "--output", found, "-k", "1") == 0
     (result,) = json.loads(found.read_text())["results"]
     assert result["id"] == ["391", "42", "red-ball"][result["image"]]
 

@@ -60,8 +60,8 @@ def test_captions_lie_beside_their_features(features_first: bool, tmp_path: Path
     path = dataset(tmp_path / "x.json", image(7), image(9), image(8))
     regions = write(tmp_path / "x.tsv", 9, 8, 7)
     commands = [
-        ["import-captions", path, tmp_path / "data", "--splits", "train=train"],
-        ["import-features", tmp_path / "data", regions, "--split", "train"],
+        ["import-captions", path, "--output", tmp_path / "data", "--splits", "train=train"],
+        ["import-features", regions, "--output", tmp_path / "data", "--split", "train"],
     ]
     for command in reversed(commands) if features_first else commands:
         assert crossret(*command) == 0
@@ -107,18 +107,18 @@ def test_malformed_images_are_named(images: list[Any], message: str, tmp_path: P
 
 def test_mistakes_are_one_line(tmp_path: Path, crossret: Cli) -> None:
     path = dataset(tmp_path / "x.json", image(7))
-    assert crossret("import-captions", path, tmp_path, "--splits", "train") == 2
+    assert crossret("import-captions", path, "--output", tmp_path, "--splits", "train") == 2
     assert crossret.err == "crossret: --splits must be like train=train,val=dev, not 'train'\n"
-    assert crossret("import-captions", path, tmp_path) == 0
+    assert crossret("import-captions", path, "--output", tmp_path) == 0
     assert crossret.out == f"{tmp_path}: train, 1 images with five captions each\n"
-    assert crossret("import-captions", path, tmp_path) == 2
+    assert crossret("import-captions", path, "--output", tmp_path) == 2
     assert "train_caps.txt: is there already" in crossret.err
     (tmp_path / "train_caps.txt").unlink()
-    assert crossret("import-captions", path, tmp_path) == 2
+    assert crossret("import-captions", path, "--output", tmp_path) == 2
     assert "train_caption_ids.txt: is there already" in crossret.err
     (tmp_path / "train_caption_ids.txt").unlink()
     (tmp_path / "train_ids.txt").write_text("7\n8\n")
-    assert crossret("import-captions", path, tmp_path) == 2
+    assert crossret("import-captions", path, "--output", tmp_path) == 2
     assert f"train_ids.txt: image 8 has no captions in {path}" in crossret.err
 
 

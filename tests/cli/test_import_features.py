@@ -15,7 +15,7 @@ def test_tsv_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
     paths = [write(tmp_path / "x.tsv.0", 4, 2), write(tmp_path / "x.tsv.1", 9)]
     (tmp_path / "ids.txt").write_text("9\n4\n")
     data = tmp_path / "data"
-    assert crossret("import-features", data, *paths, "--split", "dev", "--ids", tmp_path / "ids.txt") == 0
+    assert crossret("import-features", *paths, "--output", data, "--split", "dev", "--ids", tmp_path / "ids.txt") == 0
     assert crossret.out == f"{data}: features and boxes of 2 images, 3 regions of 5 each\n"
     check(data, "dev", 9, 4)
     (data / "dev_caps.txt").write_text("a dog\n" * 10)
@@ -24,13 +24,25 @@ def test_tsv_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
 
 def test_npy_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((4, 3, 2)))
-    assert crossret("import-features", tmp_path / "data", tmp_path / "x.npy", "--split", "test", "--regions", "1") == 0
+    assert (
+        crossret(
+            "import-features",
+            tmp_path / "x.npy",
+            "--output",
+            tmp_path / "data",
+            "--split",
+            "test",
+            "--region-count",
+            "1",
+        )
+        == 0
+    )
     assert crossret.out == f"{tmp_path}/data: features of 4 images, 1 regions of 2 each\n"
 
 
 def test_mistakes_are_one_line(crossret: Cli, tmp_path: Path) -> None:
     def mistake(*arguments: str | Path) -> str:
-        assert crossret("import-features", tmp_path / "data", *arguments, "--split", "dev") == 2
+        assert crossret("import-features", *arguments, "--output", tmp_path / "data", "--split", "dev") == 2
         assert crossret.err.count("\n") == 1
         return crossret.err
 

@@ -27,7 +27,7 @@ def test_the_parts_of_speech_are_those_that_can_be_dropped() -> None:
 
 
 def test_shuffled_captions_can_be_trained_on(crossret: Cli, scenes: Path, tmp_path: Path) -> None:
-    assert crossret("perturb", scenes, tmp_path / "new", "--shuffle", "--seed", "3") == 0
+    assert crossret("perturb", scenes, "--output", tmp_path / "new", "--shuffle", "--seed", "3") == 0
     told = "20 of 20 captions of train changed; 0 stayed because nothing of them would have been left"
     assert crossret.out == f"{tmp_path / 'new'}: {told}\n"
     assert json.loads((tmp_path / "new" / "perturbation.json").read_text())["seed"] == 3
@@ -35,7 +35,7 @@ def test_shuffled_captions_can_be_trained_on(crossret: Cli, scenes: Path, tmp_pa
 
 
 def test_dropped_words_are_gone(crossret: Cli, scenes: Path, tmp_path: Path) -> None:
-    assert crossret("perturb", scenes, tmp_path / "new", "--drop", "adjective", "--split", "dev") == 0
+    assert crossret("perturb", scenes, "--output", tmp_path / "new", "--drop", "adjective", "--split", "dev") == 0
     words = {word for caption in PrecomputedDataset(tmp_path / "new", "dev").captions for word in tokenize(caption)}
     assert not words & {"red", "small", "striped"}
     assert (tmp_path / "new" / "train_caps.txt").read_text() == (scenes / "train_caps.txt").read_text()
@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.setitem(sys.modules, "spacy", None)
     places = {"data": data, "trained": trained, "new": tmp_path / "new"}
-    assert crossret("perturb", data, *(argument.format_map(places) for argument in arguments)) == 2
+    assert crossret("perturb", data, "--output", *(argument.format_map(places) for argument in arguments)) == 2
     assert message.format_map(places) in crossret.err
     assert crossret.err.startswith("crossret: ")
     assert crossret.err.count("\n") == 1

@@ -58,7 +58,7 @@ def test_a_model_scores_a_split(
 ) -> None:
     run = {"scan": trained, "mhsan": mhsan}[kind]
     which = ["--split", split] if split != "test" else []
-    assert crossret("score", data, "--model", run, *which, "--output", tmp_path / "scores.npy") == 0
+    assert crossret("score", run, data, *which, "--output", tmp_path / "scores.npy") == 0
     assert crossret.out == f"{tmp_path}/scores.npy: scores of 10 images with 50 captions\n"
     model, vocabulary = load_model(run / "best")
     assert model.kind == kind
@@ -74,7 +74,7 @@ def test_a_split_s_image_that_is_not_finite_is_named(crossret: Cli, data: Path, 
     features[15:20, 1] = np.nan
     np.save(tmp_path / "test_ims.npy", features)
     (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
-    assert crossret("score", tmp_path, "--model", trained, "--output", tmp_path / "scores.npy") == 0
+    assert crossret("score", trained, tmp_path, "--output", tmp_path / "scores.npy") == 0
     warning = f"{tmp_path}/test_ims.npy: item 15 has features that are not finite in float32"
     assert crossret.err == f"crossret: warning: {tmp_path}/scores.npy: not all scores are finite: {warning}\n"
     assert np.isfinite(np.load(tmp_path / "scores.npy")).all(1).tolist() == [True] * 3 + [False] + [True] * 6
@@ -87,30 +87,29 @@ def test_nothing_is_written_when_scoring_a_split_fails(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossret.evaluation.score_matrix", interrupted)
-    assert crossret("score", data, "--model", trained, "--output", tmp_path / "scores.npy") == 130
+    assert crossret("score", trained, data, "--output", tmp_path / "scores.npy") == 130
     assert list(tmp_path.iterdir()) == []
 
 
 OUTPUT = ["--output", "{tmp}/y.npy"]
-MODEL = ["{data}", "--model", "{trained}"]
+MODEL = ["{trained}", "{data}"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*OUTPUT], "--regions and --words are needed, or DATA with --model"),
+        ([*OUTPUT], "--regions and --words are needed, or RUN and DATA"),
         (["--regions", "{data}/test_ims.npy", *OUTPUT], "--regions and --words are needed"),
-        (["{data}", *OUTPUT], "{data}: DATA needs --model"),
-        (["--split", "dev", *OUTPUT], "--split needs --model"),
-        (["--device", "cpu", *OUTPUT], "--device needs --model"),
+        (["--split", "dev", *OUTPUT], "--split needs RUN"),
+        (["--device", "cpu", *OUTPUT], "--device needs RUN"),
         ([*MODEL, "--device", "tpu", *OUTPUT], "--device must be cpu, cuda or cuda:1"),
-        (["--model", "{trained}", *OUTPUT], "--model needs DATA"),
+        (["{trained}", *OUTPUT], "{trained}: needs DATA beside it"),
         ([*MODEL], "Missing option '--output'"),
         ([*MODEL, "--split", "val", *OUTPUT], "val_ims.npy: no such file"),
         ([*MODEL, "--words", "{data}/test_ims.npy", *OUTPUT], "--words is not needed beside {data}"),
         ([*MODEL, "--region-lengths", "{data}/test_ims.npy", *OUTPUT], "--region-lengths is for files of features"),
-        ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without --model"),
-        ([*MODEL, "--sum-max", *OUTPUT], "--sum-max is for files of features, without --model"),
+        ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without RUN"),
+        ([*MODEL, "--sum-max", *OUTPUT], "--sum-max is for files of features, without RUN"),
         ([*MODEL, "--output", "{data}/dev_ims.npy"], "dev_ims.npy: what is written would take the place of this input"),
         ([*MODEL, "--output", "{trained}/best/model.safetensors"], "model.safetensors: what is written would take"),
     ],

@@ -32,7 +32,7 @@ def test_search_finds_images_for_captions(
     (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in texts))
     queries = ["--captions", tmp_path / "queries.txt"] if from_file else [x for t in texts for x in ("--caption", t)]
     found = tmp_path / "found.jsonl"
-    assert crossret("search", data, "--model", trained, *queries, "-k", "3", "--output", found) == 0
+    assert crossret("search", trained, data, *queries, "-k", "3", "--output", found) == 0
     model, vocabulary = load_model(trained / "best")
     images, _ = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
     tokens, lengths = pad_tokens([vocabulary.encode(text) for text in texts])
@@ -55,7 +55,7 @@ def test_search_finds_images_for_captions(
 def test_search_finds_captions_for_images(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
     found = tmp_path / "found.jsonl"
     arguments = ["--image", "4", "--image", "0", "-k", "60", "--output", found]
-    assert crossret("search", data, "--model", trained / "best", *arguments) == 0
+    assert crossret("search", trained / "best", data, *arguments) == 0
     model, vocabulary = load_model(trained / "best")
     images, captions = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
     scores = score_matrix(model, images, captions)[[4, 0]]
@@ -71,7 +71,7 @@ def test_search_finds_captions_for_images(crossret: Cli, data: Path, trained: Pa
 
 
 def test_search_shows_the_first_queries(crossret: Cli, data: Path, trained: Path) -> None:
-    assert crossret("search", data, "--model", trained, "--captions", data / "test_caps.txt", "-k", "1") == 0
+    assert crossret("search", trained, data, "--captions", data / "test_caps.txt", "-k", "1") == 0
     assert "40 more queries" in crossret.out
 
 
@@ -167,7 +167,7 @@ def test_an_image_whose_features_are_not_finite_is_named(
     np.save(tmp_path / "test_ims.npy", regions)
     shutil.copy(data / "test_caps.txt", tmp_path)
     for query in (["--caption", "a"], ["--image", "4"]):
-        assert crossret("search", tmp_path, "--model", trained, *query) == 2
+        assert crossret("search", trained, tmp_path, *query) == 2
         assert f"{tmp_path}/test_ims.npy: item 4 has features that are not finite" in crossret.err
         assert crossret.err.count("\n") == 1
 
@@ -176,7 +176,7 @@ def test_features_have_no_captions_to_show(crossret: Cli, data: Path, trained: P
     np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
     assert crossret("search", tmp_path, "--words", tmp_path / "features.npy") == 0
     assert "score" in crossret.out and "caption" not in crossret.out.split("searched")[1]
-    assert crossret("search", data, "--model", trained, "--image", "0") == 0
+    assert crossret("search", trained, data, "--image", "0") == 0
     assert "caption" in crossret.out.split("searched")[1]
 
 
@@ -274,10 +274,10 @@ def test_mistakes_about_queries_and_candidates(
 
 def test_a_text_of_words_that_the_model_does_not_know_is_named(crossret: Cli, data: Path, trained: Path) -> None:
     texts = ["--caption", "picture 3", "--caption", "qwertz", "--caption", "jklm", "--caption", "qwertz"]
-    assert crossret("search", data, "--model", trained, *texts, "-k", "1000000000") == 0
+    assert crossret("search", trained, data, *texts, "-k", "1000000000") == 0
     assert crossret.err == "crossret: warning: --caption 2: the model knows no word of it, nor of 2 others\n"
 
 
 def test_features_are_not_searched_with_a_model(crossret: Cli, documents: Path, trained: Path) -> None:
-    assert crossret("search", documents / "documents", "--model", trained, "--caption", "a") == 2
-    assert "documents: features, but no model.json of `encode`: search them without --model" in crossret.err
+    assert crossret("search", trained, documents / "documents", "--caption", "a") == 2
+    assert "documents: features, but no model.json of `encode`: search them without RUN" in crossret.err

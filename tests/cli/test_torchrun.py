@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from crossret.distributed.torchrun import is_first, joined, own_device, started_by_torchrun
+from crossret.distributed.torchrun import is_first, own_device, started_by_torchrun
 from crossret.files.toml import read_toml
 from tests.cli.command import ENVIRONMENT, TINY, Cli
 from tests.processes import started
@@ -84,61 +84,18 @@ def test_ranks_take_a_device_each(monkeypatch: pytest.MonkeyPatch) -> None:
         own_device(cuda)
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e13, 0.0])
-def test_a_timeout_is_one_that_backends_count_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    set_environment(monkeypatch, RANKS)
-    with (
-        pytest.raises(ValueError, match="the rank timeout must be above 0 and at most 31622400 seconds, not"),
-        joined(torch.device("cpu"), seconds),
-    ):
-        pass
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"WORLD_SIZE": "1", "RANK": "0"}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": "abc"}, {"LOCAL_RANK": "x"}],
-    ids=str,
-)
-def test_a_process_of_its_own_is_alone(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    set_environment(monkeypatch, environment)
-    assert not started_by_torchrun()
-    assert is_first()
-
-
-WHOLE, PORT = "must be a whole number from", "MASTER_PORT must be a whole number from 1 to 65535, not"
+WHOLE = "must be a whole number from"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        *(
-            ({"WORLD_SIZE": size}, f"WORLD_SIZE {WHOLE} 1 to 65536, not {size[:40]!r}")
-            for size in (
-                "two",
-                "10^20",
-                str(10**20),
-                "9" * 5000,
-                "0",
-                "-2",
-                "",
-                " 2",
-                "2\n",
-                "1_0",
-                "٢",
-                "²",
-                "2.0",
-                "+2",
-            )
-        ),
-        *(({"RANK": rank}, f"RANK {WHOLE} 0 to 1, not {rank!r}") for rank in ("x", "2", "-1", "", "1 ", "٠")),
-        *(({"LOCAL_RANK": rank}, f"LOCAL_RANK {WHOLE} 0 to 1, not {rank!r}") for rank in ("x", "2", "-1", "")),
-        *(({"MASTER_PORT": port}, f"{PORT} {port!r}") for port in ("abc", "0", "65536", "-1", "", "29_500", "9" * 40)),
-        ({"MASTER_PORT": None}, f"{PORT} unset"),
-        ({"MASTER_ADDR": None}, "MASTER_ADDR must be where the ranks meet, not unset"),
-        ({"MASTER_ADDR": ""}, "MASTER_ADDR must be where the ranks meet, not ''"),
+        *(({"WORLD_SIZE": size}, f"WORLD_SIZE {WHOLE} 1 to 65536, not {size!r}") for size in ("two", "0", "1_0")),
+        ({"RANK": "2"}, f"RANK {WHOLE} 0 to 1, not '2'"),
+        ({"LOCAL_RANK": "x"}, f"LOCAL_RANK {WHOLE} 0 to 1, not 'x'"),
+        ({"MASTER_PORT": None}, f"MASTER_PORT {WHOLE} 1 to 65535, not unset"),
         ({"MASTER_ADDR": "a b"}, "MASTER_ADDR must be where the ranks meet, not 'a b'"),
         ({"RANK": None}, "the environment has WORLD_SIZE='2', but no RANK: torchrun sets both"),
-        ({"RANK": None, "WORLD_SIZE": "1"}, "the environment has WORLD_SIZE='1', but no RANK"),
         ({"WORLD_SIZE": None}, "the environment has RANK='1', but no WORLD_SIZE: torchrun sets both"),
     ],
     ids=str,
@@ -151,8 +108,6 @@ def test_an_environment_that_is_no_torchrun_s_is_a_mistake(
         with pytest.raises(ValueError) as raised:
             ask()
         assert message in str(raised.value)
-    with pytest.raises(ValueError, match=r"^the environment"), joined(torch.device("cpu"), 5.0):
-        pass
 
 
 def test_a_mistake_in_the_environment_is_one_line(

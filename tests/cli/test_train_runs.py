@@ -20,7 +20,7 @@ from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
 from tests.cli.command import TINY, TINY_MODELS, Cli
 
-OPTIONS = [*TINY, "--epochs", "2", "--decay-epoch", "1", "--patience", "5", "--warmup-steps", "3", "--accumulate", "2"]
+OPTIONS = [*TINY, "--epochs", "2", "--decay-epochs", "1", "--patience", "5", "--warmup-steps", "3", "--accumulate", "2"]
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def test_a_run_s_settings_do_the_same_again(
 def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
     settings = tmp_path / "mine.toml"
     settings.write_text(
-        f'data = "{data}"\nmodel = "han"\nlayers = 1\nepochs = 7\ndecay_epoch = [2, 3]\namp = true\n'
+        f'data = "{data}"\nmodel = "han"\nsettings = ["layers=1 p=2", "epochs=7"]\ndecay_epochs = "2,3"\namp = true\n'
         "learning_rate = 1e-3\nmin_count = 1\nlog = ['tensorboard']\n"
     )
     command = ["train", "--config", settings, "--output", tmp_path / "run"]
-    assert crossret(*command, "--epochs", "9", "--no-amp", "--layers", "2") == crossret(*command) == 130
+    assert crossret(*command, "--epochs", "9", "--no-amp", "--set", "layers=2") == crossret(*command) == 130
     (typed, schedule, words, logs), (read, read_schedule, _, _) = seen
-    assert (typed.kind, typed.layers, read.layers) == ("han", 2, 1)
+    assert (typed.kind, typed.layers, typed.p, read.layers) == ("han", 2, 2, 1)
     assert (schedule.epochs, schedule.amp, schedule.decay_epochs, schedule.learning_rate) == (9, False, (2, 3), 1e-3)
     assert (read_schedule.epochs, read_schedule.amp) == (7, True)
     assert len(words) > 100
@@ -71,26 +71,20 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("epoch = 3", "mine.toml: train has no setting 'epoch'"),
+        ("epoch = 3", "mine.toml: train has no setting 'epoch'; did you mean epochs?"),
         ('output = "runs"', "mine.toml: train has no setting 'output'"),
         ("resume = true", "mine.toml: train has no setting 'resume'"),
-        ("epochs = 2.5", "mine.toml: epochs: "),
-        ("epochs = true", "mine.toml: epochs: "),
+        ("epochs = 2.5", "epochs must be a whole number, not '2.5'"),
         ('amp = "perhaps"', "mine.toml: amp: "),
-        ("decay_epoch = 3", "mine.toml: decay_epoch: "),
-        ("decay_epoch = [1.5]", "mine.toml: decay_epoch: "),
-        ("decay_epoch = [true]", "mine.toml: decay_epoch: must be a number, a text, true, false or a list of these"),
-        ("epochs = 0x" + "f" * 9000, "mine.toml: epochs: "),
+        ("settings = [[1]]", "mine.toml: settings: must be a number, a text, true, false or a list of these"),
+        ('settings = ["clusters=3"]', "clusters: scan has no such setting; han has"),
         ('optimizer = "sgd"', "mine.toml: optimizer: "),
         ("[training]\nepochs = 3", "mine.toml: train has no setting 'training'"),
         ("epochs = {}", "mine.toml: epochs: must be a number"),
         ('data = "nowhere"', "mine.toml: data: "),
         ("epochs =", "mine.toml: not TOML"),
-        ("epochs = 1.0", "mine.toml: epochs: "),
-        ('epochs = "1_0"', "mine.toml: epochs: "),
-        ("seed = 1.0", "mine.toml: seed: "),
-        ("learning_rate = inf", "mine.toml: learning_rate: "),
-        ("clusters = 3", "--clusters: scan has no such hyper-parameter; han has"),
+        ("seed = 1.5", "mine.toml: seed: "),
+        ("learning_rate = inf", "learning_rate must be a number, not 'inf'"),
     ],
 )
 def test_settings_that_are_none_are_named(
@@ -108,7 +102,7 @@ def test_a_choice_typed_beside_a_run_s_settings_brings_its_own(
     crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
 ) -> None:
     command = ["train", "--config", trained / "run.toml", "--output", tmp_path / "run"]
-    assert crossret(*command, "--preset", "coco_t2i_avg", "--margin", "0.4") == 130, crossret.err
+    assert crossret(*command, "--preset", "coco_t2i_avg", "--set", "margin=0.4") == 130, crossret.err
     assert crossret(*command, "--model", "han", "--batch-size", "7") == 130, crossret.err
     assert crossret(*command, "--model", "scan", "--preset", "f30k_i2t_lse") == 130, crossret.err
     assert crossret(*command, "--fine-tune", trained) == 130, crossret.err
@@ -150,7 +144,7 @@ def test_settings_are_those_of_a_training_that_was_not_refused(crossret: Cli, da
     assert crossret(*command, "--epochs", "2", "--seed", "1", "--resume") == 2
     assert (tmp_path / "run" / "run.toml").read_bytes() == before
     assert crossret(*command, "--epochs", "2", "--resume") == 0
-    assert read_toml(tmp_path / "run" / "run.toml")["epochs"] == 2
+    assert "epochs=2" in read_toml(tmp_path / "run" / "run.toml")["settings"]
 
 
 def test_the_start_says_what_there_is(
@@ -193,9 +187,9 @@ def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
     needed = f"{boxed}/test_boxes.npy: no such file, but the model was made to read regions in the order of their boxes"
     for command in (
         ["evaluate", tmp_path / "ordered", boxed],
-        ["encode", boxed, "--model", tmp_path / "ordered", "--output", tmp_path / "encoded"],
-        ["search", boxed, "--model", tmp_path / "ordered", "--caption", "picture 7"],
-        ["score", boxed, "--model", tmp_path / "ordered", "--output", tmp_path / "scores.npy"],
+        ["encode", tmp_path / "ordered", boxed, "--output", tmp_path / "encoded"],
+        ["search", tmp_path / "ordered", boxed, "--caption", "picture 7"],
+        ["score", tmp_path / "ordered", boxed, "--output", tmp_path / "scores.npy"],
     ):
         assert crossret(*command) == 2
         assert crossret.err == f"crossret: {needed}\n"
@@ -204,7 +198,7 @@ def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
         assert crossret(*train, tmp_path / "half") == 2
         assert f"{boxed}/{missing}_boxes.npy: no such file, but " in crossret.err
         assert not (tmp_path / "half").exists()
-        assert crossret(*train, tmp_path / missing, "--no-location") == 0  # which reads none
+        assert crossret(*train, tmp_path / missing, "--set", "location=false") == 0  # which reads none
         assert "spatial order" not in crossret.err
         (boxed / "away.npy").rename(boxed / f"{missing}_boxes.npy")
     train[1] = data
@@ -221,7 +215,7 @@ def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
 
 def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
     command = ["train", data, "--output", tmp_path / "run", "--fine-tune", trained, "--epochs", "1"]
-    assert crossret(*command, "--learning-rate", "1e-30", "--margin", "0.3") == 0, crossret.err
+    assert crossret(*command, "--learning-rate", "1e-30", "--set", "margin=0.3") == 0, crossret.err
     (base, words), (tuned, same_words) = load_model(trained / "best"), load_model(tmp_path / "run" / "best")
     assert words.idx2word == same_words.idx2word
     assert (base.config.margin, tuned.config.margin) == (0.2, 0.3)
@@ -231,16 +225,16 @@ def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Pa
     assert crossret("train", "--config", tmp_path / "run" / "run.toml", "--output", tmp_path / "again") == 0
     for name in ("checkpoint.safetensors", "run.toml", "best/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-    assert crossret(*command, "--learning-rate", "1e-30", "--margin", "0.3", "--epochs", "2", "--resume") == 0
+    assert crossret(*command, "--learning-rate", "1e-30", "--set", "margin=0.3", "--epochs", "2", "--resume") == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--embed-dim", "16"], "'image.fc.weight' is (8, 6) torch.float32; with the hyper-parameters"),
-        (["--cross-attention", "sum_max_t2i", "--lambda-softmax", "3"], "--lambda-softmax makes no difference"),
+        (["--set", "embed_dim=16"], "'image.fc.weight' is (8, 6) torch.float32; with the hyper-parameters"),
+        (["--set", "cross_attention=sum_max_t2i lambda_softmax=3"], "lambda_softmax=3 makes no difference"),
         (["--model", "han"], "--model han: the model of --fine-tune"),
-        (["--clusters", "3"], "--clusters: scan has no such hyper-parameter"),
+        (["--set", "clusters=3"], "clusters: scan has no such setting"),
         (["--min-count", "3"], "--min-count makes no difference with --fine-tune"),
         (["--count-dev"], "--count-dev makes no difference with --fine-tune"),
         (["--vocabulary", "{vectors}"], "--vocabulary makes no difference with --fine-tune"),
@@ -322,7 +316,7 @@ def test_the_words_of_dev_are_counted_where_that_is_asked_for(
     (cut / "dev_caps.txt").write_text(captions.replace("picture 0", "zebra 0 quagga"))
     command = ["train", cut, "--output", tmp_path / "run", *TINY, "--min-count", "5"]
     assert crossret(*command) == crossret(*command, "--count-dev") == 130, crossret.err
-    assert crossret(*command, "--count-dev", "--max-words", "2", "--dev-images", "1") == 130, crossret.err
+    assert crossret(*command, "--count-dev", "--set", "max_words=2", "--dev-images", "1") == 130, crossret.err
     without, counted, cut_short = (set(words) for _, _, words, _ in seen)
     assert counted - without == {"zebra", "quagga"}
     assert {"zebra", "99"} <= cut_short  # of all dev

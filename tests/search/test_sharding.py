@@ -86,7 +86,7 @@ def test_the_command_and_the_search_after_it(capsys: pytest.CaptureFixture[str],
     (tmp_path / "whole").mkdir()
     write_corpus(tmp_path / "whole", np.array([3, 1, 2, 4]), "packed")
     np.save(tmp_path / "queries.npy", np.ones((2, 3, 4), np.float32))
-    assert crossret("shard", tmp_path / "whole", tmp_path / "cut", "--shards", "3") == 0, crossret.err
+    assert crossret("shard", tmp_path / "whole", "--output", tmp_path / "cut", "--shards", "3") == 0, crossret.err
     assert "4 items in 3 shards of 1 to 2" in crossret.out
     arguments = ["--words", tmp_path / "queries.npy", "-k", "2", "--output", tmp_path / "found.jsonl"]
     assert crossret("search", tmp_path / "cut", *arguments) == 0, crossret.err

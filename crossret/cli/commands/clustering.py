@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from crossret.cli.options import DataDirectory, Threads, option, use_threads
+from crossret.cli.options import DataDirectory, NewDirectory, Threads, option, use_threads
 from crossret.cli.output import say
 
 
 def cluster_regions(
     data: DataDirectory,
-    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, absent or empty.")],
+    output: NewDirectory,
     clusters: Annotated[int, option("Centres of each image.", min=1)] = 32,
     threads: Threads = None,
 ) -> None:
@@ -25,8 +22,8 @@ def cluster_regions(
 
     \b
     Examples:
-      crossret cluster-regions data/f30k_100 data/f30k_32
-      crossret cluster-regions data/coco_100 data/coco_16 --clusters 16
+      crossret cluster-regions data/f30k_100 --output data/f30k_32
+      crossret cluster-regions data/coco_100 --output data/coco_16 --clusters 16
     """
     from crossret.data.clustered import cluster_directory
     from crossret.terminal import progress_bar

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from crossret.cli.errors import Interrupted
-from crossret.cli.options import DataDirectory, Seed, Threads, given, option, spelling
+from crossret.cli.options import DataDirectory, Seed, Threads, option, spelling
 from crossret.hyperparameters import MODEL_CONFIGS
 
 
@@ -53,16 +53,20 @@ def compare(
     from rich.console import Console
 
     from crossret.comparison.comparison import Conditions, run_comparison
-    from crossret.comparison.variants import parse_variant
+    from crossret.hyperparameters.settings import parse_variant
 
     variants = variants or list(MODEL_CONFIGS)
     chosen = {"preset": preset, "split": split, "seed": seed, "epochs": epochs, "threads": threads}
     words = ["crossret", "compare", data, *variants, "--output", output]
-    for name, value in given(chosen).items():
-        words += [spelling(name), value]
+    for name, value in chosen.items():
+        words += [] if value is None else [spelling(name), value]
+    parsed = [parse_variant(text, preset) for text in variants]
+    for number, (name, _) in enumerate(parsed):
+        if name in dict(parsed[:number]):
+            raise ValueError(f"variant {name!r}: given twice")
     try:
         run_comparison(
-            [parse_variant(text, preset) for text in variants],
+            dict(parsed),
             Conditions(data, split, seed, epochs, threads),
             output,
             command=shlex.join(map(str, words)),

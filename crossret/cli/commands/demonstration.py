@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from crossret.cli.errors import Interrupted
 from crossret.cli.options import Seed, Threads, option, use_threads
 from crossret.hyperparameters import MODEL_CONFIGS
@@ -47,7 +45,7 @@ def demo(
 
 
 def render_scenes(
-    directory: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, made if absent.")],
+    output: Annotated[Path, option("Directory to write, made if absent.", file_okay=False)],
     train: Annotated[int, option("Training images.", min=1)] = 4000,
     dev: Annotated[int, option("Development images.", min=1)] = 500,
     test: Annotated[int, option("Test images.", min=1)] = 1000,
@@ -64,12 +62,12 @@ def render_scenes(
 
     \b
     Examples:
-      crossret render-scenes scenes
-      crossret render-scenes small --train 200 --dev 50 --test 50 --seed 1
-      crossret render-scenes cells --grid
+      crossret render-scenes --output scenes
+      crossret render-scenes --output small --train 200 --dev 50 --test 50 --seed 1
+      crossret render-scenes --output cells --grid
     """
     from crossret.data.scenes.render import render_scenes as render
     from crossret.terminal import progress_bar
 
     with progress_bar("rendering") as progress:
-        render(directory, train=train, dev=dev, test=test, seed=seed, grid=grid, workers=workers, progress=progress)
+        render(output, train=train, dev=dev, test=test, seed=seed, grid=grid, workers=workers, progress=progress)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 from crossret.cli.errors import warnings_as_lines
-from crossret.cli.options import DataDirectory, Device, Threads, load_trained, option, use_threads
+from crossret.cli.options import DataDirectory, Device, NewDirectory, Run, Split, Threads, load_trained, use_threads
 from crossret.cli.output import say
 
 
 def encode(
+    run: Run,
     data: DataDirectory,
-    model: Annotated[Path, option("Output directory of `train`, or a model's own.", exists=True, file_okay=False)],
-    output: Annotated[Path, option("Directory to write, absent or empty.", file_okay=False)],
-    split: Annotated[str, option("Which SPLIT_ims.npy and SPLIT_caps.txt.")] = "test",
+    output: NewDirectory,
+    split: Split = "test",
     threads: Threads = None,
     device: Device = None,
 ) -> None:
@@ -36,8 +33,8 @@ def encode(
 
     \b
     Examples:
-      crossret encode data/f30k_precomp --model runs/scan --output embeddings
-      crossret search embeddings --model runs/scan --caption "two dogs in the snow"
+      crossret encode runs/scan data/f30k_precomp --output embeddings
+      crossret search runs/scan embeddings --caption "two dogs in the snow"
       crossret search embeddings/images --words embeddings/captions --direction i2t --lambda-softmax 4
     """
     from crossret.files.directories import check_new_directory
@@ -46,7 +43,7 @@ def encode(
 
     use_threads(threads)
     check_new_directory(output, data)  # ahead of the model, which takes seconds
-    trained, corpus = load_trained(model, data, split, device)
+    trained, corpus = load_trained(run, data, split, device)
     with warnings_as_lines(), progress_bar("encoding") as progress:
         encode_split(trained, corpus, output, progress=progress)
     say(f"{output}: {corpus.n_images:,} images and {corpus.n_captions:,} captions of {split}")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
-from crossret.cli.options import DataDirectory, Device, Threads, in_a_directory, load_for, option, use_threads
+from crossret.cli.options import DataDirectory, Device, Split, Threads, file_to_write, load_for, option, use_threads
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from crossret.data import PrecomputedDataset
-    from crossret.evaluation import ScoreMatrix
     from crossret.evaluation.protocols import RetrievalProtocol
+    from crossret.explain.pointing import PointingGame
+    from crossret.models.encoded import Encoded
 
 
 def evaluate(
@@ -29,7 +32,7 @@ def evaluate(
         ),
     ],
     data: DataDirectory,
-    split: Annotated[str, option("Which SPLIT_ims.npy and SPLIT_caps.txt.")] = "test",
+    split: Split = "test",
     ensemble: Annotated[
         list[Path] | None,
         option("Average the scores with this one's, given as RUN is; may be repeated.", exists=True),
@@ -38,17 +41,14 @@ def evaluate(
     protocol: Annotated[
         Literal["eccv", "fico_itr"] | None, option("Also measure as ECCV Caption and CxC do, or FiCo-ITR.")
     ] = None,
+    pointing_game: Annotated[
+        bool,
+        option("Of rendered scenes and one model, also play the pointing game, as explain does.", "--pointing-game"),
+    ] = False,
     scores: Annotated[
-        Path | None,
-        option(
-            "Also write the scores (images, captions) float32, .npy, to this file.",
-            dir_okay=False,
-            callback=in_a_directory,
-        ),
+        Path | None, file_to_write("Also write the scores (images, captions) float32, .npy, to this file.")
     ] = None,
-    json: Annotated[
-        Path | None, option("Also write the figures to this file.", dir_okay=False, callback=in_a_directory)
-    ] = None,
+    output: Annotated[Path | None, file_to_write("Also write the figures to this file, as JSON.")] = None,
     threads: Threads = None,
     device: Device = None,
 ) -> None:
@@ -56,6 +56,7 @@ def evaluate(
 
     Prints recall at 1, 5 and 10, median and mean rank, both ways. An ensemble's
     scores are the means of its members', models of any kind or files of scores.
+    The figures that --output writes have seconds, pairs/s, memory and machine, too.
 
     --protocol eccv is for MS-COCO's 5K test, with SPLIT_ids.txt and
     SPLIT_caption_ids.txt as import-captions writes them, and adds PMRP where DATA
@@ -66,40 +67,49 @@ def evaluate(
     \b
     Examples:
       crossret evaluate runs/scenes scenes
-      crossret evaluate runs/coco data/coco_precomp --split testall --five-fold --json coco.json
+      crossret evaluate runs/coco data/coco_precomp --split testall --five-fold --output coco.json
       crossret evaluate runs/t2i_avg data/f30k_precomp --ensemble runs/i2t_lse --scores both.npy
       crossret evaluate both.npy data/f30k_precomp --ensemble scores_of_another.npy
       crossret evaluate runs/coco data/coco --protocol eccv
     """
     from rich.console import Console
 
-    from crossret import evaluation
+    from crossret import evaluation, system
     from crossret.data import PrecomputedDataset
     from crossret.files.json import write_json
-    from crossret.terminal import figures_table, retrieval_table
+    from crossret.machine import describe_machine
+    from crossret.terminal import figures_table, pointing_table, retrieval_table
 
     use_threads(threads)
     given = [run, *(ensemble or [])]
     if all(member.is_file() for member in given):
         refuse({"device": device}, "is for models, not for files of scores")
-    _check_outputs(scores, json, [*data.iterdir(), *_files_of(given)])
+    _check_outputs(scores, output, [*data.iterdir(), *_files_of(given)])
     images = PrecomputedDataset(data, split)
     if five_fold and images.n_images % 5:
         raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
     measured_by = None if protocol is None else _protocol(protocol, data, split, images)
-    members = []
+    if pointing_game and (ensemble or run.is_file()):
+        raise ValueError("--pointing-game is of one model, not of scores or an ensemble")
+    members, models = [], []
     for number, member in enumerate(given, start=1):
         which = f" {number} of {len(given)}" if ensemble else ""
-        members.append(_member(member, images, device, which))
+        if member.is_dir():
+            models.append(_Model(member, images, device, which, (data, split) if pointing_game else None))
+            members.append(models[-1].scores)
+        else:
+            members.append(evaluation.StoredScores.of_file(member, (images.n_images, images.n_captions)))
     with _written_to(scores, (images.n_images, images.n_captions)) as write:
         matrix = evaluation.average_scores(members)
         write(matrix)
     measure = evaluation.five_fold if five_fold else evaluation.retrieval_metrics
     metrics = measure(matrix, images.image_of_caption)
     others = {} if measured_by is None else {f"{protocol}": measured_by.figures(matrix)}
-    if json is not None:
+    if output is not None:
         what = {"members": [str(member) for member in given], "split": split, "five_fold": five_fold}
-        write_json(json, {**what, "images": images.n_images, **metrics.as_dict(), **others})
+        sizes = {"images": images.n_images, "captions": images.n_captions}
+        cost = {"models": [model.figures for model in models], "peak_mebibytes": system.peak_mebibytes()}
+        write_json(output, {**what, **sizes, **metrics.as_dict(), **others, **cost, "machine": describe_machine()})
     title = f"{split}: {images.n_images:,} images, {images.n_captions:,} captions"
     if ensemble:
         title += f", ensemble of {len(given)}"
@@ -109,6 +119,8 @@ def evaluate(
     console.print(retrieval_table(metrics, title))
     for name, figures in others.items():
         console.print(figures_table(figures, f"{name}: in percent, but for ranks"))
+    if pointing_game:
+        console.print(pointing_table(models[0].games, f"Pointing game, {split}"))
 
 
 def _protocol(name: str, data: Path, split: str, images: PrecomputedDataset) -> RetrievalProtocol:
@@ -132,22 +144,51 @@ def _protocol(name: str, data: Path, split: str, images: PrecomputedDataset) -> 
     return EccvCaption(images.ids, images.caption_ids, plausible)
 
 
-def _member(path: Path, images: PrecomputedDataset, device: str | None, which: str) -> ScoreMatrix:
-    """The scores of a file, or those that a model will give, which is loaded now so that a wrong one is told now."""
-    from crossret import evaluation
-    from crossret.terminal import progress_bar
+class _Model:
+    """A member that is a model, which is loaded now so that a wrong one is told now.
 
-    if not path.is_dir():
-        return evaluation.StoredScores.of_file(path, (images.n_images, images.n_captions))
-    model, corpus = load_for(path, images, device)
+    Attributes:
+        figures: what it is, once it has scored its times, and of the pointing game what ``explain`` tells.
+        games: of the pointing game, if that is to be played.
+    """
 
-    def of_model() -> NDArray[np.float32]:
-        with warnings_as_lines(), progress_bar(f"encoding{which}") as progress:
-            encoded = evaluation.encode_dataset(model, corpus, progress=progress)
-        with progress_bar(f"scoring{which}") as progress:
-            return evaluation.score_matrix(model, *encoded, corpus=corpus, progress=progress)
+    def __init__(
+        self, path: Path, images: PrecomputedDataset, device: str | None, which: str, scenes: tuple[Path, str] | None
+    ) -> None:
+        self._model, self._corpus = load_for(path, images, device)
+        self._which, self._scenes = which, scenes
+        numbers = sum(parameter.numel() for parameter in self._model.parameters())
+        self.figures: dict[str, Any] = {"run": str(path), "model": self._model.kind, "parameters": numbers}
+        self.games: list[PointingGame] = []
 
-    return of_model
+    def scores(self) -> NDArray[np.float32]:
+        """Of all images with all captions: a ``ScoreMatrix``."""
+        from crossret import evaluation
+        from crossret.terminal import progress_bar
+
+        model, corpus = self._model, self._corpus
+        began = time.perf_counter()
+        with warnings_as_lines(), progress_bar(f"encoding{self._which}") as progress:
+            images, captions = evaluation.encode_dataset(model, corpus, progress=progress)
+        encoded = time.perf_counter() - began
+        evaluation.score_matrix(model, images[:2], captions[:2])  # what is set up once a process, and takes time
+        began = time.perf_counter()
+        with progress_bar(f"scoring{self._which}") as progress:
+            matrix = evaluation.score_matrix(model, images, captions, corpus=corpus, progress=progress)
+        seconds = time.perf_counter() - began
+        self.figures |= {"encoding_seconds": encoded, "scoring_seconds": seconds}
+        self.figures["pairs_per_second"] = matrix.size / seconds
+        if self._scenes is not None:
+            self._play(*self._scenes, images, captions)
+        return matrix
+
+    def _play(self, scenes: Path, split: str, images: Encoded, captions: Encoded) -> None:
+        from crossret.explain.grounding import GroundedSplit, play_pointing_game
+
+        most = self._model.config.max_words
+        grounded = GroundedSplit.load(scenes, split, self._corpus.data, images, captions, max_words=most)
+        self.games = play_pointing_game(self._model, grounded)
+        self.figures["pointing_game"] = [asdict(game) for game in self.games]
 
 
 @contextmanager
@@ -162,14 +203,14 @@ def _written_to(output: Path | None, shape: tuple[int, int]) -> Iterator[Callabl
         yield lambda matrix: write(slice(None), slice(None), matrix)
 
 
-def _check_outputs(scores: Path | None, json: Path | None, inputs: list[Path]) -> None:
+def _check_outputs(scores: Path | None, output: Path | None, inputs: list[Path]) -> None:
     from crossret.files.features import check_output
 
-    for output in (scores, json):
-        if output is not None:
-            check_output(output, *inputs)
-    if scores is not None and json is not None and scores.resolve() == json.resolve():
-        raise ValueError(f"{json}: --scores and --json name the same file")
+    for path in (scores, output):
+        if path is not None:
+            check_output(path, *inputs)
+    if scores is not None and output is not None and scores.resolve() == output.resolve():
+        raise ValueError(f"{output}: --scores and --output name the same file")
 
 
 def _files_of(members: list[Path]) -> Iterator[Path]:

@@ -8,38 +8,36 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.errors import refuse, warnings_as_lines
-from crossret.cli.options import Device, Threads, in_a_directory, load_trained, option, use_threads
+from crossret.cli.errors import warnings_as_lines
+from crossret.cli.options import Device, Run, Split, Threads, load_trained, option, use_threads
 from crossret.cli.output import say
 
 _PICTURES = 4
 
 
 def explain(
-    run: Annotated[
-        Path, typer.Argument(exists=True, file_okay=False, help="Output directory of `train`, or a model's own.")
-    ],
+    run: Run,
     data: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="What `render-scenes` wrote, or a data directory.")
     ],
-    split: Annotated[str, option("Which split of it.")] = "test",
-    pictures: Annotated[
+    split: Split = "test",
+    photographs: Annotated[
         Path | None,
         option("Of data that are no scenes: the photographs, named as SPLIT_ids.txt.", exists=True, file_okay=False),
     ] = None,
-    captions: Annotated[
+    draw: Annotated[
         int | None,
         option(f"Draw so many captions, of evenly spaced images; by default {_PICTURES}, 0 draws none.", min=0),
     ] = None,
-    caption: Annotated[
+    number: Annotated[
         list[int] | None,
         option("Draw this caption of the split, numbered from 0; may be repeated.", metavar="<int>"),
     ] = None,
     output: Annotated[
-        Path | None, option("Directory for the pictures; by default attention/ in that of the model.", file_okay=False)
-    ] = None,
-    json: Annotated[
-        Path | None, option("Also write the figures to this file.", dir_okay=False, callback=in_a_directory)
+        Path | None,
+        option(
+            "Directory for the pictures and figures.json; by default attention/ in that of the model.", file_okay=False
+        ),
     ] = None,
     threads: Threads = None,
     device: Device = None,
@@ -51,16 +49,16 @@ def explain(
     attends within the image, shows what the caption names. Prints a table, and
     draws pictures of the attention of some captions.
 
-    With --pictures it draws over your own photographs: of the regions' boxes,
+    With --photographs it draws over your own photographs: of the regions' boxes,
     SPLIT_boxes.npy, or, without, of a square grid of regions. A file is an image's
     if its name is the id in SPLIT_ids.txt, or ends with that number.
 
     \b
     Examples:
       crossret explain runs/scan scenes
-      crossret explain runs/mhsan scenes --captions 10 --output pictures
-      crossret explain runs/oan scenes --split dev --caption 7 --caption 12 --json figures.json
-      crossret explain runs/coco data/coco --pictures val2014 --captions 8
+      crossret explain runs/mhsan scenes --draw 10 --output pictures
+      crossret explain runs/oan scenes --split dev --number 7 --number 12
+      crossret explain runs/coco data/coco --photographs val2014 --draw 8
     """
     import numpy as np
     from rich.console import Console
@@ -71,23 +69,22 @@ def explain(
     from crossret.files.json import write_json
     from crossret.terminal import pointing_table, progress_bar
 
-    if captions is not None and caption:
-        raise ValueError("of --captions and --caption only one can be given")
+    if draw is not None and number:
+        raise ValueError("of --draw and --number only one can be given")
     use_threads(threads)
     model, corpus = load_trained(run, data, split, device)
-    for index in caption or []:
+    for index in number or []:
         if not 0 <= index < corpus.n_captions:
-            raise ValueError(f"--caption {index}: {split} has captions 0 to {corpus.n_captions - 1}")
+            raise ValueError(f"--number {index}: {split} has captions 0 to {corpus.n_captions - 1}")
     directory = output if output is not None else run / "attention"
-    count = _PICTURES if captions is None else captions
-    if pictures is not None:
-        refuse({"json": json}, "is for scenes, whose objects are known, not for --pictures")
-        if not count and not caption:
-            raise ValueError("--captions 0 draws nothing, and with --pictures nothing else is done")
+    count = _PICTURES if draw is None else draw
+    if photographs is not None:
+        if not count and not number:
+            raise ValueError("--draw 0 draws nothing, and with --photographs nothing else is done")
         # Of evenly spaced images the first caption: not picked by success.
         spaced = np.linspace(0, corpus.n_images - 1, min(count, corpus.n_images)).astype(int)
-        chosen = caption or [int(np.flatnonzero(corpus.image_of_caption == image)[0]) for image in spaced]
-        drawn = draw_photographs(directory, model, corpus, pictures, chosen)
+        chosen = number or [int(np.flatnonzero(corpus.image_of_caption == image)[0]) for image in spaced]
+        drawn = draw_photographs(directory, model, corpus, photographs, chosen)
         if not drawn:
             raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
         say(f"{directory}: {', '.join(drawn)}")
@@ -98,10 +95,10 @@ def explain(
     games = play_pointing_game(model, grounded)
     if not games:
         raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
-    drawn = draw_captions(directory, model, grounded, caption or spaced_captions(grounded, count))
-    if json is not None:
-        figures = {"model": model.kind, "split": split, "pointing_game": [asdict(game) for game in games]}
-        write_json(json, {**figures, "pictures": drawn})
+    drawn = draw_captions(directory, model, grounded, number or spaced_captions(grounded, count))
+    figures = {"model": model.kind, "split": split, "pointing_game": [asdict(game) for game in games]}
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "figures.json", {**figures, "pictures": drawn})
     title = f"Pointing game, {split}: {corpus.n_images:,} images, {corpus.n_captions:,} captions"
     Console(emoji=False).print(pointing_table(games, title))
     if drawn:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
-from crossret.cli.options import option
+from crossret.cli.options import NewDirectory, option
 from crossret.cli.output import say
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def import_scan(
     checkpoint: Annotated[Path, typer.Argument(help="What the published code saved, .pth.tar.")],
-    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory of the model to write, absent or empty.")],
+    output: NewDirectory,
     vocabulary: Annotated[
         Path,
         option(
@@ -47,10 +47,10 @@ def import_scan(
 
     \b
     Examples:
-      crossret import-scan model_best.pth.tar models/scan --vocabulary vocab/f30k_precomp_vocab.json
+      crossret import-scan model_best.pth.tar --output models/scan --vocabulary vocab/f30k_precomp_vocab.json
       crossret evaluate models/scan data/f30k_precomp --split test
-      crossret import-scan runs/coco_vse++/model_best.pth.tar models/vse --vocabulary vocab/coco_precomp_vocab.pkl
-      crossret import-scan mhsan.pth.tar models/mhsan --vocabulary vocab.json \\
+      crossret import-scan coco_vse++/model_best.pth.tar --output models/vse --vocabulary vocab/coco_precomp_vocab.pkl
+      crossret import-scan mhsan.pth.tar --output models/mhsan --vocabulary vocab.json \\
         --word-table utable.npy --dictionary dictionary.txt
     """
     from crossret.compat.checkpoints import Words, import_checkpoint, read_vocabulary
@@ -72,7 +72,7 @@ def import_captions(
     dataset: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="Karpathy's dataset_flickr30k.json, dataset_coco.json.")
     ],
-    data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write the splits into.")],
+    output: Annotated[Path, option("Data directory to write the splits into.", file_okay=False)],
     splits: Annotated[
         str, option("By the file's names of splits what they become; others are left out.", metavar="<from=to,...>")
     ] = "train=train,restval=train,val=dev,test=test",
@@ -87,27 +87,29 @@ def import_captions(
 
     \b
     Examples:
-      crossret import-captions dataset_coco.json data/coco
-      crossret import-features data/coco trainval_36.tsv --split train
-      crossret import-captions dataset_coco.json data/coco_1k --splits train=train,val=dev
+      crossret import-captions dataset_coco.json --output data/coco
+      crossret import-features trainval_36.tsv --output data/coco --split train
+      crossret import-captions dataset_coco.json --output data/coco_1k --splits train=train,val=dev
     """
     from crossret.compat.karpathy import import_captions as write_splits
 
     parts = [part.split("=") for part in splits.split(",")]
     if not all(len(part) == 2 and all(part) for part in parts):
         raise ValueError(f"--splits must be like train=train,val=dev, not {splits!r}")
-    for split, done in write_splits(dataset, data, dict(parts)).items():
+    for split, done in write_splits(dataset, output, dict(parts)).items():
         more = f"; of {done.cut:,} the first five of more" if done.cut else ""
-        say(f"{data}: {split}, {len(done.captions):,} images with five captions each{more}")
+        say(f"{output}: {split}, {len(done.captions):,} images with five captions each{more}")
 
 
 def import_features(
-    data: Annotated[Path, typer.Argument(file_okay=False, help="Data directory to write a split into.")],
     sources: Annotated[
         list[Path], typer.Argument(exists=True, dir_okay=False, help="A .npy or .h5 file, or one or more .tsv.")
     ],
+    output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
     split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
-    regions: Annotated[int | None, option("Of each image the first regions, no more; by default all.", min=1)] = None,
+    region_count: Annotated[
+        int | None, option("Of each image the first regions, no more; by default all.", min=1)
+    ] = None,
     ids: Annotated[
         Path | None,
         option(
@@ -135,9 +137,9 @@ def import_features(
 
     \b
     Examples:
-      crossret import-features data/coco trainval_36.tsv --split train --ids train_ids.txt
-      crossret import-features data/f30k regions.npy --boxes boxes.npy --split test
-      crossret import-features data/f30k train36.hdf5 --split train --dataset image_features --box-dataset image_bb
+      crossret import-features trainval_36.tsv --output data/coco --split train --ids train_ids.txt
+      crossret import-features regions.npy --output data/f30k --boxes boxes.npy --split test
+      crossret import-features train36.hdf5 --output data/f30k --split train --dataset features --box-dataset image_bb
     """
     from crossret.compat.features import import_features as write_split
     from crossret.data.precomputed import ids_path
@@ -148,15 +150,15 @@ def import_features(
         ".npy": {"boxes": boxes},
         ".h5": {"dataset": dataset, "box_dataset": box_dataset},
     }
-    named = ids_path(data, split)
+    named = ids_path(output, split)
     if ids is None and named.is_file() and _kind(sources[0]) == ".tsv":
         of_kinds[".tsv"]["ids"] = named
     with progress_bar("reading") as progress:
         source = _source(sources, of_kinds)
-        done = write_split(source, data, split, regions=regions, progress=progress)
+        done = write_split(source, output, split, regions=region_count, progress=progress)
     written = "features and boxes" if done.with_boxes else "features"
     count = f"{done.regions}" if done.fewest == done.regions else f"{done.fewest} to {done.regions}"
-    say(f"{data}: {written} of {done.images:,} images, {count} regions of {done.dimensions:,} each")
+    say(f"{output}: {written} of {done.images:,} images, {count} regions of {done.dimensions:,} each")
 
 
 def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:

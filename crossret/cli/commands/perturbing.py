@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from crossret.cli.options import DataDirectory, Seed, option
+from crossret.cli.options import DataDirectory, NewDirectory, Seed, option
 from crossret.cli.output import say
 
 PartOfSpeech = Literal["noun", "verb", "adjective", "preposition", "number"]
@@ -15,7 +12,7 @@ PartOfSpeech = Literal["noun", "verb", "adjective", "preposition", "number"]
 
 def perturb(
     data: DataDirectory,
-    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, new or empty.")],
+    output: NewDirectory,
     shuffle: Annotated[bool, option("Put the words of each caption in random order.", "--shuffle")] = False,
     drop: Annotated[
         PartOfSpeech | None, option("Leave out all words of one part of speech, adverbs with adjectives.")
@@ -36,9 +33,9 @@ def perturb(
 
     \b
     Examples:
-      crossret perturb scenes shuffled --shuffle
-      crossret perturb scenes without-nouns --drop noun
-      crossret perturb f30k_precomp without-verbs --drop verb --tagger en_core_web_trf
+      crossret perturb scenes --output shuffled --shuffle
+      crossret perturb scenes --output without-nouns --drop noun
+      crossret perturb f30k_precomp --output without-verbs --drop verb --tagger en_core_web_trf
     """
     from crossret.data.perturbing import perturb_data
     from crossret.terminal import progress_bar

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from crossret.cli.options import kind_of, spelt_with_value
+from crossret.cli.options import kind_of
 from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
+from crossret.hyperparameters.settings import settable, spelt
 
 _CAPTION = (
     "An empty cell says the same as the one above it. Where a paper is silent on its schedule (HAN and MHSAN on "
@@ -18,7 +19,7 @@ _CAPTION = (
 
 
 # Of a schedule, what is always listed; the rest where it is not the default.
-_LISTED = ("epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
+_LISTED = ("epochs", "decay_epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
 
 
 def presets(
@@ -31,9 +32,10 @@ def presets(
 ) -> None:
     """List the settings of the papers, by model.
 
-    Prints each preset of `train`, the options that it stands for where they differ
+    Prints each preset of `train`, the settings that it stands for where they differ
     from the model's defaults, and the schedule that comes with it. "scenes" is for
-    rendered scenes.
+    rendered scenes. Of one model also all that `train --set` takes, what it means,
+    its values and its default.
 
     \b
     Examples:
@@ -53,7 +55,25 @@ def presets(
             table.add_row(shown, name, _differences(config, name), "" if schedule == before else schedule)
             shown, before = "", schedule
         table.add_section()
-    Console(emoji=False, markup=False, highlight=False).print(table)
+    console = Console(emoji=False, markup=False, highlight=False)
+    console.print(table)
+    if model is not None:
+        fields = Table(title=f"Hyper-parameters of {model}")
+        for heading in ("setting", "default", "meaning"):
+            fields.add_column(heading, no_wrap=heading == "setting")
+        for name, default, meaning in _fields(MODEL_CONFIGS[model]):
+            fields.add_row(name, default, meaning)
+        console.print(fields)
+
+
+def _fields(config: type[ModelConfig]) -> Iterator[tuple[str, str, str]]:
+    """(name, default, meaning) of all that may be set, with the choices of those that have some."""
+    kinds = settable(config)
+    for field in dataclasses.fields(config):
+        if field.name in kinds:
+            choices = get_args(kinds[field.name]) if get_origin(kinds[field.name]) is Literal else ()
+            listed = f" One of {', '.join(choices)}." if choices else ""
+            yield field.name, spelt(field.default), f"{field.metadata['help']}{listed}"
 
 
 def _differences(config: type[ModelConfig], preset: str) -> str:
@@ -65,11 +85,10 @@ def _differences(config: type[ModelConfig], preset: str) -> str:
 def _schedule(config: type[ModelConfig], preset: str) -> str:
     schedule = config.schedule(preset)
     values = {name: getattr(schedule, name) for name in _LISTED}
-    others = [field for field in dataclasses.fields(TrainingConfig) if field.name not in (*_LISTED, "decay_epochs")]
+    others = [field for field in dataclasses.fields(TrainingConfig) if field.name not in _LISTED]
     values |= {field.name: value for field in others if (value := getattr(schedule, field.name)) != field.default}
-    decays = (spelt_with_value("decay_epoch", epoch) for epoch in schedule.decay_epochs)
-    return " ".join([_spelt(values), *decays])
+    return _spelt(values)
 
 
 def _spelt(values: Mapping[str, Any]) -> str:
-    return " ".join(spelt_with_value(name, value) for name, value in values.items())
+    return " ".join(f"{name}={spelt(value)}" for name, value in values.items())

@@ -10,11 +10,12 @@ import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import (
+    RUN,
     Device,
     RegionLengths,
     Threads,
     WordLengths,
-    in_a_directory,
+    file_to_write,
     load_model_of,
     load_trained,
     option,
@@ -29,17 +30,14 @@ if TYPE_CHECKING:
 
 @with_score_options
 def score(
+    run: Annotated[Path | None, typer.Argument(exists=True, file_okay=False, help=RUN)] = None,
     data: Annotated[
         Path | None,
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="With --model, data in the precomputed-feature format, or what `encode` made of it.",
+            help="Data in the precomputed-feature format, or what `encode` made of it.",
         ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        option("Output directory of `train`, or a model's own: score a split with it.", exists=True, file_okay=False),
     ] = None,
     split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
     regions: Annotated[
@@ -53,39 +51,35 @@ def score(
     region_lengths: RegionLengths = None,
     word_lengths: WordLengths = None,
     *,
-    output: Annotated[
-        Path, option("Scores (images, captions) float32, .npy, to write.", dir_okay=False, callback=in_a_directory)
-    ],
+    output: Annotated[Path, file_to_write("Scores (images, captions) float32, .npy, to write.")],
     scoring: ScoreOptions,
     threads: Threads = None,
     device: Device = None,
 ) -> None:
     """Score every image with every caption.
 
-    With --model: a split of data that the model encodes, or what it encoded before.
+    With a model: a split of data that it encodes, or what it encoded before.
     Without: files of features; the other options say how they are scored. Files of
     either kind take bounded memory. Scores of features that are not finite in float32
     are written as they are, NaN or infinite, with a warning that names the first.
 
     \b
     Examples:
-      crossret score scenes --model runs/mhsan --split test --output scores.npy
-      crossret score embeddings --model runs/first --output scores.npy
+      crossret score runs/mhsan scenes --split test --output scores.npy
+      crossret score runs/first embeddings --output scores.npy
       crossret score --regions regions.npy --words words.npy --word-lengths lengths.npy --output scores.npy
       crossret score --regions regions.npy --words words.npy --output scores.npy --sum-max --normalize
     """
     use_threads(threads)
     lengths = {"region_lengths": region_lengths, "word_lengths": word_lengths}
     with warnings_as_lines():
-        if model is not None:
-            refuse({**lengths, **asdict(scoring)}, "is for files of features, without --model")
-            n, m = _score_by_model(model, data, regions, words, split, device, output)
+        if run is not None:
+            refuse({**lengths, **asdict(scoring)}, "is for files of features, without RUN")
+            n, m = _score_by_model(run, data, regions, words, split, device, output)
         else:
-            refuse({"split": split, "device": device}, "needs --model")
-            if data is not None:
-                raise ValueError(f"{data}: DATA needs --model")
+            refuse({"split": split, "device": device}, "needs RUN, a model")
             if regions is None or words is None:
-                raise ValueError("--regions and --words are needed, or DATA with --model")
+                raise ValueError("--regions and --words are needed, or RUN and DATA")
             n, m = _score_features(scoring.scorer(), regions, words, region_lengths, word_lengths, output)
     say(f"{output}: scores of {n:,} images with {m:,} captions")
 
@@ -111,7 +105,7 @@ def _score_by_model(
         regions = words = data
     refuse({"split": split}, "is for DATA that is to be encoded")
     if regions is None or words is None:
-        raise ValueError("--model needs DATA, or --regions and --words that it encoded")
+        raise ValueError(f"{run}: needs DATA beside it, or --regions and --words that it encoded")
     images, captions = StoredEncoded.of_directory(regions, IMAGES), StoredEncoded.of_directory(words, CAPTIONS)
     model, _ = load_model_of(run, device)
     with progress_bar("scoring") as progress:

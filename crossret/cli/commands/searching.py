@@ -12,12 +12,14 @@ import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import (
+    RUN,
     Device,
     QueryLengths,
     RegionLengths,
     Threads,
     WordLengths,
-    in_a_directory,
+    file_to_read,
+    file_to_write,
     load_model_of,
     load_trained,
     option,
@@ -41,31 +43,22 @@ if TYPE_CHECKING:
 
 @with_score_options
 def search(
-    corpus: Annotated[
-        Path,
+    places: Annotated[
+        list[Path],
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="Features: features.npy (items, length, dimensions) and perhaps lengths.npy, or values.npy (rows, "
-            "dimensions) and offsets.npy (items + 1); shards of such, as `shard` writes them; what `encode` wrote, of "
-            "one side or both; or, with --model, data in the precomputed-feature format.",
+            metavar="[RUN] CORPUS",
+            help=f"RUN: {RUN} CORPUS: features.npy (items, length, dimensions) and perhaps lengths.npy, or values.npy "
+            "(rows, dimensions) and offsets.npy (items + 1); shards of such, as `shard` writes them; what `encode` "
+            "wrote, of one side or both; or, with RUN, data in the precomputed-feature format.",
         ),
     ],
-    model: Annotated[
-        Path | None,
-        option(
-            "Output directory of `train`, or a model's own: search a split, or what it encoded.",
-            exists=True,
-            file_okay=False,
-        ),
-    ] = None,
     split: Annotated[str | None, option("Which SPLIT_ims.npy and SPLIT_caps.txt; by default test.")] = None,
     caption: Annotated[
         list[str] | None, option("Find images for this text; may be repeated.", metavar="<text>")
     ] = None,
-    captions: Annotated[
-        Path | None, option("Find images for every line of this file.", exists=True, dir_okay=False)
-    ] = None,
+    captions: Annotated[Path | None, file_to_read("Find images for every line of this file.")] = None,
     image: Annotated[
         list[int] | None,
         option("Find captions for this image of the corpus, numbered from 0; may be repeated.", metavar="<int>"),
@@ -81,17 +74,13 @@ def search(
     region_lengths: RegionLengths = None,
     candidates: Annotated[
         Path | None,
-        option(
+        file_to_read(
             "Score and sort these alone: items of CORPUS for each query (queries, K), .npy of integers, -1 for none; "
-            "or what --output wrote of an earlier search.",
-            exists=True,
-            dir_okay=False,
+            "or what --output wrote of an earlier search."
         ),
     ] = None,
     k: Annotated[int, option("How many to find for each query.", "-k", min=1)] = 10,
-    output: Annotated[
-        Path | None, option("Also write a JSON object a query to this file.", dir_okay=False, callback=in_a_directory)
-    ] = None,
+    output: Annotated[Path | None, file_to_write("Also write a JSON object a query to this file.")] = None,
     *,
     scoring: ScoreOptions,
     ray: Annotated[
@@ -107,8 +96,8 @@ def search(
 ) -> None:
     """Find the best images for captions, captions for images, or documents for queries.
 
-    With --model: text, images by their numbers, or what the model encoded, against a
-    split of data or what it encoded. Without: features against a directory of
+    With a model, RUN: text, images by their numbers, or what the model encoded, against
+    a split of data or what it encoded. Without: features against a directory of
     features, by the other options' score. Either side may be larger than memory.
 
     Documents and queries are what any encoder made of them. --queries stand where
@@ -122,12 +111,12 @@ def search(
 
     \b
     Examples:
-      crossret search scenes --model runs/first --caption "a red ball left of a box"
-      crossret search data/f30k_precomp --model runs/f30k --captions queries.txt -k 5 --output results.jsonl
-      crossret search scenes --model runs/first --image 7 --image 12
-      crossret search embeddings --model runs/first --caption "a small red circle"
-      crossret search embeddings --model runs/first --words embeddings --output found.jsonl
-      crossret search embeddings --model runs/first --words embeddings --candidates found.jsonl -k 5
+      crossret search runs/first scenes --caption "a red ball left of a box"
+      crossret search runs/f30k data/f30k_precomp --captions queries.txt -k 5 --output results.jsonl
+      crossret search runs/first scenes --image 7 --image 12
+      crossret search runs/first embeddings --caption "a small red circle"
+      crossret search runs/first embeddings --words embeddings --output found.jsonl
+      crossret search runs/first embeddings --words embeddings --candidates found.jsonl -k 5
       crossret search embeddings/images --words embeddings/captions -k 5 --output results.jsonl
       crossret search corpus --queries queries.npy --query-lengths lengths.npy --sum-max --direction q2d --normalize
       crossret search corpus --queries queries.npy --sum-max --candidates candidates.npy -k 5
@@ -139,14 +128,17 @@ def search(
     from crossret.files.json import write_json_lines
     from crossret.terminal import progress_bar, results_table
 
+    if len(places) > 2:
+        raise ValueError(f"{places[2]}: of directories there are RUN, a model, and CORPUS, no third one")
+    *runs, corpus = places
     use_threads(threads)
     stored = {"queries": queries, "words": words, "regions": regions}
     lengths = {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths}
     typed = {"caption": caption, "captions": captions, "image": image}
     if output is not None:
-        check_output(output, captions, candidates, corpus, model, *stored.values(), *lengths.values())
-    if model is None:
-        refuse({"split": split, "device": device, **typed}, "needs --model")
+        check_output(output, captions, candidates, *places, *stored.values(), *lengths.values())
+    if not runs:
+        refuse({"split": split, "device": device, **typed}, "needs RUN, a model, before CORPUS")
         asked, path = _one_given(stored)
         of_asked = dict(zip(stored, lengths, strict=True))[asked]
         refuse({name: value for name, value in lengths.items() if name != of_asked}, f"is not for --{asked}")
@@ -154,9 +146,9 @@ def search(
             refuse({"candidates": candidates}, "is for a search by this machine, without --ray")
         wanted = _of_features(scoring, corpus, asked, path, lengths[of_asked])
     else:
-        refuse({**asdict(scoring), **lengths, "ray": ray}, "is for a corpus of features, without --model")
+        refuse({**asdict(scoring), **lengths, "ray": ray}, "is for a corpus of features, without RUN")
         asked, given_ = _one_given({**typed, **stored})
-        wanted = _of_model(model, corpus, split, device, asked, given_)
+        wanted = _of_model(runs[0], corpus, split, device, asked, given_)
     with progress_bar("searching") as progress:
         values, indices = wanted.best(k, candidates, ray, threads, progress)
     found = wanted.described(values, indices)
@@ -258,7 +250,7 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
         model, vocabulary = load_model_of(run, device)
         source, name = EncodedSource(model, directory), str(directory)
     elif any((directory / name).is_file() for name in (FEATURES, VALUES, SHARDS)):
-        raise ValueError(f"{directory}: features, but no {MODEL} of `encode`: search them without --model")
+        raise ValueError(f"{directory}: features, but no {MODEL} of `encode`: search them without RUN")
     else:
         name = "test" if split is None else split
         model, data = load_trained(run, directory, name, device)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossret.cli.options import option
+from crossret.cli.options import NewDirectory, option
 from crossret.cli.output import say
 
 
@@ -21,7 +21,7 @@ def shard(
             "what `encode` wrote.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(file_okay=False, help="Directory to write, absent or empty.")],
+    output: NewDirectory,
     shards: Annotated[int, option("How many directories to cut it into.", min=1, max=10_000)],
 ) -> None:
     """Cut a corpus of features into shards that `search` reads as one corpus.
@@ -30,11 +30,11 @@ def shard(
     as many rows in each; shards.json lists them. A machine needs only the list and
     the shards that it searches, at the same path as on the others. Features that
     are in several directories already need no copy: write such a list yourself.
-    Of what a model encoded shards have all that it scores, for `search --model`.
+    Of what a model encoded shards have all that it scores, for `search` with the model.
 
     \b
     Examples:
-      crossret shard embeddings/images corpus --shards 16
+      crossret shard embeddings/images --output corpus --shards 16
       crossret search corpus --queries queries.npy --sum-max --ray auto
     """
     from crossret.search.sharding import cut_corpus

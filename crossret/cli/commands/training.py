@@ -8,45 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from crossret.cli.config_options import (
-    Schedule,
-    chosen_of,
-    hyperparameters_of,
-    options_of,
-    schedule_of,
-)
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import (
     DataDirectory,
     Device,
     Seed,
     Threads,
+    file_to_read,
     kind_of,
     option,
-    refuse_unused,
     use_device,
     use_threads,
 )
 from crossret.cli.output import say
-from crossret.cli.run_config import overrules, use_config, without_file, write_config
-from crossret.cli.signatures import Command, with_fields
+from crossret.cli.run_config import of_file, overrules, typed, use_config, write_config
+from crossret.cli.schedule_options import settings_of_options, with_schedule_options
 from crossret.hyperparameters import MODEL_CONFIGS
-from crossret.hyperparameters.scan import PRESET_OF_CROSS_ATTENTION
+from crossret.hyperparameters.settings import default_preset, overlaid, parse_settings, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from crossret.data import Vocabulary
-    from crossret.hyperparameters import ModelConfig, TrainingConfig
+    from crossret.hyperparameters import ModelConfig
+    from crossret.hyperparameters.settings import Settings
 
 CONFIG = "run.toml"
 _MIN_COUNT = 4  # SCAN's
-_ARGUMENTS = "crossret.arguments"
 
 
-@with_fields("schedule", Schedule)
+@with_schedule_options
 def train(
     context: typer.Context,
     data: DataDirectory,
@@ -72,9 +62,17 @@ def train(
         str | None,
         option(
             "The paper's setting to start from, as `crossret presets` lists them. By default the model's first; "
-            f"scan's is that of --cross-attention: {', '.join(PRESET_OF_CROSS_ATTENTION.values())}. ..._joint train "
-            "one model for both directions; the paper's ensembles are two models trained apart, averaged by evaluate.",
+            "scan's is that of cross_attention.",
             metavar="<name>",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Set a hyper-parameter of the model, as `crossret presets MODEL` lists them, or one of the options of its "
+            'schedule; may be repeated, or take several: "layers=3 p=4".',
+            "--set",
+            metavar="<field=value>",
         ),
     ] = None,
     fine_tune: Annotated[
@@ -92,11 +90,9 @@ def train(
     ] = None,
     vocabulary: Annotated[
         Path | None,
-        option(
+        file_to_read(
             "Take the words of this file, as vocab.py of the published code wrote it, .json or .pkl. By default words "
-            "are those of the train split.",
-            exists=True,
-            dir_okay=False,
+            "are those of the train split."
         ),
     ] = None,
     count_dev: Annotated[
@@ -107,11 +103,9 @@ def train(
     ] = None,
     word_vectors: Annotated[
         Path | None,
-        option(
+        file_to_read(
             "Start the word embeddings from this file: GloVe's or word2vec's text, word2vec's .bin, gensim's "
-            "KeyedVectors, or Skip-Thoughts' utable.npy beside its dictionary.txt. --resume ignores it.",
-            exists=True,
-            dir_okay=False,
+            "KeyedVectors, or Skip-Thoughts' utable.npy beside its dictionary.txt. --resume ignores it."
         ),
     ] = None,
     *,
@@ -130,13 +124,12 @@ def train(
     rank_timeout: Annotated[
         float, option("With torchrun: seconds without an answer after which another rank counts as lost.", min=1)
     ] = 600.0,
-    hyperparameters: Any,
 ) -> None:
     """Train a model.
 
     Learns from the train split; the dev split decides which epoch was best.
-    Options left out take the preset's value, the schedule's included. Options with
-    models in brackets are for these alone: --model han --help shows what han has.
+    Settings left out take the preset's value, the schedule's included; what a model
+    has to set is listed by `crossret presets MODEL`.
     Ctrl-C, SIGTERM and SIGHUP leave a checkpoint: the same command with --resume goes
     on as if nothing had happened, bit for bit with the same number of threads, CPU
     instructions and device.
@@ -147,9 +140,9 @@ def train(
     \b
     Examples:
       crossret train data/f30k_precomp --output runs/scan
-      crossret train data/coco_precomp --output runs/i2t --preset coco_i2t_lse --negatives sum
-      crossret train data/f30k_precomp --output runs/sman --model sman --word-vectors glove.6B.300d.txt --word-dim 300
-      crossret train scenes --output runs/han --model han --preset scenes --clusters 8
+      crossret train data/coco_precomp --output runs/i2t --preset coco_i2t_lse --set negatives=sum
+      crossret train data/f30k_precomp --output runs/sman --model sman --word-vectors glove.txt --set word_dim=300
+      crossret train scenes --output runs/han --model han --preset scenes --set "layers=3 p=4"
       crossret train data/coco_precomp --output runs/oan --model oan --preset coco --resume
       crossret train --config runs/scan/run.toml --output runs/again --seed 1
       torchrun --nproc-per-node 2 -m crossret train scenes --output runs/two
@@ -170,21 +163,22 @@ def train(
     from crossret.training.callbacks import LOGS, Callback, Curves, Start
     from crossret.training.summary import facts_of
 
-    # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
-    if overrules(context, "model") or overrules(context, "preset"):
-        schedule = type(schedule)(**without_file(context, vars(schedule)))
-        hyperparameters = type(hyperparameters)(**without_file(context, vars(hyperparameters)))
+    options = {"settings": settings, **vars(schedule)}
+    texts = settings_of_options(**typed(context, options))
+    if not (overrules(context, "model") or overrules(context, "preset")):
+        # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
+        texts = overlaid(settings_of_options(**of_file(context, options)), texts)
     if overrules(context, "model"):
-        preset = without_file(context, {"preset": preset})["preset"]
+        preset = typed(context, {"preset": preset})["preset"]
     counting: dict[str, Any] = {"min_count": min_count, "count_dev": count_dev}
     if fine_tune is not None:
         refuse(
-            without_file(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
+            typed(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
             "makes no difference with --fine-tune",
         )
         vocabulary = word_vectors = None
     elif vocabulary is not None:
-        refuse(without_file(context, counting), "makes no difference with --vocabulary")
+        refuse(typed(context, counting), "makes no difference with --vocabulary")
     for name in log or ():
         if name not in LOGS:
             raise ValueError(f"--log must be one of {', '.join(LOGS)}, not {name!r}")
@@ -193,17 +187,12 @@ def train(
     training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
     if fine_tune is not None:
-        network, words = _fine_tuned(fine_tune, model, hyperparameters)
-        if preset is None:
-            preset = _default_preset(network.kind, dataclasses.asdict(network.config))
+        network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
         counts = word_counts(training_data.captions, network.config.max_words)
     else:
-        model = kind_of("scan" if model is None else model)
-        chosen = chosen_of(model, hyperparameters)
-        if preset is None:
-            preset = _default_preset(model, chosen)
-        sizes = fields_of_data(MODEL_CONFIGS[model], training_data, Vocabulary([]))  # before words are known
-        setting = MODEL_CONFIGS[model].preset(preset, **sizes, **chosen)
+        chosen = parse_settings(kind_of("scan" if model is None else model), preset, texts)
+        sizes = fields_of_data(MODEL_CONFIGS[chosen.model], training_data, Vocabulary([]))  # before words are known
+        setting = chosen.config(**sizes)
         counts = word_counts(training_data.captions, setting.max_words)
         if vocabulary is None:
             counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
@@ -211,8 +200,7 @@ def train(
         else:
             words = read_vocabulary(vocabulary)
         network = _new(dataclasses.replace(setting, vocabulary_size=len(words)), seed)
-    refuse_unused(network.config, vars(hyperparameters))
-    how = network.config.schedule(preset, seed=seed, **schedule_of(schedule))
+    how = chosen.training(seed=seed)
     if word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
@@ -224,13 +212,14 @@ def train(
         """What is trained, in run.toml and in a few lines."""
 
         def on_start(self, start: Start) -> None:
-            settings = _settings(network.config, how, data=data, model=network.kind, preset=preset)
-            settings |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
-            settings |= {"dev_images": dev_images, "vocabulary": vocabulary}
+            run: dict[str, Any] = {"data": data, "model": chosen.model, "preset": chosen.preset}
+            run |= {"settings": [*texts_of(network.config), *texts_of(how)], "seed": seed}
+            run |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
+            run |= {"dev_images": dev_images, "vocabulary": vocabulary}
             if fine_tune is None and vocabulary is None:
-                settings |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
-            settings |= {"device": str(place) if group.size == 1 else place.type}
-            write_config(output / CONFIG, "train", {**settings, "threads": torch.get_num_threads()})
+                run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
+            run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
+            write_config(output / CONFIG, "train", run)
             facts = facts_of(start, learnt, judged, counts, group.size, dev_images=dev_data.n_images)
             Console(stderr=True).print(facts_table({"data": str(data), **facts, "output": str(output)}))
 
@@ -258,28 +247,6 @@ def train(
     say(f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: {best}; {output / 'best'}")
 
 
-def train_of(models: Mapping[str, type[ModelConfig]]) -> Command:
-    """The command with the hyper-parameters of these models, by name, as options."""
-    return with_fields("hyperparameters", hyperparameters_of(models))(train)
-
-
-class HelpOfModel(TyperCommand):
-    """`train`, of which --help beside --model shows the options that this model has, as they are for it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[_ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
-
-    def get_help(self, ctx: Any) -> str:
-        typed, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta[_ARGUMENTS]))
-        if typed.get("model") is None:
-            return super().get_help(ctx)
-        model = kind_of(typed["model"])
-        of_model = typer.Typer(rich_markup_mode=None, add_completion=False)
-        of_model.command()(train_of({model: MODEL_CONFIGS[model]}))
-        return typer.main.get_command(of_model).get_help(ctx)
-
-
 def _new(config: ModelConfig, seed: int) -> Any:
     """A model with weights of its own."""
     import torch
@@ -291,28 +258,17 @@ def _new(config: ModelConfig, seed: int) -> Any:
     return MODELS[config.kind][1](config)
 
 
-def _fine_tuned(run: Path, model: str | None, hyperparameters: Any) -> tuple[Any, Vocabulary]:
-    """A trained model with the options that were given, and its words."""
+def _fine_tuned(run: Path, model: str | None, preset: str | None, texts: list[str]) -> tuple[Any, Vocabulary, Settings]:
+    """A trained model with the settings that were typed, its words, and these settings."""
     from crossret.models.checkpoints import load_model, model_directory, with_config
 
     base, vocabulary = load_model(model_directory(run))
     if model is not None and kind_of(model) != base.kind:
         raise ValueError(f"--model {model}: the model of --fine-tune {run} is {base.kind}")
-    config = dataclasses.replace(base.config, **chosen_of(base.kind, hyperparameters))
-    return with_config(base, config, str(run)), vocabulary
-
-
-def _default_preset(kind: str, fields: Mapping[str, Any]) -> str:
-    if kind == "scan":
-        return PRESET_OF_CROSS_ATTENTION[fields.get("cross_attention", "t2i")]
-    return next(iter(MODEL_CONFIGS[kind].presets))
-
-
-def _settings(config: ModelConfig, schedule: TrainingConfig, **others: Any) -> dict[str, Any]:
-    """Everything that decides a training, as options; a hyper-parameter that makes no difference is left out."""
-    unused = config.unused()
-    chosen = {name: value for name, value in options_of(config).items() if name not in unused}
-    return {**others, **chosen, **options_of(schedule), "seed": schedule.seed}
+    if preset is None:
+        preset = default_preset(base.kind, dataclasses.asdict(base.config))
+    chosen = parse_settings(base.kind, preset, texts)
+    return with_config(base, chosen.changed(base.config), str(run)), vocabulary, chosen
 
 
 def _check_memory(config: ModelConfig) -> None:
