@@ -152,6 +152,12 @@ def read_regions(
     return Regions(regions, boxes, numbers, None if lengths is None else torch.from_numpy(lengths))
 
 
+def region_blocks(data: PrecomputedDataset, size: int) -> Iterator[Regions]:
+    """The regions of all images, in order, so many at a time as take about ``size`` bytes."""
+    block = max(1, size // (4 * data.n_regions * data.image_dim))
+    return (read_regions(data, slice(begin, begin + block)) for begin in range(0, data.n_images, block))
+
+
 def _read_rows(
     array: NDArray[np.floating], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None
 ) -> NDArray[np.floating]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.data.batches import read_regions
+from crossret.data.batches import region_blocks
 from crossret.data.clustering import cluster_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.files.arrays import map_array, write_rows
@@ -81,13 +81,13 @@ def clusters_of(data: PrecomputedDataset, fingerprint: str, count: int, progress
 
 
 def _found(data: PrecomputedDataset, count: int, progress: Progress | None) -> Iterator[NDArray[np.int32]]:
-    block = max(1, _BLOCK_BYTES // (4 * data.n_regions * data.image_dim))
-    for begin in range(0, data.n_images, block):
-        regions = read_regions(data, slice(begin, begin + block))
+    done = 0
+    for regions in region_blocks(data, _BLOCK_BYTES):
         found = cluster_regions(regions.features, lengths=regions.lengths, clusters=count)
         yield found.numpy().astype(np.int32)
+        done += len(found)
         if progress is not None:
-            progress(begin + len(regions.features), data.n_images)
+            progress(done, data.n_images)
 
 
 def _kept(path: Path, data: PrecomputedDataset, count: int) -> NDArray[np.int32]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossret.data.batches import Regions, read_regions
+from crossret.data.batches import Regions, region_blocks
 from crossret.data.clustering import centres_of, cluster_regions
 from crossret.data.directories import link_split, list_splits
 from crossret.data.precomputed import IDS, OF_CAPTIONS, PrecomputedDataset, features_path
@@ -52,12 +52,10 @@ def cluster_directory(
                 raise ValueError(f"{features_path(data, split)}: {wanted}")
         done, total = 0, sum(images.n_images for images in sets.values())
         for split, images in sets.items():
-            block = max(1, _BLOCK_BYTES // (4 * images.n_regions * images.image_dim))
-            row = (clusters, images.image_dim)
+            row, first = (clusters, images.image_dim), done
             with write_rows(features_path(directory, split), row, images.features.dtype.str) as write:
-                for begin in range(0, images.n_images, block):
-                    regions = read_regions(images, slice(begin, begin + block))
-                    write(_centres(regions, clusters, images, begin))
+                for regions in region_blocks(images, _BLOCK_BYTES):
+                    write(_centres(regions, clusters, images, done - first))
                     done += len(regions.features)
                     if progress is not None:
                         progress(done, total)

@@ -131,8 +131,7 @@ def _first_centres(products: Tensor, valid: Tensor, clusters: int, tolerance: fl
     images = torch.arange(len(products), device=products.device)
     squares = products.diagonal(dim1=1, dim2=2)
     distances = squares.masked_fill(~valid, -torch.inf)
-    ordered = distances.masked_fill(~valid, torch.inf).sort(1).values
-    same = tolerance * ordered.gather(1, (valid.sum(1, keepdim=True) - 1) // 2)[:, 0]
+    same = tolerance * squares.masked_fill(~valid, torch.nan).nanmedian(1).values
     chosen = [squares.masked_fill(~valid, torch.inf).argmin(1)]
     exists = [torch.ones_like(images, dtype=torch.bool)]
     for _ in range(1, clusters):

@@ -9,6 +9,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,34 +48,12 @@ def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Pa
     return (precomp if inside else own) / f"{split}{ending}"
 
 
-def features_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where a split's region features are."""
-    return split_path(directory, split, _FEATURES)
-
-
-def boxes_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where the boxes of a split's regions are, if anywhere."""
-    return split_path(directory, split, _BOXES)
-
-
-def lengths_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where the numbers of a split's regions are, if they differ."""
-    return split_path(directory, split, _LENGTHS)
-
-
-def captions_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where a split's captions are."""
-    return split_path(directory, split, _CAPTIONS)
-
-
-def ids_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where a split's images are named, a line each, if they have names."""
-    return split_path(directory, split, IDS)
-
-
-def caption_ids_path(directory: str | os.PathLike[str], split: str) -> Path:
-    """Where a split's captions are named, a line each, if they have names."""
-    return split_path(directory, split, _CAPTION_IDS)
+features_path = partial(split_path, ending=_FEATURES)
+boxes_path = partial(split_path, ending=_BOXES)
+lengths_path = partial(split_path, ending=_LENGTHS)
+captions_path = partial(split_path, ending=_CAPTIONS)
+ids_path = partial(split_path, ending=IDS)
+caption_ids_path = partial(split_path, ending=_CAPTION_IDS)
 
 
 def mapping_path(directory: str | os.PathLike[str], split: str) -> Path:

@@ -10,7 +10,6 @@ from typing import Any
 
 from crossret.compat.features.arrays import check_box_shape
 from crossret.compat.features.rows import Row
-from crossret.data.names import check_name
 from crossret.data.precomputed import LARGEST_IMAGE, check_image_size
 from crossret.files.regular import check_regular
 
@@ -77,18 +76,19 @@ def _opened(path: Path) -> Any:
 
 def _data_set(path: str | Path, file: Any, name: str) -> Any:
     """A data set of three dimensions in the file itself."""
-    for part in name.removeprefix("/").split("/"):
-        check_name("dataset", part)
+    found: dict[str, Any] = {}
     with _undamaged(path, name):
-        stored, why_not = _stored(file, name)
+        # What links lead to is not visited.
+        file.visititems(lambda place, item: found.update({place: item}) if hasattr(item, "chunks") else None)
+        stored = found.get(name.removeprefix("/"))
+        if stored is not None:
+            elsewhere, dtype = stored.is_virtual or stored.external, stored.dtype
+            shape, chunks = stored.shape, stored.chunks
     if stored is None:
-        raise ValueError(f"{path}: {why_not}")
-    with _undamaged(path, name):
-        elsewhere, dtype, shape, chunks = (
-            stored.is_virtual or stored.external,
-            stored.dtype,
-            stored.shape,
-            stored.chunks,
+        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+        there = ", ".join(sorted(found)[:_SHOWN]) or "nothing"
+        raise ValueError(
+            f"{path}: no data set {name!r} in it, but for links, which are not followed; there is {there}{more}"
         )
     if elsewhere:
         raise ValueError(f"{path}: data set {name!r} is stored in other files")
@@ -101,50 +101,15 @@ def _data_set(path: str | Path, file: Any, name: str) -> Any:
     return stored
 
 
-def _stored(file: Any, name: str) -> tuple[Any, str]:
-    """The data set of a name, by hard links all the way, or None; and why there is none."""
-    import h5py
-
-    stored, place = file, ""
-    for part in (part for part in name.split("/") if part not in ("", ".")):
-        if not isinstance(stored, h5py.Group):
-            return None, f"no data set {name!r} in it: {place!r} is a data set itself, with nothing in it"
-        if stored.get(part, getlink=True) is None:
-            return None, f"no data set {name!r} in it; {_contents(stored, place)}"
-        place = f"{place}/{part}".lstrip("/")
-        if not isinstance(stored.get(part, getlink=True), h5py.HardLink):
-            return None, f"{place!r} is a link, which is not followed, to another place or file"
-        stored = stored[part]
-    if isinstance(stored, h5py.Group):
-        return None, f"{name!r} is a group, not a data set; {_contents(stored, place)}"
-    return (stored, "") if isinstance(stored, h5py.Dataset) else (None, f"{name!r} is a type, not a data set")
-
-
-def _contents(group: Any, place: str) -> str:
-    """What to name instead: the data sets and groups, which end in a slash, of a group."""
-    import h5py
-
-    kinds = {h5py.Dataset: "", h5py.Group: "/"}
-    found = []
-    for key in sorted(key for key in group if isinstance(group.get(key, getlink=True), h5py.HardLink)):
-        kind = kinds.get(group.get(key, getclass=True))
-        found += [] if kind is None else [f"{place}/{key}{kind}".lstrip("/")]
-    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-    return f"there is {', '.join(found[:_SHOWN]) or 'nothing'}{more}"
-
-
 def _check_written(path: str | Path, stored: Any, name: str) -> None:
     """Raise where numbers are missing: HDF5 gives zeros in their place, and a few bytes claim any number of images."""
-    blocks = 1 if stored.chunks is None else math.prod(map(_rounded_up, stored.shape, stored.chunks))
+    blocks = math.prod(
+        -(-size // block) for size, block in zip(stored.shape, stored.chunks or stored.shape, strict=True)
+    )
     with _undamaged(path, name):
         written = stored.id.get_num_chunks() if stored.chunks is not None else int(stored.id.get_storage_size() > 0)
     if written < blocks:
         raise ValueError(f"{path}: data set {name!r} is not whole: {written} of its {blocks} blocks were ever written")
-
-
-def _rounded_up(size: int, block: int) -> int:
-    """Blocks that hold so many."""
-    return -(-size // block)
 
 
 def _read(path: str, stored: Any, rows: slice) -> Any:

@@ -70,9 +70,6 @@ def read_text(path: Path, file: BinaryIO, numbers: Mapping[bytes, int]) -> Found
 
 
 def _parse(fields: list[bytes], place: str) -> NDArray[np.float32]:
-    for field in fields:
-        if b"_" in field:  # which Python's float passes over
-            raise ValueError(f"{place}: could not convert {field.decode(errors='backslashreplace')!r} to a number")
     try:
         with np.errstate(over="ignore"):
             vector = np.array([float(field) for field in fields]).astype(np.float32)

@@ -104,15 +104,12 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
         file.create_dataset("vast", (2**20, 2**10, 2**10), "f4", chunks=(2**10, 2**8, 2**10))
         file.create_dataset("wide", (2, 2**15, 2**15), "f4", chunks=(1, 2**8, 2**8))
     for name, message in (
-        ("none", "no data set 'none' in it; there is composed, flat, group/, nan, raw, vast, whole, wide$"),
-        ("group", "'group' is a group, not a data set; there is group/again/, group/boxes, group/in"),
-        ("group/none", "no data set 'group/none' in it; there is group/again/, group/boxes, group/in"),
-        ("type", "'type' is a type, not a data set$"),
-        ("elsewhere", "'elsewhere' is a link, which is not followed, to another place or file$"),
-        ("soft", "'soft' is a link"),
-        ("away/features", "'away' is a link"),
-        ("group/away/features", "'group/away' is a link"),
-        ("nan/features", "no data set 'nan/features' in it: 'nan' is a data set itself, with nothing in it$"),
+        ("none", "no data set 'none' in it, .*; there is composed, flat, group/boxes, group/in, nan, raw, vast, "),
+        ("group", "no data set 'group' in it"),
+        ("type", "no data set 'type' in it"),
+        ("elsewhere", "no data set 'elsewhere' in it, but for links, which are not followed"),
+        ("soft", "no data set 'soft' in it, but for links"),
+        ("away/features", "no data set 'away/features' in it, but for links"),
         ("flat", r"data set 'flat' has shape \(3, 4\), expected 3 dimensions"),
         ("whole", "data set 'whole' is int64, not float16"),
         ("composed", "data set 'composed' is stored in other files"),
@@ -123,9 +120,6 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
     ):
         with pytest.raises(ValueError, match=rf"^{path}: {message}"):
             import_features(Hdf5File(path, name), tmp_path / "data", "test")
-    for name in ("", "/", "a//b", "../nan", "group/..", "\udcff", "na\nn"):
-        with pytest.raises(ValueError, match=r"^dataset must be a name, 1 to 100 bytes"):
-            Hdf5File(path, name)
     with pytest.raises(ValueError, match=r"x.h5: flat|data set 'flat'"):
         Hdf5File(path, "nan", "flat")
 
