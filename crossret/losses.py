@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,31 +60,18 @@ class TripletLoss(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.triplet_loss``, or scores do not fit the share.
         """
+        options: dict[str, Any] = {"margin": self.margin, "negatives": self.negatives, "p": self.p}
         if share is None or share.group.size == 1:
-            return triplet_loss(
-                scores,
-                margin=self.margin,
-                negatives=self.negatives,
-                p=self.p,
-                image_ids=image_ids,
-                positive_offset=positive_offset,
-                reduction=self.reduction,
-            )
+            options |= {"image_ids": image_ids, "positive_offset": positive_offset, "reduction": self.reduction}
+            return triplet_loss(scores, **options)
         if positive_offset:
             raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
         choose("reduction", self.reduction, ("sum", "mean"))
         check_floating(scores, "scores")
         ids = None if image_ids is None else _ids_of_all(image_ids, scores, share)
-        row_loss = partial(
-            triplet_row_loss,
-            margin=self.margin,
-            negatives=self.negatives,
-            p=self.p,
-            image_ids=ids,
-            positive_offset=share.offset,
-        )
+        options |= {"image_ids": ids, "positive_offset": share.offset}
         columns = share.exchanged(_exact(scores))
-        of_rows, of_columns = row_loss(scores).sum(), row_loss(columns.T).sum()
+        of_rows, of_columns = (triplet_row_loss(part, **options).sum() for part in (scores, columns.T))
         loss = of_rows + of_columns
         return loss / share.total if self.reduction == "mean" else loss
 

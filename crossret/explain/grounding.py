@@ -15,8 +15,7 @@ from crossret.data.precomputed import PrecomputedDataset, boxes_path
 from crossret.data.scenes.grounding import Grounding, read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.vocabulary import tokenize
-from crossret.explain.photographs import panels_of, read_picture
-from crossret.explain.pictures import draw_attention
+from crossret.explain.photographs import draw_maps
 from crossret.explain.pointing import PointingGame, pointing_answers
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
@@ -163,11 +162,8 @@ def draw_captions(
     names = []
     with occupied(directory):
         for caption in captions:
-            maps = split.attention(model, np.array([caption]))
-            pixels = np.asarray(read_picture(split.pictures[split.image_of_caption[caption]]))
-            for attention in maps:
-                names.append(f"{caption:05d}-{attention.name}.png" if len(maps) > 1 else f"{caption:05d}.png")
-                boxes = split.regions(np.array([caption]), attention)[0]
-                panels = panels_of(attention, split.grounding[caption], boxes)
-                draw_attention(directory / names[-1], pixels, boxes, *panels)
+            image = split.image_of_caption[caption]
+            maps, output = split.attention(model, np.array([caption])), directory / f"{caption:05d}.png"
+            drawn = draw_maps(maps, split.grounding[caption], split.boxes[image], split.pictures[image], output)
+            names += [path.name for path in drawn]
     return names

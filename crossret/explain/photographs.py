@@ -61,16 +61,24 @@ class Explanation:
             OSError: a file cannot be read or written.
             ValueError: the picture is malformed; or the regions have no boxes and are no grid, a square number of them.
         """
-        image = read_picture(Path(picture))
-        pixels, place = np.asarray(image), Path(output)
-        written = []
-        for attention in self.maps:
-            count = attention.weights.shape[2]
-            boxes = grid_boxes(count, *image.size) if self.boxes is None else self.boxes[:count]
-            name = f"{place.stem}-{attention.name}{place.suffix}" if len(self.maps) > 1 else place.name
-            written.append(place.with_name(name))
-            draw_attention(written[-1], pixels, boxes, *panels_of(attention, Grounding(self.words, {}), boxes))
-        return written
+        boxes = self.boxes
+        if boxes is None:
+            count = max((attention.weights.shape[2] for attention in self.maps), default=0)
+            boxes = grid_boxes(count, *read_picture(Path(picture)).size)
+        return draw_maps(self.maps, Grounding(self.words, {}), boxes, Path(picture), Path(output))
+
+
+def draw_maps(
+    maps: Sequence[AttentionMap], truth: Grounding, boxes: NDArray[np.float32], picture: Path, output: Path
+) -> list[Path]:
+    """Draw what a model looks at in one picture, as ``Explanation.draw``, with the objects that the caption names."""
+    pixels, written = np.asarray(read_picture(picture)), []
+    for attention in maps:
+        own = boxes[: attention.weights.shape[2]]
+        name = f"{output.stem}-{attention.name}{output.suffix}" if len(maps) > 1 else output.name
+        written.append(output.with_name(name))
+        draw_attention(written[-1], pixels, own, *panels_of(attention, truth, own))
+    return written
 
 
 def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:

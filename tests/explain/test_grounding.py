@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import crossret.explain.grounding
+import crossret.explain.photographs
 from crossret.data import PrecomputedDataset
 from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
 from crossret.explain.pointing import PointingGame
@@ -118,13 +119,6 @@ def test_heads_may_look_at_any_object(directory: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_a_model_that_uses_the_first_regions_is_held_against_their_boxes(directory: Path) -> None:
-    split = load(directory)
-    first = GroundedSplit(**{**vars(split), "images": Encoded(split.images.sequences[:, :2], torch.tensor([2]))})
-    (game,) = play_pointing_game(Words("t2i"), first)
-    assert (game.accuracy, game.chance) == (1.0, pytest.approx(1 / 2))
-
-
 def test_without_objects_there_is_no_game(directory: Path) -> None:
     write_truth(directory, [])
     with pytest.raises(ValueError, match="no caption names an object"):
@@ -166,7 +160,7 @@ def test_a_word_is_shown_with_its_own_relevance(
     directory: Path, monkeypatch: pytest.MonkeyPatch, direction: str
 ) -> None:
     drawn = []
-    monkeypatch.setattr(crossret.explain.grounding, "draw_attention", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(crossret.explain.photographs, "draw_attention", lambda *arguments: drawn.append(arguments))
     split, model = load(directory), Words(direction)
     draw_captions(directory, model, split, [0])
     (attention,) = split.attention(model, np.array([0]))
@@ -205,12 +199,6 @@ def outlined(colours: np.ndarray) -> tuple[int, int]:
 def test_a_malformed_grounding_is_named(directory: Path, line: str, message: str) -> None:
     (directory / "test_grounding.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match=f"test_grounding.jsonl.*{message}"):
-        load(directory)
-
-
-def test_boxes_of_other_regions_are_named(directory: Path) -> None:
-    np.save(directory / "test_boxes.npy", BOXES[:, :2])
-    with pytest.raises(ValueError, match=r"test_boxes\.npy: shape"):
         load(directory)
 
 

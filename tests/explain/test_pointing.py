@@ -120,15 +120,3 @@ def test_pointing_beside_an_object_is_a_miss(way: tuple[int, int], shift: int, o
     beside = thing + shift * np.array([*way, *way], np.float32)
     answers = pointing_answers(np.array([[0]]), beside[None, None], thing[None, None])
     assert answers[0, 0].tolist() == [overlaps, overlaps, inside, inside]
-
-
-@pytest.mark.parametrize(
-    ("strongest", "regions", "objects"),
-    [((2, 1), (1, 3, 4), (2, 1, 4)), ((2, 1), (2, 3, 4), (2, 1, 3)), ((2,), (2, 3, 4), (2, 1, 4))],
-)
-def test_shapes_that_do_not_fit_are_named(
-    strongest: tuple[int, ...], regions: tuple[int, ...], objects: tuple[int, ...]
-) -> None:
-    arrays = np.zeros(strongest, np.int64), np.zeros(regions, np.float32), np.zeros(objects, np.float32)
-    with pytest.raises(ValueError, match="does not fit regions"):
-        pointing_answers(*arrays)

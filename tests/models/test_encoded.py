@@ -67,11 +67,6 @@ def test_to_changes_floating_point_tensors_only() -> None:
     assert halved.lengths.dtype == halved.vectors["id"].dtype == torch.int64
 
 
-def test_detach_stops_gradients() -> None:
-    sequences = torch.randn(2, 3, 4, requires_grad=True)
-    assert not Encoded(sequences * 2, torch.tensor([1, 3])).detach().sequences.requires_grad
-
-
 @given(st.integers(0, 5), st.integers(1, 5))
 @settings(max_examples=20)
 def test_saved_is_loaded_again(tmp_path_factory: pytest.TempPathFactory, n: int, longest: int) -> None:
@@ -79,12 +74,6 @@ def test_saved_is_loaded_again(tmp_path_factory: pytest.TempPathFactory, n: int,
     encoded = make(n, longest)
     encoded.save(path)
     assert_same(Encoded.load(path), encoded)
-
-
-def test_a_slice_is_saved_without_the_rest(tmp_path: Path) -> None:
-    make(1000, 8)[:2].save(tmp_path / "two")
-    assert (tmp_path / "two").stat().st_size < 2000
-    assert_same(Encoded.load(tmp_path / "two"), make(1000, 8)[:2])
 
 
 def test_load_refuses_what_is_not_encoded(tmp_path: Path) -> None:

@@ -108,17 +108,6 @@ def test_centres_stand_for_their_regions(direction: str) -> None:
                     torch.testing.assert_close(ours, of_centres[:, groups[image]], rtol=1e-5, atol=1e-6)
 
 
-def test_as_many_clusters_as_regions_are_the_regions() -> None:
-    with torch.no_grad():
-        ours, expected = (
-            (model.score(*sides), model.attention(*sides)[0])
-            for model in (make("han", clusters=4), make("han"))
-            for sides in (encode(model),)
-        )
-    torch.testing.assert_close(ours[0], expected[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(ours[1].weights, expected[1].weights, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(("negatives", "p"), [("softmax", 8.0), ("softmax", 1.5), ("sum", 8.0), ("hardest", 8.0)])
 def test_loss_is_equations_2_to_4(negatives: str, p: float) -> None:
     model = make("han", negatives=negatives, p=p, margin=0.6)

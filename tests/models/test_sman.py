@@ -131,15 +131,6 @@ def test_spatial_order_is_by_rows() -> None:
     assert order.tolist()[1] == [1, 0, 2, 3, 4] or order.tolist()[1] == [1, 0, 2, 4, 3]  # the last two are padding
 
 
-def test_a_region_without_a_place_is_no_padding() -> None:
-    boxes = BOXES.clone()
-    boxes[1, 0] = torch.nan
-    boxes[2, 1, 1] = torch.inf
-    order = spatial_order(boxes, REGION_LENGTHS)
-    for image, length in enumerate(REGION_LENGTHS.tolist()):
-        assert sorted(order[image, :length].tolist()) == list(range(length))
-
-
 @pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
 @pytest.mark.parametrize("negatives", ["hardest", "sum"])
 @pytest.mark.parametrize(("levels", "weight"), [(2, 0.7), (3, 0.7), (3, 0.0)])

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import TensorType
-from crossret.hyperparameters import ModelConfig
+from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.models.base import Model
 
-Model = TypeVar("Model", bound=nn.Module)
+AnyModel = TypeVar("AnyModel", bound=Model)
 Number = (int, float)
 GRU = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")  # torch's tensors of a layer, before its number
 
@@ -121,20 +122,30 @@ def embedding(text: Contents, vocabulary: Vocabulary) -> Tensor:
 
 
 def assembled(
-    kind: type[Model], config: ModelConfig, tensors: Mapping[str, Tensor], sources: Mapping[str, str], place: object
-) -> Model:
+    kind: type[AnyModel],
+    fields: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    sources: Mapping[str, str],
+    place: object,
+    options: str = "",
+) -> AnyModel:
     """A model in evaluation mode with these weights.
 
     Args:
-        kind: its class, called with the hyper-parameters.
-        config: the hyper-parameters.
+        kind: its class.
+        fields: its hyper-parameters.
         tensors: its weights by name.
         sources: by the same names, where each is from, for errors.
-        place: the file, likewise.
+        place, options: the file, and where in it hyper-parameters are, likewise.
 
     Raises:
-        ValueError: one is missing or has another shape; names the file, the tensor and what was expected.
+        ValueError: a hyper-parameter is out of range, or a weight is missing or has another shape; names the file, and
+            the tensor and what was expected.
     """
+    try:
+        config = MODEL_CONFIGS[kind.kind](**fields)
+    except ValueError as error:
+        raise ValueError(f"{place}: {options}{error}") from error
     with torch.device("meta"):
         model = kind(config)
     for name, wanted in model.state_dict().items():

@@ -13,7 +13,6 @@ from torch import Tensor
 from crossret.compat.checkpoints.contents import Contents, assembled
 from crossret.data.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
 from crossret.data.word_vectors.skip_thoughts import UNKNOWN_WORD, open_table
-from crossret.hyperparameters import MhsanConfig
 from crossret.models import Mhsan
 
 _LAYER = re.compile(r"cap_emb\.rnn\.rnn_lst\.([0-9]{1,3})\.(weight|weight_c|bias|scale_x)")
@@ -76,22 +75,19 @@ def import_mhsan(contents: Contents, vocabulary: Vocabulary, words: Words, *, bi
         word_dim = word_dim or maps.shape[2]
     tensors["text.embed.weight"] = _embedding(words, vocabulary, word_dim)
     sources["text.embed.weight"] = str(words.table)
-    try:
-        config = MhsanConfig(
-            image_dim=tensors["image.weight"].shape[1],
-            vocabulary_size=len(vocabulary),
-            feature_dim=feature_dim,
-            embed_dim=len(tensors["image_heads.project.weight"]),
-            word_dim=word_dim,
-            attention_dim=len(tensors["image_heads.hidden.weight"]),
-            heads=len(tensors["image_heads.heads.weight"]),
-            text_layers=layers,
-            bidirectional=bidirectional,
-            freeze_words=True,  # the published code has no embedding to train
-        )
-    except ValueError as error:
-        raise ValueError(f"{state.path}: {error}") from error
-    return assembled(Mhsan, config, tensors, sources, state.path)
+    fields = {
+        "image_dim": tensors["image.weight"].shape[1],
+        "vocabulary_size": len(vocabulary),
+        "feature_dim": feature_dim,
+        "embed_dim": len(tensors["image_heads.project.weight"]),
+        "word_dim": word_dim,
+        "attention_dim": len(tensors["image_heads.hidden.weight"]),
+        "heads": len(tensors["image_heads.heads.weight"]),
+        "text_layers": layers,
+        "bidirectional": bidirectional,
+        "freeze_words": True,  # the published code has no embedding to train
+    }
+    return assembled(Mhsan, fields, tensors, sources, state.path)
 
 
 def _without_data_parallel(state: Contents) -> Contents:

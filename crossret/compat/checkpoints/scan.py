@@ -8,7 +8,6 @@ from torch import Tensor
 
 from crossret.compat.checkpoints.contents import GRU, Contents, Number, assembled, embedding, sources_of
 from crossret.data.vocabulary import Vocabulary
-from crossret.hyperparameters import ScanConfig
 from crossret.models import Scan
 
 _POOLINGS = {"LogSumExp": "lse", "Max": "max", "Sum": "sum", "Mean": "avg"}
@@ -39,11 +38,7 @@ def import_scan(opt: Contents, image: Contents, text: Contents, vocabulary: Voca
         "image_dim": image_dim, "bidirectional": both_ways,
     }  # fmt: skip
     fields = {**sizes, **_options(opt)}
-    try:
-        config = ScanConfig(**fields)
-    except ValueError as error:
-        raise ValueError(f"{opt.path}: opt: {error}") from error
-    return assembled(Scan, config, tensors, sources_of(tensors, image, text), opt.path)
+    return assembled(Scan, fields, tensors, sources_of(tensors, image, text), opt.path, "opt: ")
 
 
 def _weight(image: Contents) -> Tensor:

@@ -7,7 +7,6 @@ import warnings
 
 from crossret.compat.checkpoints.contents import GRU, Contents, Number, assembled, embedding, sources_of
 from crossret.data.vocabulary import Vocabulary
-from crossret.hyperparameters import VseConfig
 from crossret.models import Vse
 
 _IMAGE = ("fc.weight", "fc.bias")
@@ -42,11 +41,7 @@ def import_vse(opt: Contents, image: Contents, text: Contents, vocabulary: Vocab
         "margin": opt.option("margin", Number),
         "negatives": "hardest" if opt.option("max_violation", bool) else "sum",
     }
-    try:
-        config = VseConfig(**fields)
-    except ValueError as error:
-        raise ValueError(f"{opt.path}: opt: {error}") from error
-    model = assembled(Vse, config, tensors, sources_of(tensors, image, text), opt.path)
+    model = assembled(Vse, fields, tensors, sources_of(tensors, image, text), opt.path, "opt: ")
     if cnn:
         warnings.warn(
             f"{opt.path}: its CNN is left out: the model takes what that makes of an image, divided by its L2 norm, as "

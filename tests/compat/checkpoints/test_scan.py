@@ -117,25 +117,6 @@ def test_weight_norm_of_any_size(tmp_path: Path, size: float) -> None:
     assert import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY).image.fc.weight.isfinite().all()
 
 
-def test_weight_norm_that_is_none_is_an_error(tmp_path: Path) -> None:
-    for name, value, message in (
-        ("fc.weight_g", torch.ones(5, 1), r"model\[0\].fc.weight_g has 5 numbers, expected one"),
-        ("fc.weight_g", None, r"model\[0\].fc.weight_g is NoneType, expected"),
-        ("fc.weight_v", torch.zeros(5, 6), r"model\[0\].fc.weight_v has no direction"),
-    ):
-        checkpoint = scan_checkpoint(weight_norm=True)
-        checkpoint["model"][0][name] = value
-        with pytest.raises(ValueError, match=message if value is not None else "fc.weight_g is missing"):
-            import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
-
-
-def test_what_is_neither_scan_nor_vse_is_told(tmp_path: Path) -> None:
-    checkpoint = scan_checkpoint()
-    del checkpoint["opt"].cross_attn
-    with pytest.raises(ValueError, match=r"x.pth: opt has neither cross_attn, as SCAN's, nor measure, as VSE\+\+'s"):
-        import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
-
-
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
