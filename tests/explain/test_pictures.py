@@ -18,38 +18,6 @@ SIDE = 60
 IMAGE = np.full((SIDE, SIDE, 3), (200, 100, 50), np.uint8)
 # The second lies inside the first, the third touches neither.
 BOXES = np.array([[0, 0, 40, 40], [10, 10, 30, 30], [40, 40, 60, 60]], np.float32)
-RED, GREEN = (255, 48, 48), (48, 224, 96)
-
-
-def draw(
-    path: Path,
-    weights: list[list[float]],
-    *,
-    order: tuple[int, ...] = (0, 1, 2),
-    objects: dict[int, np.ndarray] | None = None,
-) -> np.ndarray:
-    """The picture's colours (pixels, 3), with the regions given in this order."""
-    words = [f"word{i}" for i in range(len(weights))]
-    values = np.array(weights, np.float32)[:, order]
-    named = [[objects[word]] if objects and word in objects else [] for word in range(len(words))]
-    panels = [Panel(*contents) for contents in zip(words, values, values.argmax(1).tolist(), named, strict=True)]
-    draw_attention(path, IMAGE, BOXES[list(order)], " ".join(words), panels)
-    return colours_of(path)
-
-
-def colours_of(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
-
-
-def count(colours: np.ndarray, colour: tuple[float, ...] | np.ndarray) -> int:
-    return int((np.abs(colours - np.asarray(colour)).max(axis=1) <= 2).sum())
-
-
-def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:
-    weights = [[0.5, 0.2, 0.1], [0.1, 0.5, 0.2]]
-    first = draw(tmp_path / "a.png", weights)
-    assert np.array_equal(first, draw(tmp_path / "b.png", weights, order=(2, 1, 0)))
 
 
 def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
-from tests.models.loss_loops import triplet_by_hand
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TRANSFORMER = {"text_encoder": "transformer", "transformer_layers": 2, "transformer_heads": 2}
@@ -106,15 +105,3 @@ def test_centres_stand_for_their_regions(direction: str) -> None:
                     of_centres = weights if direction == "t2i" else weights.T
                     ours = attention.weights[image, : len(words), : len(regions)]
                     torch.testing.assert_close(ours, of_centres[:, groups[image]], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("negatives", "p"), [("softmax", 8.0), ("softmax", 1.5), ("sum", 8.0), ("hardest", 8.0)])
-def test_loss_is_equations_2_to_4(negatives: str, p: float) -> None:
-    model = make("han", negatives=negatives, p=p, margin=0.6)
-    images, captions = encode(model)
-    scores = model.score(images, captions).detach()
-    for ids in (None, [7, 7, 3]):
-        terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))
-        assert set(terms) == {"loss"}
-        expected = triplet_by_hand(scores, 0.6, negatives, p, ids)
-        assert terms["loss"].item() == pytest.approx(expected, rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from crossret.models import MODELS
 from crossret.models.checkpoints import load_model, save_model
 from crossret.models.encoded import Encoded
 from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, double, encode, make
+from tests.models.loss_loops import triplet_by_hand
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -217,12 +219,24 @@ def test_gradients_are_finite_for_zero_regions_and_one_word(variant: str) -> Non
         assert parameter.grad.isfinite().all(), name
 
 
-@EVERY_VARIANT
-def test_a_batch_of_one_has_no_negatives(variant: str) -> None:
-    model = of(variant)
-    terms = model.loss(*(side[:1] for side in encode(model)))
-    triplets = {"loss"} if len(terms) == 1 else terms.keys() - {"loss", "intra_pair", "diversity"}
-    assert all(terms[name].item() == 0 for name in triplets)
+@pytest.mark.parametrize("ids", [None, [7, 7, 3], [7, 7, 7]], ids=["differ", "two of one", "of one image"])
+@pytest.mark.parametrize(
+    ("variant", "negatives"),
+    [
+        *itertools.product(["scan", "scan t2i", "han", "vse", "vse order"], ["hardest", "sum"]),
+        ("han", "softmax"),
+        ("han 0", "softmax"),
+    ],
+)
+def test_the_loss_of_most_is_the_triplet_loss(variant: str, negatives: str, ids: list[int] | None) -> None:
+    """SCAN Eqs. 11 and 12, HAN Eqs. 2 to 4, VSE++'s: summed over the batch; captions of one image are no negatives."""
+    model = of(variant, margin=0.6, negatives=negatives, **({"p": 1.5} if variant == "han 0" else {}))
+    images, captions = encode(model)
+    terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))
+    scores = model.score(images, captions).detach()
+    expected = triplet_by_hand(scores, 0.6, negatives, 1.5 if variant == "han 0" else 8.0, ids)
+    assert (expected > 0) == (ids != [7, 7, 7])
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx({"loss": expected}, rel=1e-5)
     terms["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
@@ -236,6 +250,7 @@ def test_frozen_words_are_trained_in_no_epoch(kind: str) -> None:
             trained - {"text.embed.weight"}
         )
     assert "text.embed.weight" in trained
+    assert all(model.trains(name, 0) for name, _ in model.named_parameters())
 
 
 @EVERY_VARIANT
@@ -345,12 +360,6 @@ def test_words_are_read_by_the_paper_s_encoder(variant: str, encoder: torch.nn.M
     model = of(variant)
     encoder.load_state_dict(model.text.state_dict())
     assert torch.equal(model.text(TOKENS, LENGTHS), encoder.eval()(TOKENS, LENGTHS))
-
-
-@EVERY_MODEL
-def test_every_parameter_is_trained_from_the_start(kind: str) -> None:
-    model = make(kind)
-    assert all(model.trains(name, 0) for name, _ in model.named_parameters())
 
 
 @EVERY_MODEL

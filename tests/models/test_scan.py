@@ -11,7 +11,6 @@ from torch import Tensor
 
 from crossret.models import Scan, ScanConfig
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, SIZES, TOKENS, double, encode, make
-from tests.models.loss_loops import triplet_by_hand
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -88,17 +87,6 @@ def test_only_the_first_regions_are_kept() -> None:
     assert kept.lengths.tolist() == [1, 2, 2]
     assert torch.equal(kept.sequences, full.encode_images(FEATURES[:, :2]).sequences)
     assert make("scan", region_count=9).encode_images(FEATURES).lengths.tolist() == [4, 4, 4]
-
-
-@pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
-@pytest.mark.parametrize("negatives", ["hardest", "sum"])
-def test_loss_is_equation_11_or_12(negatives: str, ids: list[int] | None) -> None:
-    model = make("scan", negatives=negatives, margin=0.6)
-    images, captions = encode(model)
-    terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))
-    expected = triplet_by_hand(model.score(images, captions).detach(), 0.6, negatives, ids=ids)
-    assert expected > 0
-    assert {name: term.item() for name, term in terms.items()} == pytest.approx({"loss": expected}, rel=1e-5)
 
 
 def test_attention_options_are_those_of_the_direction() -> None:
