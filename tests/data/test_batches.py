@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from crossret.data import Batch, PrecomputedCorpus, PrecomputedDataset, Vocabulary, caption_batches, pad_tokens
+from crossret.data import Batch, PrecomputedCorpus, PrecomputedDataset, Vocabulary, caption_batches
 from crossret.data.batches import NumberedCaptions, prefetched
 
 IMAGES = 7
@@ -119,12 +117,6 @@ def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, v
     assert len({tuple(order) for order in orders}) == 9
 
 
-def test_a_batch_owns_its_memory(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
-    batch = next(iter(batches_of(data, vocabulary, 4, seed=0, epoch=0, shuffle=False)))
-    batch.regions.fill_(-1)
-    assert data.features[0, 0, 1] == 1
-
-
 @pytest.mark.parametrize(("batch_size", "seed", "epoch"), [(0, 0, 0), (1, -1, 0), (1, 0, -1)])
 def test_bad_arguments(
     data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, seed: int, epoch: int
@@ -133,12 +125,3 @@ def test_bad_arguments(
         caption_batches(
             data, NumberedCaptions(data.captions, vocabulary), batch_size, seed=seed, epoch=epoch, shuffle=True
         )
-
-
-@settings(max_examples=30)
-@given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=6))
-def test_pad_tokens(token_lists: list[list[int]]) -> None:
-    padded, lengths = pad_tokens(token_lists)
-    assert padded.shape == (len(token_lists), max(map(len, token_lists)))
-    assert [row[:length].tolist() for row, length in zip(padded, lengths, strict=True)] == token_lists
-    assert not any(row[length:].any() for row, length in zip(padded, lengths, strict=True))

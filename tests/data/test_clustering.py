@@ -120,15 +120,6 @@ def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
     torch.testing.assert_close(centres / scale, expected[0], rtol=1e-5, atol=1e-5)
 
 
-def test_regions_beside_a_large_offset_are_told_apart() -> None:
-    features = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = clustered(features, clusters=5)
-    centres, assignment, counts = clustered(features + 1e6, clusters=5)
-    assert torch.equal(assignment, expected[1])
-    assert counts.tolist() == [5, 5]
-    torch.testing.assert_close(centres - 1e6, expected[0], rtol=0, atol=1e-8)
-
-
 def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(9, 30, 64, generator=generator)

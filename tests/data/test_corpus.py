@@ -101,14 +101,6 @@ def test_images_come_once_and_in_order(corpus: PrecomputedCorpus) -> None:
     assert torch.equal(torch.cat(boxes), torch.from_numpy(np.sort(features)))
 
 
-def test_captions_come_in_order(corpus: PrecomputedCorpus) -> None:
-    seen = []
-    for tokens, lengths in corpus.caption_batches(4):
-        seen += [row[:length].tolist() for row, length in zip(tokens, lengths.tolist(), strict=True)]
-        assert not any(row[length:].any() for row, length in zip(tokens, lengths.tolist(), strict=True))
-    assert seen == [corpus.vocabulary.encode(caption) for caption in corpus.data.captions]
-
-
 def test_training_batches_can_start_anywhere(corpus: PrecomputedCorpus) -> None:
     whole = list(corpus.training_batches(4, seed=1, epoch=2))
     assert sorted(torch.cat([batch.caption_ids for batch in whole]).tolist()) == list(range(corpus.n_captions))

@@ -41,17 +41,6 @@ def test_words_are_shuffled(scenes: Path, tmp_path: Path) -> None:
     assert one == same != other
 
 
-def test_a_caption_is_shuffled_by_its_number_alone(scenes: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    lines = (scenes / "train_caps.txt").read_text().splitlines()
-    np.save(tmp_path / "data" / "train_ims.npy", np.zeros((2, 3, 4), np.float32))
-    (tmp_path / "data" / "train_caps.txt").write_text("\n".join(["another", *lines[1:10]]))
-    for data, output in ((scenes, "all"), (tmp_path / "data", "some")):
-        perturb_data(data, tmp_path / output)
-    all_, some = (PrecomputedDataset(tmp_path / output, "train").captions for output in ("all", "some"))
-    assert all_[1:10] == some[1:]
-
-
 @pytest.mark.parametrize(
     ("drop", "tags"), [("noun", {"NOUN"}), ("verb", {"AUX"}), ("adjective", {"ADJ", "ADV"}), ("preposition", {"ADP"})]
 )
@@ -120,30 +109,9 @@ def test_a_tagger_that_is_asked_for_is_used_for_scenes_too(
     assert json.loads((tmp_path / "new" / "perturbation.json").read_text())["tags"] == "model"
 
 
-def test_scenes_rendered_before_tags_were_told_take_a_tagger(
-    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(perturbing, "load_tagger", nouns)
-    monkeypatch.setattr(perturbing, "DEFAULT_MODEL", "model")
-    data = plain(tmp_path / "data", ["a dog", "a", "a", "a", "a"])
-    entries = [{"words": caption.split(), "named": []} for caption in ("a dog", "a", "a", "a", "a")]
-    (data / "train_grounding.jsonl").write_text("\n".join(map(json.dumps, entries)))
-    assert perturb_data(data, tmp_path / "new", drop="noun").changed == 1
-
-
 def test_a_grounding_of_other_words_is_named(scenes: Path, tmp_path: Path) -> None:
     data = plain(tmp_path / "data", ["a dog"] * 5)
     (data / "train_grounding.jsonl").write_bytes((scenes / "train_grounding.jsonl").read_bytes())
     with pytest.raises(ValueError, match=r"train_grounding\.jsonl: not the words of train_caps\.txt"):
         perturb_data(data, tmp_path / "new", drop="noun")
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("place", [".", "inside/deep", "../data/x/../.."])
-def test_the_data_itself_is_not_written_into(tmp_path: Path, place: str) -> None:
-    data = plain(tmp_path / "data", ["a dog"] * 5)
-    (data / "x").mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((ValueError, FileExistsError), match=r"or inside it|not empty"):
-        perturb_data(data, data / place)
-    assert sorted(tmp_path.rglob("*")) == before

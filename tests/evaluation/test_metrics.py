@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from crossret.data.memory import InMemoryCorpus
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import (
-    RetrievalMetrics,
     encode_dataset,
     five_fold,
     metrics_from_ranks,
@@ -82,15 +81,6 @@ def test_median_rank_is_floored_and_counted_from_one() -> None:
     assert (metrics.i2t.medr, metrics.i2t.meanr) == (3.0, 7.25)  # median of 0, 1, 4, 20 is 2.5
     assert (metrics.i2t.r1, metrics.i2t.r5, metrics.i2t.r10) == (25.0, 75.0, 75.0)
     assert (metrics.t2i.medr, metrics.t2i.r10) == (1.0, 100.0)
-
-
-def test_figures_by_name_there_and_back() -> None:
-    metrics = metrics_from_ranks(np.array([0, 3]), np.array([1, 0, 12]))
-    figures = metrics.as_dict()
-    assert figures["t2i_r10"] == metrics.t2i.r10
-    assert figures["rsum"] == metrics.rsum
-    assert len(figures) == 12
-    assert RetrievalMetrics.from_dict(figures) == metrics
 
 
 def test_five_fold_is_the_mean_over_blocks_of_images() -> None:
@@ -173,19 +163,6 @@ def test_every_pair_is_scored_whatever_the_blocks(batch_size: int, block: int) -
                     model.encode_images(features), model.encode_captions(tokens, torch.tensor([tokens.shape[1]]))
                 )
             assert scores[image, caption] == pytest.approx(one.item(), abs=1e-5)
-
-
-def test_progress_of_scoring_ends_at_the_last_caption() -> None:
-    corpus = small_corpus()
-    model = Scan(ScanConfig(image_dim=7, vocabulary_size=len(corpus.vocabulary), embed_dim=6, word_dim=5)).eval()
-    seen: list[tuple[int, int]] = []
-    score_matrix(
-        model, *encode_dataset(model, corpus), block=4, progress=lambda done, total: seen.append((done, total))
-    )
-    assert seen == [(4, 6), (6, 6)]
-    assert not model.training
-    with pytest.raises(ValueError, match="block must be at least 1"):
-        score_matrix(model, *encode_dataset(model, corpus), block=0)
 
 
 def test_data_that_the_model_cannot_use_are_refused() -> None:

@@ -44,19 +44,3 @@ def test_each_region_stands_alone_bit_for_bit(pixels):
         np.testing.assert_array_equal(region_features(pixels, boxes[number : number + 1])[0], together[number])
     shuffled = np.random.default_rng(0).permutation(12)
     np.testing.assert_array_equal(region_features(pixels, boxes[shuffled]), together[shuffled])
-
-
-def test_the_same_pixels_elsewhere_differ_by_their_place_only(pixels):
-    canvas = np.full_like(pixels, 90)
-    canvas[20:60, 20:60] = pixels[60:100, 80:120]
-    canvas[150:190, 20:60] = pixels[60:100, 80:120]
-    one, other = region_features(canvas, np.array([[20, 20, 60, 60], [20, 150, 60, 190]], dtype=np.float32))
-    blank = np.full_like(pixels, 90)
-    blank_one, blank_other = region_features(blank, np.array([[20, 20, 60, 60], [20, 150, 60, 190]], dtype=np.float32))
-    assert np.abs(one - other).max() > 0.01
-    np.testing.assert_allclose(one - other, blank_one - blank_other, atol=1e-4)
-
-
-@pytest.mark.parametrize("value", [0, 90, 255])
-def test_a_flat_crop_is_finite(pixels, value):
-    assert np.isfinite(region_features(np.full_like(pixels, value), BOX)).all()

@@ -49,16 +49,6 @@ def test_the_files_are_the_promised_ones(scenes):
     }
 
 
-@pytest.mark.parametrize("split", COUNTS)
-def test_a_split_is_precomputed_data(scenes, split):
-    data = PrecomputedDataset(scenes, split)
-    assert data.features.shape == (COUNTS[split], 12, 256)
-    assert data.n_images == COUNTS[split]
-    assert data.n_captions == 5 * COUNTS[split]
-    boxes = np.load(scenes / f"{split}_boxes.npy")
-    assert (boxes.shape, boxes.dtype) == ((COUNTS[split], 12, 4), np.float32)
-
-
 def test_features_follow_from_the_pictures_and_the_boxes(scenes):
     boxes = np.load(scenes / "train_boxes.npy")
     features = PrecomputedDataset(scenes, "train").features
@@ -106,13 +96,6 @@ def test_another_seed_and_another_split_are_other_scenes(scenes, tmp_path):
     ours, theirs = contents(scenes), contents(tmp_path)
     assert not [name for name in ours if ours[name] == theirs[name]]
     assert ours["images/dev/00000.png"] != ours["images/test/00000.png"]
-
-
-def test_more_scenes_begin_with_the_same_ones(scenes, tmp_path):
-    render_scenes(tmp_path, **(COUNTS | {"train": 8}), seed=3, workers=1)
-    ours, theirs = contents(scenes), contents(tmp_path)
-    assert theirs["train_caps.txt"].startswith(ours["train_caps.txt"])
-    assert theirs["images/train/00005.png"] == ours["images/train/00005.png"]
 
 
 def test_an_interrupted_rendering_has_no_finished_manifest(tmp_path):
@@ -196,12 +179,6 @@ def test_data_of_others_is_not_written_over(tmp_path, name, text):
     assert contents(tmp_path) == {name: text.encode()}
 
 
-def test_a_rendering_killed_at_its_first_file_can_be_repeated(tmp_path):
-    (tmp_path / ".crossret-0123456789abcdef.part").write_text("half a manifest")
-    render_scenes(tmp_path, train=1, dev=1, test=1, workers=1)
-    assert finished(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
@@ -215,9 +192,3 @@ def test_a_number_out_of_bounds(tmp_path, argument, value, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         render_scenes(tmp_path / "scenes", **{argument: value})
     assert not (tmp_path / "scenes").exists()
-
-
-def test_a_directory_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        render_scenes(tmp_path / "file" / "scenes", workers=1)
