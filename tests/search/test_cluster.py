@@ -136,9 +136,7 @@ def test_what_one_machine_finds_to_the_last_bit(
 
 def test_the_backend_is_that_of_this_process(files: Path, searched: RayCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSRET_BACKEND", "abacus")
-    with pytest.raises(
-        ClusterError, match=r"shards/000\d\d: on the node [\d.]+: CROSSRET_BACKEND must be one of .*'abacus'"
-    ):
+    with pytest.raises(ClusterError, match=r"on the node [\d.]+: CROSSRET_BACKEND must be one of .*'abacus'"):
         best(searched, files, scan_scores)
     monkeypatch.delenv("CROSSRET_BACKEND")
     assert equal(best(searched, files, scan_scores), expected(files, scan_scores))
@@ -158,9 +156,8 @@ def test_queries_in_memory_are_scored_in_float32(
     lengths = stored.lengths if layout == "padded" else None
     wanted = StoredItems(stored.path, padded.detach().float().numpy(), lengths=stored.lengths)
     corpus = StoredShards.of_directory(files / "shards")
-    assert equal(
-        searched.topk(scan_scores, given, lengths, k=7), retrieve(scan_scores, wanted, corpus, k=7, query="caption")
-    )
+    found = searched.topk(scan_scores, given, lengths, k=7)
+    assert equal(found, retrieve(scan_scores, wanted, corpus, k=7, query="caption"))
     none = searched.topk(scan_scores, padded[:0], k=7)
     assert none[0].shape == none[1].shape == (0, 7)
 

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-from types import TracebackType
 from typing import Any
 
 import ray
@@ -121,9 +120,7 @@ class RayCorpus:
     def __enter__(self) -> RayCorpus:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _runs(self, nodes: Nodes, query: str, most: int) -> list[list[Run]]:

@@ -35,11 +35,12 @@ class Nodes:
     def __init__(self, corpus: StoredShards, threads: int | None, patience: float) -> None:
         """Raises a ClusterError where a shard is on no node, or none has had CPUs free after ``patience`` seconds."""
         self.corpus = corpus
+        _wait_for_room(threads or 1, patience)  # ahead of the list of nodes, as a cluster may get some for it
         nodes = {name: node for name, node in _alive().items() if node["Resources"].get("CPU", 0) >= (threads or 1)}
         cpus = [int(node["Resources"]["CPU"]) for node in nodes.values()]
         self.threads = threads or min(cpus, default=1)
         self.slots = sum(number // self.threads for number in cpus)
-        _wait_for_room(self.threads, patience)
+        _wait_for_room(self.threads, patience)  # of all of a node, where others may have some
         paths = [shard.directory for shard in corpus.shards]
         there = {name: NodeAffinitySchedulingStrategy(name, soft=False) for name in nodes}
         asked = {name: _look.options(scheduling_strategy=only).remote(paths) for name, only in there.items()}
