@@ -76,7 +76,7 @@ def assert_stored(directory: Path, expected: Encoded) -> None:
         np.testing.assert_allclose(stored, vector.numpy(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 128])
+@pytest.mark.parametrize("batch", [3, 128])
 @pytest.mark.parametrize("kind", MODELS_OF_TESTS)
 def test_all_that_is_kept_of_every_item_is_written(
     corpus: PrecomputedCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, batch: int
