@@ -19,7 +19,7 @@ from torch import Tensor
 
 from crossret.distributed import ALONE, Group, RankLost
 from crossret.models import Scan, Sman, SmanConfig
-from crossret.training import ResumedElsewhere
+from crossret.training import Callback, ResumedElsewhere
 from tests.distributed.ranks import on_ranks
 from tests.training import toy
 from tests.training.toy import CONFIG, DroppingScan, assert_same_training, checkpoint_tensors, everything, make_model
@@ -138,9 +138,18 @@ def test_a_rank_that_does_not_answer_is_lost(tmp_path: Path) -> None:
     assert "rank 1 of 2" in second
 
 
-def drawn_by_ranks(directory: Path) -> list[bytes]:
-    """With dropout: a training, and the same one that ends after an epoch and is resumed; what the first draws from."""
+class Counted(Callback):
+    calls = 0
+
+    def on_step(self, step: object) -> None:
+        self.calls += 1
+
+
+def drawn_by_ranks(directory: Path) -> tuple[list[bytes], int]:
+    """With dropout: a training, and the same one that ends after an epoch and is resumed; what a rank draws from, and
+    the steps that it tells callbacks."""
     states: list[bytes] = []
+    counted = Counted()
     model = make_model()
     encode = model.encode_images
 
@@ -150,14 +159,15 @@ def drawn_by_ranks(directory: Path) -> list[bytes]:
         return encode(*given, **named)
 
     model.encode_images = noting
-    toy.run(directory / "whole", replace(CONFIG, epochs=2), model=model)
+    toy.run(directory / "whole", replace(CONFIG, epochs=2), model=model, callbacks=[counted])
     toy.run(directory / "stopped", replace(CONFIG, epochs=1))
     toy.run(directory / "stopped", replace(CONFIG, epochs=2), model=DroppingScan(make_model().config), resume=True)
-    return states
+    return states, counted.calls
 
 
 def test_a_training_resumed_on_as_many_ranks_is_the_same_bit_for_bit(tmp_path: Path) -> None:
-    first, second = on_ranks(2, drawn_by_ranks, tmp_path)
+    (first, told), (second, untold) = on_ranks(2, drawn_by_ranks, tmp_path)
+    assert (told, untold) == (12, 0)
     assert_same_training(tmp_path / "stopped", tmp_path / "whole")
     assert len(first) == len(second)
     assert not set(first) & set(second)  # each rank draws numbers of its own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from crossret.models import Mhsan, MhsanConfig, Scan
 from crossret.training import load_model
 from tests.distributed.ranks import on_ranks
 from tests.training import toy
+from tests.training.test_resuming import press_ctrl_c
 from tests.training.toy import CONFIG, checkpoint_tensors, make_model
 
 SHORT = replace(CONFIG, epochs=1)
@@ -69,12 +69,9 @@ def reading_pixels(seed: int = 0) -> Mhsan:
 def test_a_training_with_a_backbone_is_resumed_and_its_model_loaded(tmp_path: Path) -> None:
     config = replace(CONFIG, epochs=2)
     corpora = {"train_data": PixelCorpus(22), "dev_data": PixelCorpus(8, seed=1)}
-    for directory, epochs in (("stopped", (1, 2)), ("whole", (2,))):
-        for number, end in enumerate(epochs):
-            model = reading_pixels(seed=number)
-            run = toy.run(
-                tmp_path / directory, replace(config, epochs=end), model=model, resume=end == 2 > number > 0, **corpora
-            )
+    toy.run(tmp_path / "stopped", replace(config, epochs=1), model=reading_pixels(), **corpora)
+    toy.run(tmp_path / "stopped", config, model=reading_pixels(seed=1), resume=True, **corpora)
+    run = toy.run(tmp_path / "whole", config, model=reading_pixels(), **corpora)
     stopped, whole = (checkpoint_tensors(tmp_path / name) for name in ("stopped", "whole"))
     assert stopped.keys() == whole.keys()
     assert all(torch.equal(tensor, whole[name]) for name, tensor in stopped.items())
@@ -88,17 +85,8 @@ def test_a_training_with_a_backbone_is_resumed_and_its_model_loaded(tmp_path: Pa
 
 
 def test_an_interrupted_step_leaves_no_statistics(tmp_path: Path) -> None:
-    model: Any = normalizing()
-    loss, calls = model.loss, itertools.count(1)
-
-    def interrupted(*arguments: Any) -> Any:
-        if next(calls) == 4:
-            raise KeyboardInterrupt
-        return loss(*arguments)
-
-    model.loss = interrupted
     with pytest.raises(KeyboardInterrupt):
-        toy.run(tmp_path / "stopped", SHORT, model=model)
+        toy.run(tmp_path / "stopped", SHORT, model=press_ctrl_c(normalizing(), "loss", 4))
     assert checkpoint_tensors(tmp_path / "stopped")["model.norm.num_batches_tracked"] == 3
     toy.run(tmp_path / "stopped", SHORT, model=normalizing(), resume=True)
     toy.run(tmp_path / "whole", SHORT, model=normalizing())

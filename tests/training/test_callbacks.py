@@ -143,8 +143,13 @@ def test_csv_files_hold_what_the_log_holds(straight: Path) -> None:
 
 
 def test_tensorboard_shows_every_line_once(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, EVERY_STEP, model=press_ctrl_c(make_model(), "loss", 9), callbacks=[TensorBoard()])
+    class Broken(Callback):
+        def on_step(self, step: Step) -> None:
+            if step.step == 8:
+                raise RuntimeError("three steps after the checkpoint")
+
+    with pytest.raises(RuntimeError, match="three steps"):
+        run(tmp_path, EVERY_STEP, callbacks=[TensorBoard(), Broken()])
     run(tmp_path, EVERY_STEP, resume=True, callbacks=[TensorBoard()])
     shown = EventAccumulator(str(tmp_path / "tensorboard"))
     shown.Reload()

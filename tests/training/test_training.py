@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,9 @@ import torch
 
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.files.json import read_json_lines
-from crossret.training import load_model, train
-from tests.training.toy import CONFIG, DEV, TRAIN, everything, make_model, run
+from crossret.training import Callback, load_model, train
+from crossret.training.callbacks import Start, Step
+from tests.training.toy import CONFIG, DEV, TRAIN, Gradients, everything, make_model, run
 
 
 def test_the_log_has_a_line_an_interval_and_a_line_an_epoch(straight: Path) -> None:
@@ -25,21 +25,17 @@ def test_the_log_has_a_line_an_interval_and_a_line_an_epoch(straight: Path) -> N
     assert [(line["epoch"], line["step"]) for line in epochs] == [(1, 6), (2, 12), (3, 18)]
 
 
-def test_the_best_model_is_that_of_the_highest_rsum(
-    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps, original = count(1), torch.optim.Adam.step
+def test_the_best_model_is_that_of_the_highest_rsum(straight: Path, tmp_path: Path) -> None:
+    class Forgetting(Callback):
+        def on_start(self, start: Start) -> None:
+            self.model = start.model
 
-    def step(self: torch.optim.Adam) -> None:
-        original(self)
-        if next(steps) > 12:  # in the last epoch all is forgotten
-            for group in self.param_groups:
-                for parameter in group["params"]:
+        def on_step(self, step: Step) -> None:
+            if step.epoch == 3:
+                for parameter in self.model.parameters():
                     parameter.data.zero_()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", step)
-        result = run(tmp_path, CONFIG)
+    result = run(tmp_path, CONFIG, callbacks=[Forgetting()])
     _, lines, _ = everything(tmp_path)
     sums = [line["rsum"] for line in lines if line["kind"] == "epoch"]
     assert result.best_rsum == max(sums)
@@ -52,19 +48,12 @@ def test_the_best_model_is_that_of_the_highest_rsum(
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e9, None])
-def test_gradients_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None) -> None:
-    norms, original = [], torch.optim.Adam.step
-
-    def step(self: torch.optim.Adam) -> None:
-        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
-        norms.append(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])).item())
-        original(self)
-
-    monkeypatch.setattr(torch.optim.Adam, "step", step)
-    run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=limit, log_every=1))
+def test_gradients_are_clipped(tmp_path: Path, limit: float | None) -> None:
+    gradients = Gradients()
+    run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=limit, log_every=1), callbacks=[gradients])
     logged = [line["gradient_norm"] for line in read_json_lines(tmp_path / "log.jsonl") if line["kind"] == "step"]
     assert min(logged) > 0.5
-    assert norms == pytest.approx([0.5] * 6 if limit == 0.5 else logged, rel=1e-3)
+    assert gradients.norms() == pytest.approx([0.5] * 6 if limit == 0.5 else logged, rel=1e-3)
 
 
 def test_the_caller_s_random_numbers_are_not_touched(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from crossret.data.corpus import ALL, slices_of
 from crossret.data.vocabulary import END, PAD, START, Vocabulary
 from crossret.files.tensors import read_header, read_tensors
 from crossret.models import Scan, ScanConfig
-from crossret.training import TrainingConfig, TrainingResult, load_model, train
+from crossret.training import Callback, TrainingConfig, TrainingResult, load_model, train
+from crossret.training.callbacks import Start, Step
 
 OBJECTS, IMAGE_DIM = 12, 16
 
@@ -111,6 +112,21 @@ def run(out_dir: Path, config: TrainingConfig = CONFIG, *, resume: bool = False,
     arguments = {"train_data": TRAIN, "dev_data": DEV, **others}
     model = arguments.pop("model", None) or make_model()
     return train(model, config=config, out_dir=out_dir, resume=resume, progress=False, **arguments)
+
+
+class Gradients(Callback):
+    """Keeps the gradients by which each step was taken, by parameter, and their norms."""
+
+    def on_start(self, start: Start) -> None:
+        self.model = start.model
+        self.taken: list[dict[str, Tensor]] = []
+
+    def on_step(self, step: Step) -> None:
+        named = self.model.named_parameters()
+        self.taken.append({name: each.grad.clone() for name, each in named if each.grad is not None})
+
+    def norms(self) -> list[float]:
+        return [float(torch.cat([each.flatten() for each in taken.values()]).norm()) for taken in self.taken]
 
 
 def everything(out_dir: Path) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Tensor]]:
