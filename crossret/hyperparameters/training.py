@@ -47,8 +47,8 @@ class ParameterGroup(Config):
         return cls(prefix, decimal_number(factor), *decays)
 
     def __str__(self) -> str:
-        decay = "" if self.weight_decay is None else f":{self.weight_decay:g}"
-        return f"{self.prefix}:{self.factor:g}{decay}"
+        decay = [] if self.weight_decay is None else [self.weight_decay]
+        return ":".join([self.prefix, *(repr(number) for number in (self.factor, *decay))])
 
     def has(self, name: str) -> bool:
         """Whether a parameter of this name belongs to the group."""

@@ -123,7 +123,8 @@ class Callback:
     """What a training calls as it goes on, in the first rank's process alone; a subclass has what it wants to hear of.
 
     Several are called in the order of the list, in the end in the reverse one. An error ends the training as any other
-    does. A step or an epoch of which an interruption kept the call back is not told by the training that goes on.
+    does; KeyboardInterrupt leaves a checkpoint, from which it may go on. A step or an epoch of which an interruption
+    kept the call back is not told by the training that goes on.
     """
 
     def on_start(self, start: Start) -> None:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from crossret.distributed import ALONE, Group, Share, sum_gradients
 from crossret.losses import StructurePreservingLoss, TripletLoss
 from crossret.models.encoded import Encoded
-from crossret_kernels import maxsim_scores
 from tests.distributed.ranks import on_ranks
 from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS
 from tests.models.test_protocol import VARIANTS, of
@@ -191,37 +189,6 @@ def test_an_error_that_cannot_be_pickled_is_still_what_all_ranks_raise() -> None
     first, second = on_ranks(2, raised_by_the_first)
     assert first == ["ValueError: plain", "Local: local"]
     assert second == ["ValueError: plain", "RuntimeError: Local: local"]
-
-
-class Encoders(torch.nn.Module):
-    """Two encoders in one module, as DistributedDataParallel wants them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.image, self.text = torch.nn.Linear(6, 8), torch.nn.Linear(6, 8)
-
-    def forward(self, images: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
-        return self.image(images).unflatten(1, (2, 4)), self.text(captions).unflatten(1, (2, 4))
-
-
-def gradients_of(encoders: torch.nn.Module, share: Share) -> list[Tensor]:
-    regions, words = encoders(IMAGES[share.rows].float(), CAPTIONS[share.rows].float())
-    scores = maxsim_scores(regions, share.gathered(words))
-    loss = TripletLoss(0.5, "sum")(scores, IDS[share.rows], share=share)
-    (share.group.size * loss).backward()  # DistributedDataParallel takes the mean over the ranks
-    return [parameter.grad for parameter in encoders.parameters() if parameter.grad is not None]
-
-
-def gradients_of_ddp() -> list[Tensor]:
-    share = Share.cut(Group.current(), BATCH)
-    return gradients_of(DistributedDataParallel(Encoders()), share)
-
-
-def test_gradients_by_distributed_data_parallel_are_those_of_one_process() -> None:
-    expected = gradients_of(Encoders(), Share.whole(BATCH))
-    for of_rank in on_ranks(2, gradients_of_ddp):
-        torch.testing.assert_close(of_rank, expected)
 
 
 @pytest.mark.parametrize(("size", "total"), [(1, 5), (2, 5), (3, 2), (4, 4)])

@@ -87,7 +87,7 @@ def test_a_training_with_a_cosine_ends_when_it_was_to(tmp_path: Path) -> None:
             (ParameterGroup("backbone", 0.1),),
             "parameter_groups: backbone:0.1 has no parameter, .* begin with image, text",
         ),
-        ((ParameterGroup("image"), ParameterGroup("image.fc", 0.5, 0.0)), r"parameter_groups: image.fc:0.5:0 has no"),
+        ((ParameterGroup("image"), ParameterGroup("image.fc", 0.5, 0.0)), r"parameter_groups: image.fc:0.5:0.0 has no"),
     ],
 )
 def test_a_group_without_parameters_is_an_error(groups: Any, message: str) -> None:

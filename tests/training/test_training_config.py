@@ -46,7 +46,9 @@ def test_groups_are_there_and_back_in_json_and_as_text() -> None:
     assert TrainingConfig.from_json(config.to_json()) == config
     hint = tuple[ParameterGroup, ...]
     text = ",".join(map(str, GROUPS))
-    assert text == "image.fc:0.1,text:2:0"
+    assert text == "image.fc:0.1,text:2.0:0.0"
+    exact = ParameterGroup("text", 1 / 3)
+    assert ParameterGroup.parse(str(exact)) == exact
     assert parse_value(hint, text) == GROUPS
     assert parse_value(hint, "") == ()
     assert parse_value(hint, "text:2:none") == (ParameterGroup("text", 2.0),)
