@@ -45,19 +45,14 @@ def _weight(image: Contents) -> Tensor:
     """fc.weight, or what ``weight_norm`` with one norm for all makes of its parts: g·V/‖V‖."""
     if "fc.weight_v" not in image.values:
         return image.tensor("fc.weight", 2)
-    direction = image.tensor("fc.weight_v", 2)
-    length = image.values.get("fc.weight_g")
-    dims = length.dim() if isinstance(length, Tensor) else 0
-    length = image.tensor("fc.weight_g", dims)
+    direction, length = image.tensor("fc.weight_v", 2), image.values.get("fc.weight_g")
+    length = image.tensor("fc.weight_g", length.dim() if isinstance(length, Tensor) else 0)
     if length.numel() != 1:
         raise ValueError(f"{image.path}: tensor {image.within}fc.weight_g has {length.numel()} numbers, expected one")
     wide = direction.double()  # of which no square overflows or vanishes
-    norm = wide.norm()
-    if not norm > 0:
-        raise ValueError(f"{image.path}: tensor {image.within}fc.weight_v has no direction")
-    weight = (wide * (length.reshape(()) / norm)).float()
+    weight = (wide * (length.reshape(()) / wide.norm())).float()
     if not weight.isfinite().all():
-        raise ValueError(f"{image.path}: tensor {image.within}fc.weight_g is too large: the weights are not finite")
+        raise ValueError(f"{image.path}: tensor {image.within}fc.weight_v and fc.weight_g make no finite weights")
     return weight
 
 
