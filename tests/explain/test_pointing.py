@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from crossret.explain.pointing import pointing_answers
 from crossret.models.attention import paired, word_region_attention
 from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer
-from tests.kernels.strategies import NORM_MODES
 
 
 def some_items(n: int, longest: int, dim: int, seed: int) -> Encoded:
@@ -24,53 +21,20 @@ def some_items(n: int, longest: int, dim: int, seed: int) -> Encoded:
     return Encoded(sequences, lengths)
 
 
-@settings(max_examples=60)
-@given(
-    direction=st.sampled_from(["t2i", "i2t"]),
-    raw_feature_norm=st.sampled_from(NORM_MODES),
-    clip_slope=st.sampled_from([0.0, 0.1]),
-    pooling=st.sampled_from(["lse", "avg", "sum", "max"]),
-    normalize=st.booleans(),
-    pairs=st.integers(1, 3),
-    sizes=st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 4)),
-    seed=st.integers(0, 2**16),
-)
-def test_pooled_relevance_is_the_score(
-    direction: str,
-    raw_feature_norm: str,
-    clip_slope: float,
-    pooling: str,
-    normalize: bool,
-    pairs: int,
-    sizes: tuple[int, int, int],
-    seed: int,
-) -> None:
-    regions, words, dim = sizes
-    images, captions = some_items(pairs, regions, dim, seed), some_items(pairs, words, dim, seed + 1)
-    scorer = CrossAttentionScorer(
-        direction,
-        raw_feature_norm=raw_feature_norm,
-        clip_slope=clip_slope,
-        lambda_softmax=4.0,
-        pooling=pooling,
-        lambda_lse=5.0,
-        normalize=normalize,
-    )
-    scores, weights, relevances = scorer.attention(
-        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=paired(images, captions)
-    )
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_a_map_is_what_the_scorer_saw(direction: str) -> None:
+    images, captions = some_items(3, 4, 5, 0), some_items(3, 6, 5, 1)
+    scorer, pairs = CrossAttentionScorer(direction), paired(images, captions)
+    sides = images.sequences, captions.sequences, captions.lengths, images.lengths
+    scores, weights, relevances = scorer.attention(*sides, pairs=pairs)
+    torch.testing.assert_close(scores, scorer(*sides).diagonal(), rtol=1e-9, atol=1e-9)
     attention = word_region_attention(scorer, images, captions)
+    assert (attention.name, attention.queries, attention.word_weights) == (direction, None, None)
     torch.testing.assert_close(attention.weights, weights if direction == "t2i" else weights.mT)
     if direction == "t2i":
         torch.testing.assert_close(attention.relevances, relevances)
-    queries = captions if direction == "t2i" else images
-    pooled = []
-    for relevance, length in zip(relevances, queries.lengths, strict=True):
-        r = relevance[:length]
-        pooled.append({"lse": torch.logsumexp(5 * r, 0) / 5, "avg": r.mean(), "sum": r.sum(), "max": r.max()}[pooling])
-    expected = scorer(images.sequences, captions.sequences, captions.lengths, images.lengths).diagonal()
-    torch.testing.assert_close(torch.stack(pooled), expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(scores, expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="3 images and 2 captions"):
+        word_region_attention(scorer, images, captions[:2])
 
 
 def test_where_regions_attend_a_word_has_the_relevance_of_its_region() -> None:

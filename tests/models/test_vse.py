@@ -68,15 +68,6 @@ def test_scores_are_the_paper_s(fields: dict[str, Any], measure: str) -> None:
                 assert scores[i, c].item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
-def test_one_region_is_the_image() -> None:
-    """VSE++'s own input: one precomputed vector an image."""
-    model = make("vse")
-    with torch.no_grad():
-        images = model.encode_images(FEATURES[:, :1])
-        expected = torch.nn.functional.normalize(model.image.fc(FEATURES[:, 0]), dim=1)
-    torch.testing.assert_close(images.sequences[:, 0], expected)
-
-
 @pytest.mark.parametrize(("workspace", "sizes"), [(1, [1] * 5), (2 * 4 * 8 * 8, [2, 2, 1]), (2**25, [5])])
 def test_order_in_chunks_is_that_of_pairs(monkeypatch: pytest.MonkeyPatch, workspace: int, sizes: list[int]) -> None:
     """One image at a time, two beside four captions of eight doubles, and all; gradients too."""
