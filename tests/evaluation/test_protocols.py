@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from crossret.evaluation import retrieval_metrics
-from crossret.evaluation.protocols import PLAUSIBLE, EccvCaption, FicoItr
+from crossret.evaluation.protocols import PLAUSIBLE, EccvCaption, FicoItr, _best
 
 IMAGES, CAPTIONS = [40, 7, 391], [11, 12, 21, 22, 31, 32]
 # Of every image the captions that are its own, and those of others that people found to match.
@@ -73,6 +73,11 @@ def test_eccv_s_figures_are_those_of_the_definitions(small: Path, capfd: pytest.
             assert figures[f"cxc_r{k}"][way] == pytest.approx(100 * np.mean(found))
     assert capfd.readouterr().err == ""
     assert "pmrp" not in EccvCaption(list(map(str, IMAGES)), list(map(str, CAPTIONS))).figures(scores)
+
+
+def test_of_equal_scores_the_lower_index_comes_first() -> None:
+    scores = np.random.default_rng(0).integers(0, 4, 300).astype(np.float32)
+    assert _best(scores, 100) == sorted(range(300), key=lambda item: (-scores[item], item))[:100]
 
 
 @pytest.mark.parametrize(
