@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import traceback
@@ -26,7 +27,7 @@ from crossret.cli.commands.scoring import score
 from crossret.cli.commands.searching import search
 from crossret.cli.commands.sharding import shard
 from crossret.cli.commands.training import train
-from crossret.cli.errors import Interrupted, fail, fail_interrupted
+from crossret.cli.errors import Interrupted, fail, fail_interrupted, logged
 from crossret.cli.options import option
 from crossret.cli.output import name_standard_output
 from crossret.cli.suggestions import suggestion
@@ -88,8 +89,13 @@ def _crossret(
     version: Annotated[
         bool, option("Print the version and exit.", "--version", callback=_print_version, is_eager=True)
     ] = False,
+    verbose: Annotated[
+        int, option("Say what is chosen and found on the way; -vv says more.", "-v", "--verbose", count=True)
+    ] = 0,
 ) -> None:
     """Cross-attention image-text retrieval: render scenes, train, compare, evaluate, encode, score, search."""
+    if verbose:
+        context.with_resource(logged(logging.INFO if verbose == 1 else logging.DEBUG))
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,28 @@ def fail(message: str, status: int = 2) -> NoReturn:
 def one_line(message: str) -> str:
     """A message as ``printable``, in one line, of which a terminal makes a few."""
     return shortened(printable(" ".join(message.split())), _LONGEST_LINE)
+
+
+class _Lines(logging.Handler):
+    """Records as lines on standard error, as everything else that is told there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            print("crossret:", one_line(record.getMessage()), file=sys.stderr)
+
+
+@contextmanager
+def logged(level: int) -> Iterator[None]:
+    """What the library tells by logging, from this level on, is told as lines; the root logger is left alone."""
+    handler, logger = _Lines(), logging.getLogger("crossret")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def fail_interrupted(left: str | None = None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus
     from crossret.models import Matcher
+
+
+_logger = logging.getLogger(__name__)
 
 
 def option(text: str, *names: str, **settings: Any) -> Any:
@@ -131,5 +135,7 @@ def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabu
     from crossret.models.checkpoints import load_model, model_directory
 
     place = use_device(device)
-    model, vocabulary = load_model(model_directory(run))
+    directory = model_directory(run)
+    model, vocabulary = load_model(directory)
+    _logger.info("%s: %s of %s words, on %s", directory, model.kind, f"{len(vocabulary):,}", place)
     return model.to(place), vocabulary

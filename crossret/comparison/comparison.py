@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ from crossret.hyperparameters.settings import Settings, texts_of
 from crossret.terminal import plain
 from crossret.training import CHECKPOINT, LOG
 
+_logger = logging.getLogger(__name__)
 CONFIG, TRAINING, EVALUATION, NAME = "run.toml", "training.json", "evaluation.json", "compare"
 
 
@@ -187,6 +190,7 @@ def run_command(words: Sequence[str]) -> float | None:
     """
     # A session of its own: Ctrl-C does not reach it, this process alone acts on it.
     command = [sys.executable, "-m", "crossret", *words]
+    _logger.info("%s", shlex.join(command))
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         peak = system.wait_for(process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from crossret.files.locks import locked
 _BLOCK_BYTES = 64 * 2**20
 # Not the directory's own, which a training may have that writes beside its data.
 _LOCK = ".crossret-clusters-lock"
+_logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Called with how many images are done and how many there are."""
 
@@ -64,6 +66,7 @@ def clusters_of(data: PrecomputedDataset, fingerprint: str, count: int, progress
     places = [directory / name for directory in (features.parent, _cache())]
     for path in places:
         if path.exists():
+            _logger.info("%s: clusters found before are taken", path)
             return Clusters(count, _kept(path, data, count))
     writable = [path for path in places if _is_writable(path.parent)]
     if writable[:1] != places[:1]:

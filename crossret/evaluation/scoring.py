@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,6 +14,9 @@ from crossret.data.corpus import ALL, Corpus, check_readable, corpus_for
 from crossret.evaluation.finiteness import Progress, check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
+from crossret_kernels.extending import select_backend
+
+_logger = logging.getLogger(__name__)
 
 
 def encode_dataset(
@@ -102,6 +106,10 @@ def score_matrix(
     """
     if block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
+    if _logger.isEnabledFor(logging.INFO):
+        values = images.sequences
+        backend = select_backend(None, values.device, values.dtype)
+        _logger.info("%s scores on %s; where kernels serve it, by backend %s", model.kind, values.device, backend)
     scores = np.empty((len(images), len(captions)), dtype=np.float32)
     was_training = model.training
     model.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from crossret.files.locks import LOCK, lock_file, locked
 from crossret.files.naming import renamed_errors
 
+_logger = logging.getLogger(__name__)
 _MADE, _LOCKED = ".tmp", ".lock"  # a hidden directory, and who makes it
 
 
@@ -115,4 +117,7 @@ def _remove_abandoned(parent: Path) -> None:
     """Remove the hidden directories whose makers were killed: the system unlocks what a process has when it ends."""
     for lock in parent.glob(f".crossret-*{_LOCKED}"):
         with suppress(OSError), lock_file(lock, parent):
-            shutil.rmtree(lock.with_suffix(_MADE), ignore_errors=True)
+            abandoned = lock.with_suffix(_MADE)
+            if abandoned.exists():
+                _logger.info("%s: removed, as the process that made it was killed", abandoned)
+                shutil.rmtree(abandoned, ignore_errors=True)

@@ -176,3 +176,15 @@ def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:
         == 0
     )
     assert json.loads((tmp_path / "scenes.json").read_text())["counts"] == {"train": 2, "dev": 1, "test": 1}
+
+
+def test_what_is_chosen_is_told_where_that_is_asked_for(crossret: Cli, data: Path, trained: Path) -> None:
+    assert crossret("evaluate", trained, data) == 0
+    assert crossret.err == ""
+    for verbosity in ("-v", "-vv"):
+        assert crossret(verbosity, "evaluate", trained, data, "--device", "cpu") == 0
+        first, second = crossret.err.splitlines()[:2]
+        assert re.fullmatch(rf"crossret: {trained}/best: scan of \d+ words, on cpu", first)
+        assert re.fullmatch("crossret: scan scores on cpu; where kernels serve it, by backend \\w+", second)
+    assert crossret("evaluate", trained, data) == 0  # nothing stays of it
+    assert crossret.err == ""
