@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import re
 import subprocess
@@ -11,11 +10,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-import crossret as crossret_package
 from crossret.terminal import results_table
 from tests.cli.command import COMMANDS, ENVIRONMENT, Cli
 from tests.processes import started
@@ -35,10 +32,6 @@ def test_without_a_command_there_is_help(crossret: Cli) -> None:
 def test_version(crossret: Cli) -> None:
     assert crossret("--version") == 0
     assert crossret.out == f"crossret {metadata.version('crossret')}\n"
-
-
-def test_the_package_says_its_version() -> None:
-    assert crossret_package.__version__ == metadata.version("crossret")
 
 
 @pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}, {"KMP_BLOCKTIME": "0"}])
@@ -117,35 +110,6 @@ def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: 
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
     assert "image ? sentence" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "unbuffered"),
-    [
-        *itertools.product([["--version"], ["presets"]], ["", "1"]),
-        (["search", "{tmp}", "--words", "{tmp}/features.npy"], ""),  # which loads torch, and takes seconds over it
-    ],
-)
-def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
-    np.save(tmp_path / "features.npy", np.ones((3, 2, 4), np.float32))
-    command = [sys.executable, "-m", "crossret", *(argument.format(tmp=tmp_path) for argument in arguments)]
-    with open("/dev/full", "w") as full:
-        environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "crossret: standard output: No space left on device\n")
-
-
-def test_pictures_that_cannot_be_written_are_named(tmp_path: Path) -> None:
-    """A file may have 2 KiB, as if the disk were full: the manifest fits, a picture does not."""
-    counts = ["--train", "60", "--dev", "1", "--test", "1"]
-    arguments = ["render-scenes", "--output", str(tmp_path), *counts]
-    limited = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)); "
-        f"from crossret.cli import main; main({arguments!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", limited], env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert re.fullmatch(rf"crossret: {re.escape(str(tmp_path))}/images/train/\d+\.png: File too large\n", done.stderr)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -50,30 +50,6 @@ def test_a_model_s_clusters_are_found_once_for_all_commands(
     assert crossret("cluster-regions", own, "--output", tmp_path / "out", "--clusters", "2") == 0, "they are no splits"
 
 
-def test_rows_that_repeat_are_one_image_and_equal_regions_one_centre(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    features = np.random.default_rng(0).standard_normal((2, 4, 3)).astype(np.float16)
-    features[1, 2:] = features[1, :2]
-    np.save(tmp_path / "in" / "dev_ims.npy", np.repeat(features, 5, axis=0))
-    (tmp_path / "in" / "dev_caps.txt").write_text("a picture\n" * 10)
-    assert crossret("cluster-regions", tmp_path / "in", "--output", tmp_path / "out", "--clusters", "3") == 0
-    stored = np.load(tmp_path / "out" / "dev_ims.npy")
-    assert (stored.shape, stored.dtype) == ((2, 3, 3), np.float16)  # as the features are
-    np.testing.assert_array_equal(stored[1, 2], stored[1, 0])
-    assert PrecomputedDataset(tmp_path / "out", "dev").n_captions == 10
-
-
-def test_captions_are_copied_where_they_cannot_be_linked(
-    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("another file system")
-
-    monkeypatch.setattr("os.link", refuse)
-    assert crossret("cluster-regions", data, "--output", tmp_path / "out", "--clusters", "2") == 0
-    assert (tmp_path / "out" / "dev_caps.txt").read_bytes() == (data / "dev_caps.txt").read_bytes()
-
-
 def test_mistakes(crossret: Cli, data: Path, tmp_path: Path) -> None:
     def mistake(*arguments: str | Path) -> str:
         assert crossret("cluster-regions", *arguments) == 2
@@ -100,15 +76,3 @@ def test_mistakes(crossret: Cli, data: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "nan"], "nothing is left"
     shutil.copy(data / "train_ims.npy", tmp_path / "nan")
     assert crossret("cluster-regions", tmp_path / "nan", "--output", tmp_path / "out", "--clusters", "2") == 0
-
-
-def test_an_interruption_leaves_nothing(
-    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("crossret.data.clustered.cluster_regions", interrupted)
-    assert crossret("cluster-regions", data, "--output", tmp_path / "out", "--clusters", "2") == 130
-    assert crossret.err == "crossret: interrupted\n"
-    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ import torch
 
 from crossret.cli import options
 from crossret.cli.options import load_trained, use_device
-from tests.cli.command import Cli
 
 
 @pytest.fixture
@@ -61,21 +60,3 @@ def test_a_loaded_model_is_on_the_device(data: Path, trained: Path, monkeypatch:
     monkeypatch.setattr(options, "use_device", lambda name: torch.device({"cuda:1": "meta"}[name]))
     model, _ = load_trained(trained, data, "test", "cuda:1")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["evaluate", "{trained}", "{data}"],
-        ["explain", "{trained}", "{data}"],
-        ["score", "{trained}", "{data}", "--output", "{tmp}/scores.npy"],
-        ["search", "{trained}", "{data}", "--caption", "a"],
-    ],
-)
-def test_every_command_with_a_model_asks_for_its_device(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    places = {"data": data, "trained": trained, "tmp": tmp_path}
-    assert crossret(*(argument.format_map(places) for argument in command), "--device", "cuda:1") == 2
-    assert crossret.err == "crossret: --device cuda:1: there is no CUDA device that torch can use\n"

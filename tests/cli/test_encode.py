@@ -127,22 +127,6 @@ def assert_same_results(one: Path, other: Path, queries: int) -> None:
         np.testing.assert_allclose(scores, others, rtol=1e-5, atol=1e-6)
 
 
-def test_scores_are_the_model_s(crossret: Cli, data: Path, trained: Path, encoded: Path, tmp_path: Path) -> None:
-    assert crossret("score", trained, data, "--output", tmp_path / "model.npy") == 0
-    sides = ["--regions", encoded / "images", "--words", encoded / "captions"]
-    assert crossret("score", *sides, *model_s_options(trained), "--output", tmp_path / "files.npy") == 0, crossret.err
-    np.testing.assert_allclose(np.load(tmp_path / "files.npy"), np.load(tmp_path / "model.npy"), rtol=1e-5)
-
-
-def test_the_split_is_the_one_that_was_named(crossret: Cli, data: Path, mhsan: Path, tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    command = ["encode", mhsan / "best", data, "--output", tmp_path / "there"]
-    assert crossret(*command, "--split", "train") == 0
-    assert "100 images and 500 captions of train" in crossret.out
-    embeddings = np.load(tmp_path / "there" / "captions" / "vectors_embedding.npy", allow_pickle=False)
-    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), np.ones(500), rtol=1e-5)
-
-
 def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
     features = np.load(data / "test_ims.npy")
     features[3] = np.inf
@@ -159,17 +143,12 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
     ("arguments", "message"),
     [
         (["encode", "{trained}", "{data}"], "Missing option '--output'"),
-        (["encode", "{data}", "--output", "{tmp}/out"], "Missing argument 'data'"),
         (["encode", "{trained}", "{data}", "--output", "{trained}"], "{trained}: not empty; choose a new"),
         (["encode", "{trained}", "{data}", "--output", "{data}/out"], "{data}/out: is {data} or inside it"),
-        (["encode", "{tmp}", "{data}", "--output", "{tmp}/out"], "model.safetensors: no such file"),
-        (["encode", "{trained}", "{data}", "--output", "{tmp}/out", "--split", "val"], "val_ims.npy: no su"),
-        (["encode", "{trained}", "{data}", "--output", "{tmp}/out", "--device", "tpu"], "--device must be"),
         (
             ["search", "{encoded}/images", "--words", "{encoded}/captions", "--word-lengths", "{encoded}/x.npy"],
             "x.npy: lengths are for a file of features, but {encoded}/captions is a directory with its own",
         ),
-        (["search", "{encoded}/images", "--words", "{data}"], "{data}: no features.npy, and no values.npy"),
         (
             ["search", "{mhsan}", "{encoded}", "--caption", "a"],
             "encoded/images: encoded by scan, but the mod",
@@ -178,10 +157,6 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
             ["search", "{trained}", "{encoded}/captions", "--caption", "a"],
             "holds encoded captions, not images",
         ),
-        (["search", "{trained}", "{encoded}/images", "--image", "0"], "holds encoded images, not captions"),
-        (["search", "{trained}", "{encoded}", "--image", "10"], "image 10: the corpus has images 0 to 9"),
-        (["search", "{trained}", "{encoded}", "--words", "{encoded}/images"], "images, not captions"),
-        (["search", "{trained}", "{encoded}", "--words", "{encoded}/x.npy"], "encoded/x.npy: no model.json"),
         (
             ["search", "{trained}", "{encoded}", "--caption", "a", "--split", "dev"],
             "--split is for data, but",
@@ -190,7 +165,6 @@ def test_an_image_that_is_not_finite_is_one_line(crossret: Cli, data: Path, trai
             ["score", "{mhsan}", "{encoded}", "--output", "{tmp}/y.npy"],
             "encoded by scan, but the model is mh",
         ),
-        (["score", "{trained}", "{encoded}/images", "--output", "{tmp}/y.npy"], "images, not captions"),
         (
             ["shard", "{encoded}", "--output", "{tmp}/out", "--shards", "2"],
             "{encoded}: holds encoded images and captions; name the",

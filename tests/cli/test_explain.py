@@ -74,14 +74,6 @@ def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path,
     assert "dev: 1 images, 5 captions" in crossret.out
 
 
-def test_without_pictures_there_is_the_table(
-    crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    assert crossret("explain", models["scan"], scenes, "--draw", "0", "--output", tmp_path / "none") == 0
-    assert "nouns" in crossret.out
-    assert "png" not in crossret.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

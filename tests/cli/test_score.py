@@ -80,17 +80,6 @@ def test_a_split_s_image_that_is_not_finite_is_named(crossret: Cli, data: Path, 
     assert np.isfinite(np.load(tmp_path / "scores.npy")).all(1).tolist() == [True] * 3 + [False] + [True] * 6
 
 
-def test_nothing_is_written_when_scoring_a_split_fails(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("crossret.evaluation.score_matrix", interrupted)
-    assert crossret("score", trained, data, "--output", tmp_path / "scores.npy") == 130
-    assert list(tmp_path.iterdir()) == []
-
-
 OUTPUT = ["--output", "{tmp}/y.npy"]
 MODEL = ["{trained}", "{data}"]
 
@@ -99,19 +88,11 @@ MODEL = ["{trained}", "{data}"]
     ("arguments", "message"),
     [
         ([*OUTPUT], "--regions and --words are needed, or RUN and DATA"),
-        (["--regions", "{data}/test_ims.npy", *OUTPUT], "--regions and --words are needed"),
         (["--split", "dev", *OUTPUT], "--split needs RUN"),
-        (["--device", "cpu", *OUTPUT], "--device needs RUN"),
-        ([*MODEL, "--device", "tpu", *OUTPUT], "--device must be cpu, cuda or cuda:1"),
         (["{trained}", *OUTPUT], "{trained}: needs DATA beside it"),
-        ([*MODEL], "Missing option '--output'"),
-        ([*MODEL, "--split", "val", *OUTPUT], "val_ims.npy: no such file"),
         ([*MODEL, "--words", "{data}/test_ims.npy", *OUTPUT], "--words is not needed beside {data}"),
-        ([*MODEL, "--region-lengths", "{data}/test_ims.npy", *OUTPUT], "--region-lengths is for files of features"),
         ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without RUN"),
-        ([*MODEL, "--sum-max", *OUTPUT], "--sum-max is for files of features, without RUN"),
         ([*MODEL, "--output", "{data}/dev_ims.npy"], "dev_ims.npy: what is written would take the place of this input"),
-        ([*MODEL, "--output", "{trained}/best/model.safetensors"], "model.safetensors: what is written would take"),
     ],
 )
 def test_mistakes(crossret: Cli, data: Path, trained: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
