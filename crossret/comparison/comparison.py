@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def _check(name: str, now: Mapping[str, Any], path: Path) -> None:
         there = before.get(field)
         if there != value:
             if isinstance(value, list) and isinstance(there, list):  # of many settings the one that differs
-                there, value = next((one, other) for one, other in zip(there, value, strict=False) if one != other)
+                there, value = next((one, other) for one, other in zip_longest(there, value) if one != other)
             raise ValueError(f"{name}: {path} has {field} {there}, not {value}; choose another directory")
 
 
