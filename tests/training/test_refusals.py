@@ -108,17 +108,15 @@ def test_data_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["train_data", "dev_data"])
-@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+@pytest.mark.parametrize(("name", "value"), [("train_data", torch.nan), ("dev_data", -torch.inf)])
 def test_features_that_are_not_finite_are_found_before_anything_is_written(
     tmp_path: Path, name: str, value: float
 ) -> None:
     corpus = ToyCorpus(22)
-    corpus.name = "spoilt"
     corpus.regions[11, 2, 3] = corpus.regions[12] = value
-    with pytest.raises(ValueError, match=r"^spoilt: image 11 has features that are not finite in float32$"):
-        run(tmp_path / "run", **{name: corpus})
+    with pytest.raises(ValueError, match=r"^toy: image 11 has features that are not finite in float32$"):
+        run(tmp_path, **{name: corpus})
     assert not any(tmp_path.iterdir())
-    run(tmp_path / "run", replace(CONFIG, epochs=1))
+    run(tmp_path, replace(CONFIG, epochs=1))
     with pytest.raises(FileExistsError, match="there is a training already"):  # before all features are read
-        run(tmp_path / "run", **{name: corpus})
+        run(tmp_path, **{name: corpus})
