@@ -1,6 +1,6 @@
 """SCAN trained by the Trainer of Hugging Face's transformers, which minimises what a model calls "loss".
 
-    crossret render-scenes scenes
+    crossret render-scenes --output scenes
     python examples/huggingface_trainer.py scenes trainer-scan
 
 The second directory is a model's own then, beside the Trainer's checkpoints: `crossret evaluate`, `crossret search` and

@@ -1,6 +1,6 @@
 """SCAN trained by Lightning: a model's forward is the loss of a batch, so that a LightningModule only passes it on.
 
-    crossret render-scenes scenes
+    crossret render-scenes --output scenes
     python examples/lightning_training.py scenes lightning-scan
 
 The second directory is a model's own then: `crossret evaluate`, `crossret search` and `crossret.load` take it.

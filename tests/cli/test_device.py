@@ -22,11 +22,8 @@ def devices(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     ("devices", "name", "device"),
     [
         (0, None, "cpu"),
-        (0, "cpu", "cpu"),
         (2, None, "cuda"),
         (2, "cpu", "cpu"),
-        (2, "cuda", "cuda"),
-        (2, "cuda:0", "cuda:0"),
         (2, "cuda:1", "cuda:1"),
     ],
     indirect=["devices"],
