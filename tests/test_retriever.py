@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -155,6 +154,7 @@ def test_a_grid_covers_the_image() -> None:
 
 def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of huggingface_hub fits its functions' arguments, and is kept in a folder."""
+    import huggingface_hub
 
     def create_repo(_: Any, repo_id: str, **options: Any) -> Any:
         assert options == {"private": True, "exist_ok": True}

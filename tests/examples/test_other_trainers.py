@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
 import crossret
 from crossret.data import render_scenes
-from examples import huggingface_trainer, lightning_training
 
 # What Lightning warns of: PyTorch's names that it uses, and advice.
 pytestmark = [
@@ -44,6 +42,7 @@ class Recorder:
 
     def trained(self, optimizer: type[torch.optim.Optimizer], clip: float) -> dict[str, Tensor]:
         """The weights after the same batches in a loop of our own."""
+        assert sorted(len(batch["tokens"]) for batch in self.batches) == [1, 64]
         steps = optimizer(self.model.train().parameters(), lr=1e-3)
         for batch in self.batches:
             steps.zero_grad()
@@ -53,28 +52,39 @@ class Recorder:
         return dict(self.model.state_dict())
 
 
-class LightningRecorder(Recorder, lightning.Callback):
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self.start(pl_module.model)
+def by_lightning(data: str, output: str) -> dict[str, Tensor]:
+    import lightning  # here, as every worker of pytest-xdist imports this file
+
+    from examples import lightning_training
+
+    class Callback(Recorder, lightning.Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            self.start(pl_module.model)
+
+    recorder = Callback()
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    lightning_training.main(data, output, max_epochs=1, callbacks=[recorder], **quiet)
+    return recorder.trained(torch.optim.Adam, 2.0)
 
 
-class TrainerRecorder(Recorder, TrainerCallback):
-    def on_train_begin(self, *arguments: Any, model: Any, **more: Any) -> None:
-        self.start(model.model)
+def by_transformers(data: str, output: str) -> dict[str, Tensor]:
+    from transformers import TrainerCallback
+
+    from examples import huggingface_trainer
+
+    class Callback(Recorder, TrainerCallback):
+        def on_train_begin(self, *arguments: Any, model: Any, **more: Any) -> None:
+            self.start(model.model)
+
+    recorder = Callback()
+    options = {"num_train_epochs": 1, "lr_scheduler_type": "constant", "optim": "sgd", "use_cpu": True}
+    huggingface_trainer.main(data, output, [recorder], dataloader_pin_memory=False, **options)
+    return recorder.trained(torch.optim.SGD, 2.0)
 
 
-@pytest.mark.parametrize("kind", ["lightning", "transformers"])
-def test_two_steps_are_those_of_a_loop(kind: str, scenes: Path, tmp_path: Path) -> None:
-    recorder = LightningRecorder() if kind == "lightning" else TrainerRecorder()
-    if kind == "lightning":
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        lightning_training.main(str(scenes), str(tmp_path), max_epochs=1, callbacks=[recorder], **quiet)
-        expected = recorder.trained(torch.optim.Adam, 2.0)
-    else:
-        options = {"num_train_epochs": 1, "lr_scheduler_type": "constant", "optim": "sgd", "use_cpu": True}
-        huggingface_trainer.main(str(scenes), str(tmp_path), [recorder], dataloader_pin_memory=False, **options)
-        expected = recorder.trained(torch.optim.SGD, 2.0)
-    assert sorted(len(batch["tokens"]) for batch in recorder.batches) == [1, 64]
+@pytest.mark.parametrize("train", [by_lightning, by_transformers])
+def test_two_steps_are_those_of_a_loop(train: Callable[..., dict[str, Tensor]], scenes: Path, tmp_path: Path) -> None:
+    expected = train(str(scenes), str(tmp_path))
     found = crossret.load(tmp_path).model.state_dict()
     for name, weights in expected.items():
         torch.testing.assert_close(found[name], weights, msg=name)
