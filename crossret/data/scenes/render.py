@@ -21,7 +21,7 @@ from crossret.files.directories import occupied
 from crossret.files.json import read_json
 
 FORMAT_VERSION = 1
-SCENES_PER_TASK = 50
+SCENES_PER_TASK = 10
 
 
 def render_scenes(

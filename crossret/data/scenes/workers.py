@@ -22,7 +22,6 @@ def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None
     if workers == 1:
         yield from map(render_task, tasks)
         return
-    others = multiprocessing.active_children()
     # Threads of a caller's BLAS do not survive a fork.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=pools.begin)
     try:
@@ -30,8 +29,5 @@ def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None
     except BrokenProcessPool as error:
         raise ChildProcessError("a rendering process ended unexpectedly, perhaps for want of memory") from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            if process not in others:  # they would finish what they are at, and another task each
-                process.kill()
-        pool.shutdown()
+        # Not killed: a result that was half sent would be waited for. What they are at, and a task each, takes moments.
+        pool.shutdown(cancel_futures=True)
