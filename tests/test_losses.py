@@ -19,11 +19,8 @@ SCORES = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     "options",
     [
         {},
-        {"margin": 0.7},
-        {"negatives": "sum"},
-        {"negatives": "softmax"},
-        {"negatives": "softmax", "p": 2.0},
-        {"reduction": "mean"},
+        {"margin": 0.7, "negatives": "sum"},
+        {"negatives": "softmax", "p": 2.0, "reduction": "mean"},
     ],
 )
 def test_options_reach_the_loss(options: dict[str, Any]) -> None:
@@ -47,13 +44,6 @@ def test_intra_pair_is_equation_22(margin: float, levels: int) -> None:
         distance = 1 - scores[pair, pair].item() / levels
         expected += max(0.0, distance - margin) + max(0.0, distance - margin)
     assert IntraPairLoss(margin, levels)(scores).item() == pytest.approx(expected, rel=1e-12)
-    assert f"margin={margin}, levels={levels}" in repr(IntraPairLoss(margin, levels))
-
-
-def test_intra_pair_pulls_only_pairs_beyond_the_margin() -> None:
-    scores = torch.tensor([[2.9, 5.0], [5.0, 0.3]], requires_grad=True)
-    IntraPairLoss()(scores).backward()
-    torch.testing.assert_close(scores.grad, torch.tensor([[0.0, 0.0], [0.0, -2 / 3]]))
 
 
 def weights_of(*heads: list[list[float]]) -> torch.Tensor:
@@ -73,7 +63,6 @@ def test_diversity_is_equation_5_over_the_batch(squared: bool) -> None:
                 square += (sum(x * y for x, y in zip(a, b, strict=True)) - (m == n)) ** 2
         expected += (square if squared else math.sqrt(square)) / 4
     assert DiversityLoss(squared=squared)(items.mT).item() == pytest.approx(expected, rel=1e-12)
-    assert f"squared={squared}" in repr(DiversityLoss(squared=squared))
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -85,12 +74,6 @@ def test_diversity_is_smallest_for_heads_apart(squared: bool) -> None:
     apart.requires_grad_()
     loss(apart).backward()
     assert torch.equal(apart.grad, torch.zeros_like(apart))  # not NaN, where the norm has no derivative
-
-
-@pytest.mark.parametrize("squared", [False, True])
-def test_diversity_has_its_gradient(squared: bool) -> None:
-    weights = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(DiversityLoss(squared=squared), (weights,))
 
 
 def cosine_matrices(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -125,7 +108,6 @@ def test_structure_tells_the_negatives_apart() -> None:
     ]
     assert losses[0] > losses[1] > losses[2] == 0
     assert StructurePreservingLoss()(*matrices)[1] == StructurePreservingLoss(intra_negatives="partner")(*matrices)[1]
-    assert "intra_negatives='partner', intra_margin=0.1, intra_weight=0.5" in repr(StructurePreservingLoss())
 
 
 @pytest.mark.parametrize("kind", ["own", "partner", "none"])
@@ -137,14 +119,6 @@ def test_where_there_are_no_negatives_there_is_no_loss(kind: str, n: int) -> Non
     assert inter.item() == intra.item() == 0
     (inter + intra).backward()
     assert all(matrix.grad is None or not matrix.grad.any() for matrix in matrices)
-
-
-@pytest.mark.parametrize("kind", ["own", "partner"])
-def test_structure_has_its_gradient(kind: str) -> None:
-    matrices = [matrix.requires_grad_() for matrix in cosine_matrices(4, 1)]
-    ids = torch.tensor([0, 1, 1, 2])
-    loss = StructurePreservingLoss(0.4, "sum", intra_negatives=kind, intra_margin=0.7)
-    assert torch.autograd.gradcheck(lambda *parts: sum(loss(*parts, ids)), matrices)
 
 
 @pytest.mark.parametrize("kind", ["own", "partner"])

@@ -107,16 +107,8 @@ def build_wheel(project: Path, **environment: str) -> tuple[Path, list[str]]:
     return wheel, sorted(record.read_text(encoding="utf-8").splitlines())
 
 
-def test_the_emulation_of_amx_is_for_tests_alone(project: Path) -> None:
-    _, calls = build_wheel(project)
-    assert any("csrc/isa/amx.cpp" in call for call in calls)
-    assert not any("emulated" in call.lower() for call in calls)
-    _, calls = build_wheel(project, CROSSRET_EMULATED_AMX="1")
-    assert any("tests/native/amx_emulated.cpp" in call for call in calls)
-
-
 def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) -> None:
-    wheel, _ = build_wheel(project)
+    wheel, calls = build_wheel(project)
     assert re.fullmatch(rf"crossret-{metadata.version('crossret')}-cp310-abi3-linux_\w+\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -127,6 +119,16 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
         "crossret/cli/__init__.py",
     } <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
+    # Flags of the machine that builds reach no compiler, and what tests alone need is left out.
+    of_cuda = [*(project / "csrc" / "cuda").glob("*.cpp"), *(project / "csrc").rglob("cuda_*.cpp")]
+    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) - len(of_cuda) + 1
+    assert not [call for call in calls if re.search(r"-march|-mtune|-mcpu|-ffast-math|-Ofast|emulated", call.lower())]
+    needed = {"-O3", "-ffp-contract=off", "-DTORCH_TARGET_VERSION=0x020a000000000000"}
+    assert all(needed <= set(call.split()) for call in calls if " -c " in call)
+    hostile = dict.fromkeys(("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "OPT"), "-march=native -ffast-math")
+    _, under_hostile_environment = build_wheel(project, **hostile, CROSSRET_EMULATED_AMX="1")
+    emulated = {call for call in under_hostile_environment if "tests/native/amx_emulated" in call and " -c " in call}
+    assert emulated and not [call for call in under_hostile_environment if re.search("-march|-ffast-math", call)]
 
 
 def test_source_distribution_holds_what_builds_and_the_pictures_of_the_readme(project: Path) -> None:
@@ -143,20 +145,6 @@ def test_source_distribution_holds_what_builds_and_the_pictures_of_the_readme(pr
     assert {"setup_cuda.py", "csrc/cuda/launch.cuh", "csrc/cuda/stream.cu", "csrc/ranking_loss/gpu.h"} <= names
 
 
-def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> None:
-    _, calls = build_wheel(project)
-    of_cuda = [*(project / "csrc" / "cuda").glob("*.cpp"), *(project / "csrc").rglob("cuda_*.cpp")]
-    assert len(calls) == len(list((project / "csrc").rglob("*.cpp"))) - len(of_cuda) + 1
-    assert not [call for call in calls if re.search(r"-march|-mtune|-mcpu|-ffast-math|-Ofast", call)]
-    compiles = [call.split() for call in calls if " -c " in call]
-    assert all(
-        {"-O3", "-ffp-contract=off", "-DTORCH_TARGET_VERSION=0x020a000000000000"} <= set(call) for call in compiles
-    )
-    hostile = dict.fromkeys(("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "OPT"), "-march=native -ffast-math")
-    _, under_hostile_environment = build_wheel(project, **hostile)
-    assert under_hostile_environment == calls
-
-
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
@@ -164,7 +152,6 @@ def test_flags_of_the_build_machine_reach_no_compiler_call(project: Path) -> Non
             {"PATH": "", "CROSSRET_FORCE_NATIVE": "1"},
             "(CROSSRET_FORCE_NATIVE): it needs a C++17 compiler, and none was",
         ),
-        ({"CXX": "no-such-compiler"}, "CXX='no-such-compiler' was not found"),
         ({"CXX": "c++ -march=native"}, "CXX='c++ -march=native' holds flags"),
         ({"MAX_JOBS": "none"}, "MAX_JOBS must be a whole number of at least 1, and it is 'none'"),
     ],
@@ -187,45 +174,34 @@ def test_a_source_that_does_not_compile_stops_the_build(project: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def cuda_wheel(project: Path, tmp_path: Path, **environment: str) -> tuple[set[str], list[list[str]]]:
-    """A wheel built beside a torch with CUDA: its files, and the calls of nvcc."""
-    torch = torch_with_cuda(tmp_path / "packages", "13.2")
-    home = toolkit(tmp_path / "the toolkit")
+@pytest.mark.parametrize(
+    ("named", "architectures"),  # of which PTX is made once
+    [
+        ("", ["80,code=sm_80", "80,code=sm_90", "100,code=sm_100", "100,code=compute_100"]),
+        ("7.5;8.0 9.0a+PTX", ["80,code=sm_80", "90a,code=sm_90a", "90a,code=compute_90a"]),
+    ],
+    ids=["all", "named"],
+)
+def test_a_torch_with_cuda_gets_a_library_for_gpus(
+    project: Path, tmp_path: Path, named: str, architectures: list[str]
+) -> None:
+    """A wheel with it, built for the GPUs that are named as torch's extensions name them."""
+    environment = {"TORCH_CUDA_ARCH_LIST": named} if named else {}
+    environment |= {"NVCC_APPEND_FLAGS": "-use_fast_math", "NVCC_PREPEND_FLAGS": "-lineinfo"}
+    torch, home = torch_with_cuda(tmp_path / "packages", "13.2"), toolkit(tmp_path / "the toolkit")
     wheel, calls = build_wheel(project, PYTHONPATH=torch, CUDA_HOME=home, **environment)
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    return names, [call.split() for call in calls if "-ccbin=" in call]
-
-
-def test_a_torch_with_cuda_gets_a_library_for_gpus(project: Path, tmp_path: Path) -> None:
-    names, calls = cuda_wheel(project, tmp_path)
-    assert {f"crossret_kernels/{LIBRARY}", f"crossret_kernels/{CUDA_LIBRARY}"} <= names
-    assert "crossret_kernels/_native_cuda_missing.txt" not in names
-    compiles = [call for call in calls if "-c" in call]
+        names = {Path(name).name for name in archive.namelist()}
+    assert {LIBRARY, CUDA_LIBRARY} <= names and "_native_cuda_missing.txt" not in names
+    of_nvcc = [call.split() for call in calls if "-ccbin=" in call]
+    assert not {"-use_fast_math", "-lineinfo"} & {word for call in of_nvcc for word in call}
+    compiles = [call for call in of_nvcc if "-c" in call]
     assert len(compiles) == len(list((project / "csrc").rglob("*.cu")))
     for call in compiles:
-        generated = [word.partition("=")[2] for word in call if word.startswith("-gencode=")]
-        assert generated == [
-            "arch=compute_80,code=sm_80",
-            "arch=compute_80,code=sm_90",  # the same PTX, made once
-            "arch=compute_100,code=sm_100",
-            "arch=compute_100,code=compute_100",
-        ]
-    (link,) = (call for call in calls if "-c" not in call)
+        generated = [word for word in call if word.startswith("-gencode=")]
+        assert generated == [f"-gencode=arch=compute_{architecture}" for architecture in architectures]
+    (link,) = (call for call in of_nvcc if "-c" not in call)
     assert {"-shared", "-cudart=static", "-ltorch_cpu"} <= set(link)
-
-
-def test_gpus_are_named_as_torchs_extensions_name_them(project: Path, tmp_path: Path) -> None:
-    hostile = {"NVCC_APPEND_FLAGS": "-use_fast_math", "NVCC_PREPEND_FLAGS": "-lineinfo"}
-    _, calls = cuda_wheel(project, tmp_path, TORCH_CUDA_ARCH_LIST="7.5;8.0 9.0a+PTX", MAX_JOBS="1", **hostile)
-    for call in calls:
-        assert not {"-use_fast_math", "-lineinfo"} & set(call)
-        if "-c" in call:
-            assert [word for word in call if word.startswith("-gencode=")] == [
-                "-gencode=arch=compute_80,code=sm_80",
-                "-gencode=arch=compute_90a,code=sm_90a",
-                "-gencode=arch=compute_90a,code=compute_90a",
-            ]
 
 
 @pytest.mark.parametrize(
@@ -233,10 +209,9 @@ def test_gpus_are_named_as_torchs_extensions_name_them(project: Path, tmp_path: 
     [
         ({"CROSSRET_SKIP_CUDA": "1"}, "CROSSRET_SKIP_CUDA is set"),
         ({"torch": "12.8"}, "nvcc is of CUDA 13.0, and this PyTorch is built with CUDA 12.8"),
-        ({"CUDA_HOME": "nowhere"}, "CUDA_HOME='nowhere' holds no bin/nvcc"),
         ({"TORCH_CUDA_ARCH_LIST": "7.5"}, "TORCH_CUDA_ARCH_LIST names no GPU that the kernels run on: 8.0 or newer"),
     ],
-    ids=["skipped", "another CUDA", "no nvcc", "old GPUs"],
+    ids=["skipped", "another CUDA", "old GPUs"],
 )
 def test_without_cuda_a_build_says_why_or_fails(
     project: Path, tmp_path: Path, environment: dict[str, str], reason: str
@@ -343,14 +318,6 @@ def test_a_build_with_a_compiler_leaves_no_reason_of_an_earlier_one(project: Pat
     assert not record.exists()
 
 
-def test_an_editable_install_keeps_the_reason_beside_its_sources(project: Path, tmp_path: Path) -> None:
-    environment = without_compilers(tmp_path / "empty")
-    done = run_setup(project, "editable_wheel", "--dist-dir", str(tmp_path / "dist"), **environment)
-    assert done.returncode == 0, done.stderr
-    reason = (project / "crossret_kernels" / "_native_missing.txt").read_text(encoding="utf-8")
-    assert reason.startswith("it needs a C++17 compiler")
-
-
 def test_make_builds_the_library_or_fails() -> None:
     recipe = subprocess.run(
         ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -380,11 +347,8 @@ def test_library_uses_nothing_of_torch_but_its_stable_abi() -> None:
     others = {name for name in undefined if "@" not in name}
     assert others
     assert {name for name in others if not name.startswith(("aoti_torch_", "torch_"))} == set()
-
-
-def test_library_does_not_read_the_environment() -> None:
-    # It would race with threads that set variables: os.environ's own does not reach a native library.
-    assert not re.search(r"\bU (\w*_)?getenv", inspect_library("nm", "-D", "--undefined-only"))
+    # Reading the environment would race with threads that set variables: os.environ's own reaches no native library.
+    assert not [name for name in undefined if re.match(r"(\w*_)?getenv", name)]
 
 
 def test_library_links_only_torch_cpu_and_the_runtimes() -> None:
@@ -432,20 +396,6 @@ def test_entry_point_knows_every_package_of_the_extra() -> None:
         if "extra == 'app'" in line and "python_version" not in line  # the standard library's, for older Pythons
     }
     assert app == set(command.APP_MODULES)
-
-
-@pytest.mark.parametrize("name", command.APP_MODULES)
-def test_a_missing_package_of_the_extra_is_one_line_and_exit_code_2(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SystemExit) as stop:
-        command.main()
-    assert stop.value.code == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert name in line
-    assert "crossret[app]" in line
 
 
 def test_the_missing_extra_is_noticed_before_anything_imports_it() -> None:

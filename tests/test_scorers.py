@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 from crossret_kernels import maxsim_scores, scan_scores
+from tests.kernels.strategies import NORM_MODES, POOLINGS
 
 REGION_LENGTHS, LENGTHS = torch.tensor([3, 5, 1]), torch.tensor([4, 2, 1, 3])
 
@@ -23,12 +24,10 @@ def features() -> tuple[torch.Tensor, torch.Tensor]:
 options = st.fixed_dictionaries(
     {
         "direction": st.sampled_from(["t2i", "i2t"]),
-        "raw_feature_norm": st.sampled_from(
-            ["softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"]
-        ),
+        "raw_feature_norm": st.sampled_from(NORM_MODES),
         "clip_slope": st.sampled_from([0.0, 0.1, 0.3]),
         "lambda_softmax": st.sampled_from([1.0, 4.0, 9.0]),
-        "pooling": st.sampled_from(["lse", "avg", "sum", "max"]),
+        "pooling": st.sampled_from(POOLINGS),
         "lambda_lse": st.sampled_from([2.0, 6.0]),
         "normalize": st.booleans(),
     }
@@ -37,7 +36,7 @@ options = st.fixed_dictionaries(
 
 @given(options)
 @settings(max_examples=40)
-def test_cross_attention_scores_with_its_options(chosen: dict[str, Any]) -> None:
+def test_scorers_score_with_their_options(chosen: dict[str, Any]) -> None:
     regions, words = features()
     scorer = CrossAttentionScorer(**chosen)
     expected = scan_scores(
@@ -45,28 +44,11 @@ def test_cross_attention_scores_with_its_options(chosen: dict[str, Any]) -> None
     ).float()
     torch.testing.assert_close(scorer(regions, words, LENGTHS, REGION_LENGTHS), expected, rtol=1e-4, atol=1e-5)
     pairs = torch.tensor([[2, 1], [0, 3], [2, 1]])
-    torch.testing.assert_close(
-        scorer(regions, words, LENGTHS, REGION_LENGTHS, pairs=pairs),
-        expected[pairs[:, 0], pairs[:, 1]],
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_sum_max_scores_with_its_options(direction: str, normalize: bool) -> None:
-    regions, words = features()
-    expected = maxsim_scores(
-        regions.double(),
-        words.double(),
-        REGION_LENGTHS,
-        LENGTHS,
-        direction=direction,
-        normalize=normalize,
-        backend="reference",
-    )
-    scores = SumMaxScorer(direction, normalize=normalize)(regions, words, LENGTHS, REGION_LENGTHS)
+    listed = scorer(regions, words, LENGTHS, REGION_LENGTHS, pairs=pairs)
+    torch.testing.assert_close(listed, expected[pairs[:, 0], pairs[:, 1]], rtol=1e-4, atol=1e-5)
+    sum_max = {name: chosen[name] for name in ("direction", "normalize")}
+    expected = maxsim_scores(regions.double(), words.double(), REGION_LENGTHS, LENGTHS, **sum_max, backend="reference")
+    scores = SumMaxScorer(**sum_max)(regions, words, LENGTHS, REGION_LENGTHS)
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -89,9 +71,3 @@ def test_an_ensemble_is_the_mean_of_its_scores() -> None:
 def test_an_ensemble_of_none_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         EnsembleScorer([])
-
-
-def test_a_scorer_shows_its_options() -> None:
-    assert "'i2t'" in repr(CrossAttentionScorer("i2t", lambda_softmax=4.5))
-    assert "lambda_softmax=4.5" in repr(CrossAttentionScorer("i2t", lambda_softmax=4.5))
-    assert "normalize=True" in repr(SumMaxScorer(normalize=True))

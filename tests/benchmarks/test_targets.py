@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,38 +61,7 @@ def test_a_quick_run_prints_and_keeps_its_figures(tmp_path: Path, capsys: pytest
         assert row["verdict"] == "absent" if row["figure"] is None else row["figure"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "mistake"),
-    [
-        (["--threads", "0"], "--threads must be at least 1"),
-        (["--only", "cancelling"], "invalid choice: 'cancelling'"),
-        (["--json", "nowhere/kept.json"], "there is no directory nowhere"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_measured(
-    arguments: list[str], mistake: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == 2
-    assert mistake in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", cpu_seconds.CALLS)
 def test_cpu_seconds_of_every_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.cpu_seconds.SECONDS", 0.0)
     assert cpu_seconds.cpu_seconds(name, Case(3, 3, dim=12, regions=(4, 4), words=(3, 3))) > 0
-
-
-def test_threads_have_a_process_of_their_own_and_wait_passively_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOMP_SPINCOUNT", "300000")
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    started: dict[int, Callable[[str, Case], Side]]
-    with cpu_seconds.processes((3,)) as started:
-        assert started[3]("Sum-Max", Case(3, 1, dim=12, regions=(4, 4), words=(3, 3)))() > 0
-        (child,) = multiprocessing.active_children()
-        environment = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
-    assert b"OMP_WAIT_POLICY=PASSIVE" in environment
-    assert b"GOMP_SPINCOUNT=300000" not in environment
-    assert os.environ["GOMP_SPINCOUNT"] == "300000"
-    assert "OMP_WAIT_POLICY" not in os.environ
