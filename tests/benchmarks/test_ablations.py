@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import ablations
-from benchmarks.ablations import ABLATIONS, SIZES, Ablation, judge, margin, markdown, row, run, sized
+from benchmarks.ablations import ABLATIONS, Ablation, judge, margin, markdown, row, run, sized
 from crossret.comparison.comparison import directory_of
 from crossret.files.json import write_json_lines
 from crossret.hyperparameters.settings import parse_variant
@@ -35,11 +35,6 @@ def test_both_variants_of_every_ablation_are_models(ablation: Ablation) -> None:
     sizes = {"image_dim": 6, "vocabulary_size": 9}
     assert full.config(**sizes) != ablated.config(**sizes)
     assert full.training() == ablated.training()
-
-
-def test_sizes_are_added_but_not_to_those_that_set_them() -> None:
-    assert sized("han layers=0 embed_dim=8", {"han": "embed_dim=4 epochs=2"}) == "han embed_dim=8 layers=0 epochs=2"
-    assert SIZES.keys() == {parse_variant(each.full, "scenes")[1].model for each in ABLATIONS}
 
 
 def test_verdicts() -> None:
@@ -78,14 +73,3 @@ def test_a_run_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "73.5 → 72.3, 60.0 → 20.0 | 59.1 → 58.4, 50.0 → 51.0 | 330.0 → 213.0 | agrees: +40.0 ± " in text
     assert "5.59 → 7.36 on the test set, ours 5.00 → 6.00 in the last epoch of training: agrees" in text
     assert row(chosen[0], {name: result(name, 1.0, 1.0, 1.0) for name in seen}, {"i2t": 1, "t2i": 1})["rsum"] == [6, 6]
-
-
-def test_what_a_paper_says_without_figures_has_a_verdict_too() -> None:
-    clip = next(each for each in ABLATIONS if each.paper_full is None)
-    full, ablated = sized(clip.full), sized(clip.ablated)
-    results = {full: result(full, 60.0, 50.0, 0.0), ablated: result(ablated, 20.0, 80.0, 0.0)}
-    entry = row(clip, results, {"i2t": 100, "t2i": 500})
-    assert entry["r1"]["i2t"]["verdict"] == "agrees"
-    assert entry["r1"]["t2i"]["verdict"] == "disagrees"
-    report = {"rows": [entry], "data": DATA, "command": "typed"}
-    assert "| –, 60.0 → 20.0 | –, 50.0 → 80.0 |" in markdown(report)

@@ -15,16 +15,14 @@ import torch
 from benchmarks.cases import Case
 from benchmarks.gpu import implementations, inputs, merges, report, run, scores
 from benchmarks.gpu.fastest import doubts
-from benchmarks.gpu.implementations import COMPILED, LOOP, mask_of, operands
+from benchmarks.gpu.implementations import LOOP
 from benchmarks.gpu.lists import ListCase
 from benchmarks.gpu.losses import LossCase
 from benchmarks.gpu.merges import MergeCase
-from benchmarks.gpu.results import GpuResults, Measurement, read_gpu_results, write_gpu_results
+from benchmarks.gpu.results import GpuResults, Measurement
 from benchmarks.gpu.scores import ScoreCase
-from benchmarks.gpu.sources import KERNELS, described, kernel_sources, source_hashes
-from benchmarks.gpu.suite import suite_of
+from benchmarks.gpu.sources import KERNELS, kernel_sources, source_hashes
 from benchmarks.gpu.tables import STALE, gpu_table, missed_targets
-from benchmarks.gpu.timing import MOST_COPIES, ROTATED_BYTES, copies, median_seconds
 from benchmarks.gpu.work import GpuCase
 from crossret_kernels.backends import FASTEST_FIRST
 
@@ -76,24 +74,20 @@ def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     assert not {name for name in triton | cuda if "chunked" in name or "reference" in name or name.endswith(".inl")}
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
+def test_hashes_change_with_any_of_the_sources(package: Path) -> None:
+    before = source_hashes(package)
+    assert before == source_hashes()
+    for name, changed in (
         ("crossret_kernels/cross_attention/triton/attention.py", ["triton"]),
-        ("csrc/maxsim/search.cuh", ["cuda"]),
         ("csrc/topk/cuda_more.cu", ["cuda"]),  # which is new
         ("crossret_kernels/gpu/planning.py", ["triton", "cuda"]),
         ("csrc/maxsim/best.inl", []),
-    ],
-)
-def test_hashes_change_with_any_of_the_sources(name: str, changed: list[str], package: Path) -> None:
-    before = source_hashes(package)
-    assert before == source_hashes()
-    path = package / name
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n")
-    after = source_hashes(package)
-    assert [backend for backend in KERNELS if after[backend] != before[backend]] == changed
+    ):
+        with (package / name).open("a", encoding="utf-8") as file:
+            file.write("\n")
+        after = source_hashes(package)
+        assert [backend for backend in KERNELS if after[backend] != before[backend]] == changed
+        before = after
 
 
 def test_figures_of_other_sources_are_stale_and_missed_targets_are_named(results: GpuResults) -> None:
@@ -106,47 +100,12 @@ def test_figures_of_other_sources_are_stale_and_missed_targets_are_named(results
     ]
 
 
-def test_the_suite_counts_on_its_own_sources(tmp_path: Path) -> None:
-    path = tmp_path / "suite.xml"
-    assert suite_of(SOURCES, path) is None
-    counts = 'tests="12" failures="1" errors="1" skipped="3"'
-    path.write_text(f'<testsuites><testsuite name="{described(SOURCES)}" {counts}/></testsuites>', encoding="utf-8")
-    assert suite_of(SOURCES, path) == {"passed": 7, "failed": 2, "skipped": 3}
-    assert suite_of(SOURCES | {"cuda": "deg"}, path) is None
-
-
-def test_a_backend_is_the_fastest_where_figures_of_these_sources_show_it(results: GpuResults) -> None:
-    faster = replace(results, measurements=[measurement("triton", 0.003), measurement("cuda", 0.002)])
-    assert doubts("cuda", "triton", [faster], SOURCES) == []
-    none = ["no figures of these sources of 'cuda' and 'triton': make gpu"]
-    assert doubts("cuda", "triton", [], SOURCES) == none
-    assert doubts("cuda", "triton", [faster], SOURCES | {"triton": "abd"}) == none
-    for suite in (None, SUITE | {"failed": 1}, SUITE | {"passed": 0}):
-        untested = "some-gpu-r-9: the GPU suite did not pass on these sources"
-        assert doubts("cuda", "triton", [replace(faster, suite=suite)], SOURCES) == [untested]
-    case = "some-gpu-r-9: t2i LSE forward, 128 by 128, bfloat16"
-    assert doubts("triton", "cuda", [faster], SOURCES) == [f"{case}: 0.003 s by 'triton', 0.002 s by 'cuda'"]
-    assert doubts("cuda", "triton", [results], SOURCES) == [f"{case}: 'cuda' has no figure"]
-
-
 def test_cuda_is_not_taken_before_figures_show_it_faster() -> None:
     """backend=None takes the first that serves. List "cuda", then `make gpu`: its figures are of the sources so."""
     order = FASTEST_FIRST["cuda"]
     recorded = report.recorded(report.ROOT)
     ahead = order[: order.index("triton")] if "triton" in order else order
     assert [reason for backend in ahead for reason in doubts(backend, "triton", recorded, source_hashes())] == []
-
-
-@pytest.mark.parametrize("contents", ["{}", '{"measurements": [{}]}'])
-def test_results_read_back_and_another_file_is_none(results: GpuResults, contents: str, tmp_path: Path) -> None:
-    path = tmp_path / f"{results.name}.json"
-    write_gpu_results(results, path)
-    assert path.name == "some-gpu-r-9.json"
-    assert read_gpu_results(path) == results
-    path = tmp_path / "other.json"
-    path.write_text(contents, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"other\.json: not the results"):
-        read_gpu_results(path)
 
 
 def test_the_readme_of_the_project_is_up_to_date() -> None:
@@ -165,17 +124,6 @@ class Clock:
         for call in calls:
             call()
         return [next(self.times) for _ in calls]
-
-
-def test_inputs_rotate_beyond_the_cache() -> None:
-    assert copies(1) == MOST_COPIES
-    assert copies(ROTATED_BYTES * 3) == 2
-    assert all(copies(size) * size >= ROTATED_BYTES for size in (2**20, 5 * 2**20, 2**25, 2**28))
-    made: list[int] = []
-    seconds, rounds = median_seconds([lambda: made.append(0), lambda: made.append(1)], Clock(100.0, 300.0))
-    assert rounds == 5
-    assert made == [0, 1, 0, 1, 0, 1, 0, 1, 0]  # once each, the warm-up, five timed
-    assert seconds == 0.1
 
 
 @pytest.mark.parametrize(("setting", "training"), [("t2i LSE", False), ("i2t AVG", True), (None, True)])
@@ -208,30 +156,6 @@ def test_what_fails_costs_no_other_figures(monkeypatch: pytest.MonkeyPatch) -> N
     first, second = (list(made.measurements) for made in run.run(cases, CPU, Clock(200.0)))
     assert not first
     assert [m.operation for m in second] == ["Sum-Max forward"]
-
-
-@pytest.mark.parametrize("setting", ["t2i LSE", "i2t AVG", None])
-def test_training_steps_that_round_similarities_are_measured_too(setting: str | None) -> None:
-    """In bfloat16 they take other best contexts than float64; which hardest negative wins must not hang on that."""
-    case = ScoreCase(setting, Case(16, 16, dim=128, regions=(36, 36), words=(6, 20)), "bfloat16", (), training=True)
-    given = implementations.on_device(case.case.inputs(), CPU, torch.bfloat16)
-    score = case.score("reference")
-    assert 1e-4 < scores.error_of(case, score, given, case.tolerance(COMPILED))
-
-    def wrong(items: Any) -> Any:
-        return -score(items)
-
-    with pytest.raises(AssertionError, match="off by 2"):
-        scores.error_of(case, wrong, given, case.tolerance(COMPILED))
-
-
-def test_the_floor_multiplies_valid_rows_alone() -> None:
-    made = Case(3, 4, dim=8, regions=(2, 5), words=(1, 6)).inputs()
-    regions, words = operands(made)
-    assert regions.shape == (int(made.region_lengths.sum()), 8)
-    assert 2 * len(regions) * len(words) * 8 == made.flop
-    assert torch.equal(regions, made.packed_regions()[0])
-    assert mask_of(made.words, made.word_lengths).sum(1).tolist() == made.word_lengths.tolist()
 
 
 SMALL = Case(4, 5, dim=16, regions=(2, 5), words=(2, 6))

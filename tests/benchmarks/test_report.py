@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,33 +118,6 @@ def test_record_writes_files_and_the_readme_between_its_markers(run: Path, tmp_p
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.width > 1000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [report.BEGIN, f"{report.END}\n{report.BEGIN}"],
-    ids=["no end", "reversed"],
-)
-def test_a_readme_without_its_markers_is_left_alone(text: str, run: Path, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"README\.md: needs one line"):
-        report.record(run, tmp_path)
-    assert readme.read_text(encoding="utf-8") == text
-    assert not (tmp_path / report.RESULTS).exists()
-
-
-@pytest.mark.parametrize("contents", ["nothing", '{"measurements": [{}]}'])
-def test_a_file_that_is_no_run_is_one_line(
-    contents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(contents, encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["report", str(path)])
-    assert report.main() == 2
-    error = capsys.readouterr().err
-    assert "other.json" in error
-    assert error.count("\n") == 1
 
 
 def test_the_readme_of_the_project_has_the_markers() -> None:

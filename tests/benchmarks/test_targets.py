@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import cpu_seconds
 from benchmarks.cases import Case
-from benchmarks.targets import Row, main
+from benchmarks.targets import main
 from benchmarks.turns import Side, take_turns
 from crossret.files.json import read_json
 
@@ -30,21 +30,6 @@ def test_sides_take_turns_and_the_first_does_not_count() -> None:
     assert "".join(taken) == "ab" * 4
     assert turns.ratio("a", "b") == 3
     assert str(turns) == "a 6000 ms, b 2000 ms"
-
-
-@pytest.mark.parametrize(
-    ("row", "verdict"),
-    [
-        (Row("", 1.15, 1.15), "met"),
-        (Row("", 1.16, 1.15), "missed"),
-        (Row("", 1.7, 1.7, at_least=True), "met"),
-        (Row("", 1.69, 1.7, at_least=True), "missed"),
-        (Row("", 5.0), "–"),
-        (Row("", None, 1.15), "absent"),
-    ],
-)
-def test_verdicts(row: Row, verdict: str) -> None:
-    assert row.verdict == verdict
 
 
 def test_a_quick_run_prints_and_keeps_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

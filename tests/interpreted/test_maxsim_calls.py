@@ -12,62 +12,18 @@ from torch import Tensor
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu.tuning import SumMax
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.maxsim_checks import (
-    check_candidates,
-    check_layouts,
-    check_masks_and_items_without_rows,
-    check_nothing,
-    check_operations,
-    check_that_lengths_stay_within_the_features,
-    check_topk,
-    directions,
-    layouts,
-    listed_or_all,
-    randn,
-)
+from tests.kernels.maxsim_checks import ByLengths, GpuCalls, directions, listed_or_all, randn
 
 
-@pytest.fixture(params=[SumMax.UNPLANNED_PRODUCTS, 0], ids=["by shapes", "by lengths"])
-def cut_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As small calls are, and large ones."""
-    monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", request.param)
+@pytest.fixture(scope="module")
+def backend() -> str:
+    return "triton"
 
 
-@pytest.mark.usefixtures("cut_up")
-@directions
-@layouts
-def test_layouts(direction: str, layout: str) -> None:
-    check_layouts("triton", direction, layout)
+class TestCalls(GpuCalls): ...
 
 
-@directions
-def test_candidates(direction: str) -> None:
-    check_candidates("triton", direction)
-
-
-@directions
-def test_nothing(direction: str) -> None:
-    check_nothing("triton", direction)
-
-
-@listed_or_all
-def test_lengths_stay_within_the_features(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_that_lengths_stay_within_the_features("triton", listed, monkeypatch)
-
-
-@pytest.mark.usefixtures("cut_up")
-@directions
-@pytest.mark.parametrize("pooling", ["avg", "max"])
-@listed_or_all
-@pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
-def test_masks_and_items_without_rows(direction: str, pooling: str, listed: bool, layout: str) -> None:
-    check_masks_and_items_without_rows("triton", direction, pooling, listed, layout)
-
-
-@directions
-@pytest.mark.parametrize("query", ["caption", "image"])
-def test_topk(direction: str, query: str) -> None:
-    check_topk("triton", direction, query)
+class TestByLengths(ByLengths): ...
 
 
 def far_apart(*shape: int, strides: tuple[int, ...]) -> Tensor:
@@ -105,8 +61,3 @@ def test_programs_share_nothing(listed: bool, monkeypatch: pytest.MonkeyPatch) -
     pairs = torch.arange(14).view(7, 2) % 7 if listed else None
     with programs_share_nothing():
         maxsim_scores(*sides, normalize=True, pairs=pairs, backend="triton").sum().backward()
-
-
-@pytest.mark.parametrize(("direction", "pairs"), [("t2i", False), ("i2t", True)], ids=["all", "pairs"])
-def test_operations(direction: str, pairs: bool) -> None:
-    check_operations("triton", direction, pairs)

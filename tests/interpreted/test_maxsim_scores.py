@@ -8,28 +8,11 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu.tuning import SumMax
-from tests.kernels.maxsim_checks import (
-    check_argmax_of,
-    check_features_too_short_to_be_inverted,
-    check_first_of_equal_maxima,
-    check_gradients_of_cosines,
-    check_gradients_of_equal_maxima,
-    check_gradients_of_finite_items,
-    check_long_items,
-    check_padding_is_never_read,
-    check_what_is_not_finite,
-    directions,
-    ignore_no_numbers,
-    listed_or_all,
-    poolings_and_norms,
-    randn,
-)
+from tests.kernels.maxsim_checks import UNTIED, Scores, check_argmax_of, check_long_items, directions, randn
 from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
-from tests.kernels.test_maxsim_scores import UNTIED
 from tests.kernels.tolerance import Expectation
 
 
@@ -57,6 +40,11 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
             ):
                 patch.setattr(module, name, value)
         yield request.param
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    return "triton"
 
 
 @pytest.fixture(params=[False, True], ids=["ieee", "tf32"])
@@ -90,25 +78,12 @@ def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
     check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype)
 
 
-@listed_or_all
-def test_gradients_of_cosines(listed: bool) -> None:
-    check_gradients_of_cosines("triton", listed)
-
-
 @directions
 @pytest.mark.usefixtures("precision")
 def test_largest_tiles(direction: str) -> None:
     """Of the small ones such hold three items of ten queries, and the next smaller ones one."""
     batch = Features(randn(5, 10, 64, seed=1).double(), randn(7, 10, 64, seed=2).double(), None, None, None)
     Expectation.of(maxsim_scores, batch, torch.float32, direction=direction, normalize=False).check("triton")
-
-
-@directions
-def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
-    check_features_too_short_to_be_inverted("triton", direction)
-
-
-# --- argmax
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -118,34 +93,4 @@ def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) ->
     check_argmax_of("triton", dtype, batch, options)
 
 
-@directions
-def test_of_equal_maxima_the_first_is_the_argmax(direction: str) -> None:
-    check_first_of_equal_maxima("triton", direction)
-
-
-@examples(12)
-@given(seed=st.integers(0, 2**32), options=maxsim_options(), listed=st.booleans())
-def test_of_equal_maxima_the_first_gets_the_gradient(seed: int, options: dict[str, Any], listed: bool) -> None:
-    check_gradients_of_equal_maxima("triton", seed, options, listed)
-
-
-# --- what is not finite
-
-
-@ignore_no_numbers
-@poolings_and_norms
-def test_what_is_not_finite_stays_in_its_item(direction: str, pooling: str, normalize: bool, listed: bool) -> None:
-    check_what_is_not_finite("triton", direction, pooling, normalize, listed)
-
-
-@directions
-@ignore_no_numbers
-def test_gradients_of_finite_items_stay_finite(direction: str) -> None:
-    check_gradients_of_finite_items("triton", direction)
-
-
-@ignore_no_numbers  # of norms, of which those are never read either
-@examples(6)
-@given(batch=features(("none",), FEW_ITEMS), options=maxsim_options())
-def test_padding_is_never_read(batch: Features, options: dict[str, Any]) -> None:
-    check_padding_is_never_read("triton", batch, options)
+class TestScores(Scores): ...

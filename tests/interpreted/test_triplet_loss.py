@@ -10,8 +10,8 @@ import torch
 from crossret_kernels import triplet_loss
 from crossret_kernels.gpu.tuning import TripletLoss
 from tests.interpreted.programs import programs_share_nothing
+from tests.kernels.ranking_losses import Kernels
 
-NEGATIVES = ("hardest", "sum", "softmax")
 IDS = [number % 60 for number in range(200)]
 CASES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (70, 70, {"negatives": "hardest"}),
@@ -53,18 +53,11 @@ def test_agrees_with_the_chain(
     torch.testing.assert_close(results[1][1].double(), results[0][1], rtol=rounding + 2e-4, atol=atol)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of NaN in the interpreter
-@pytest.mark.parametrize("negatives", NEGATIVES)
-def test_nan_is_where_hinges_meet_it(negatives: str) -> None:
-    results = []
-    for backend in ("torch", "triton"):
-        scores = torch.zeros(5, 5)
-        scores[0, 1] = scores[4, 4] = float("nan")
-        leaf = scores.requires_grad_()
-        losses = triplet_loss(leaf, negatives=negatives, reduction="none", backend=backend)
-        results.append((losses, *torch.autograd.grad(losses.sum(), leaf)))
-    for made, expected in zip(*results, strict=True):
-        torch.testing.assert_close(made, expected, equal_nan=True)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN in the interpreter
+class TestKernels(Kernels):
+    @pytest.fixture
+    def backend(self) -> str:
+        return "triton"
 
 
 def test_gradients_past_two_to_the_31() -> None:
@@ -76,13 +69,3 @@ def test_gradients_past_two_to_the_31() -> None:
     gradient = torch.ops.crossret.triplet_loss_triton_backward
     found, near = (gradient(x, statistics, torch.eye(3), None, None, *options) for x in (grads, grads.contiguous()))
     assert torch.equal(found, near)
-
-
-def test_opcheck() -> None:
-    operations = torch.ops.crossret
-    scores, options = torch.randn(4, 6, generator=torch.Generator().manual_seed(8)), (0.2, 0, 8.0, 0, 1)
-    leaf = scores.clone().requires_grad_()
-    torch.library.opcheck(operations.triplet_loss_triton.default, (leaf, None, None, *options))
-    loss, statistics = operations.triplet_loss_triton(scores, None, None, *options)
-    gradient = torch.ones_like(loss), statistics, scores, None, None
-    torch.library.opcheck(operations.triplet_loss_triton_backward.default, (*gradient, *options))

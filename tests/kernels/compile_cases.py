@@ -1,4 +1,4 @@
-"""Calls whose kernels are compiled for GPUs that are not there: a covering few, and all combinations on request."""
+"""Calls whose kernels are compiled for GPUs that are not there: a covering few."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ import torch
 import crossret_kernels
 from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
 from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
-from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
-ALL = os.environ.get("CROSSRET_COMPILE_ALL", "") not in ("", "0")  # some two thousand, hours of work
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores, "ranking_loss": triplet_loss}
@@ -170,39 +168,26 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
 def with_little_memory() -> dict[str, tuple[Launch, int]]:
     """By a name for it: the kernels that take most, as devices launch them that have little, and the architecture."""
     found = {}
-    for (case, name, constants), architecture in itertools.product(LARGEST, (89, 120)):
+    both = itertools.product(LARGEST, (89, 120))
+    for (case, name, constants), architecture in (
+        both if EVERY_ARCHITECTURE else zip(LARGEST, itertools.cycle((89, 120)))
+    ):
         for launch in launches_of(case.call, SHARED_LIMITS[architecture]):
             if launch.name == name and constants.items() <= launch.kind._asdict().items():
                 found[f"{len(found):02}-sm_{architecture}-{name}"] = launch, architecture
     return found
 
 
-def every() -> Iterator[Case]:
-    """All that options make of a kernel, at one precision on one architecture; all precisions on all, by norm."""
-    switches = (False, True)
-    for norm, pooling, normalize, pairs in itertools.product(NORM_MODES, POOLINGS, switches, switches):
-        options = {"raw_feature_norm": norm, "pooling": pooling, "normalize": normalize, "lambda_lse": 6.0}
-        yield scan(pairs=pairs, gradients=True, options=options)
-    for precision, norm, direction, pairs in itertools.product(DTYPES, NORM_MODES, DIRECTIONS, switches):
-        options = {"raw_feature_norm": norm, "direction": direction}
-        yield scan(precision, ARCHITECTURES, pairs=pairs, gradients=True, options=options)
-    for precision, pooling, direction, normalize, pairs in itertools.product(
-        DTYPES, ("sum", "avg", "max"), DIRECTIONS, switches, switches
-    ):
-        options = {"pooling": pooling, "direction": direction, "normalize": normalize}
-        yield maxsim(precision, ARCHITECTURES, pairs=pairs, gradients=True, options=options)
-
-
 def compilations() -> dict[str, tuple[Launch, int]]:
     """By a name for it: what the cases launch and the architecture, each once."""
     found: dict[tuple[str, int], Launch] = {}
-    for case in [*COVERING, *(every() if ALL else ())]:
+    for case in COVERING:
         if case.operation in BUILT:
             launches = launches_of(case.call)
             for launch, architecture in itertools.product(launches, case.architectures):
                 alike = launch.name, few_suffice(launch)
                 kinds = sum((other.name, few_suffice(other)) == alike for other in found.values())
-                if ALL or not few_suffice(launch) or kinds < FEW_KINDS:
+                if not few_suffice(launch) or kinds < FEW_KINDS:
                     found.setdefault((launch.key, architecture), launch)
     named: dict[str, tuple[Launch, int]] = {}
     for (_, architecture), launch in found.items():

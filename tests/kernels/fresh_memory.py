@@ -1,12 +1,11 @@
 """A program for test_memory.py: writes the bits of many scores and gradients to a file, over fresh memory of any kind.
 
 ``python -m tests.kernels.fresh_memory OUTPUT [--fill]``; with --fill every tensor that torch hands out uninitialised
-holds NaN. "overflow" in place of OUTPUT prints the bytes of a fresh tensor instead and writes one past it.
+holds NaN.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import sys
 
@@ -51,12 +50,6 @@ def results() -> list[Tensor]:
 
 
 def main() -> None:
-    if sys.argv[1] == "overflow":
-        block = torch.empty(10)
-        print(bytes(block.view(torch.uint8).tolist()).hex(), flush=True)
-        ctypes.memset(block.data_ptr(), 0, block.nbytes + 1)
-        del block
-        return
     if "--fill" in sys.argv:
         torch.use_deterministic_algorithms(True)
         assert torch.utils.deterministic.fill_uninitialized_memory

@@ -1,4 +1,4 @@
-"""What `maxsim_scores` is to do by every backend for GPUs: checks of one, against the float64 oracle and by hand."""
+"""What `maxsim_scores` is to do by every backend: checks that its tests inherit, against the oracle and by hand."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores, maxsim_topk
 from crossret_kernels.gpu.sides import Side
+from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import calls
 from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.holes import Holes
-from tests.kernels.strategies import Features, listed_pairs
+from tests.kernels.strategies import DEGENERACIES, FEW_ITEMS, Features, examples, features, listed_pairs, maxsim_options
 from tests.kernels.tolerance import Expectation, evaluate
 
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
@@ -33,6 +35,8 @@ ignore_no_numbers = pytest.mark.filterwarnings(
     "ignore:invalid value:RuntimeWarning", "ignore:All-NaN slice:RuntimeWarning"
 )
 
+# Of equal similarities rounding picks the maximum, and gradients go there: ties have their own test.
+UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero region", "zero word"))
 STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
     "sliced": lambda side: torch.cat([side, side], 1)[:, : side.size(1)],
     "transposed": lambda side: side.mT.contiguous().mT,
@@ -54,28 +58,6 @@ def check_long_items(
     batch = Features(regions, words, torch.tensor([longest, 11]), torch.tensor([1, longest + 3, longest]), pairs)
     options = {"direction": direction, "normalize": False} | options
     Expectation.of(maxsim_scores, batch, dtype, **options).check(backend)
-
-
-def check_gradients_of_cosines(backend: str, listed: bool) -> None:
-    pairs = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if listed else None
-    lengths = torch.tensor([5, 1, 3]), torch.tensor([2, 4])
-    batch = Features(randn(3, 5, 12, seed=1).double(), randn(2, 4, 12, seed=2).double(), *lengths, pairs)
-    expected = Expectation.of(maxsim_scores, batch, torch.float32, normalize=True, pooling="avg")
-    expected.check(backend)
-
-
-def check_features_too_short_to_be_inverted(backend: str, direction: str) -> None:
-    """Their similarity is zero, whatever its sign."""
-    regions, words = (torch.full((2, 3, 4), value) for value in (1e-39, 1.0))
-    regions[:, 0] *= -1
-    options: dict[str, Any] = {"direction": direction, "normalize": True, "backend": backend}
-    scores, argmax = maxsim_argmax(regions.requires_grad_(), words.requires_grad_(), **options)
-    assert torch.equal(scores, torch.zeros(2, 2))
-    assert not argmax.any()
-    assert all(torch.equal(grad, torch.zeros(2, 3, 4)) for grad in torch.autograd.grad(scores.sum(), (regions, words)))
-
-
-# --- argmax
 
 
 def exact_similarities(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -127,215 +109,10 @@ def check_argmax_of(backend: str, dtype: torch.dtype, batch: Features, options: 
         torch.testing.assert_close(scores.double(), pooled, rtol=1e-4, atol=1e-4 * scale)
 
 
-def check_first_of_equal_maxima(backend: str, direction: str) -> None:
-    generator = torch.Generator().manual_seed(1)
-    regions = torch.randint(-1, 2, (5, 31, 4), generator=generator).float()
-    words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
-    similarities = torch.einsum("ird,cwd->icrw", regions, words)
-    expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
-    _, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
-    assert torch.equal(argmax, expected)
-
-
-def check_gradients_of_equal_maxima(backend: str, seed: int, options: dict[str, Any], listed: bool) -> None:
-    """Small whole numbers: every similarity is exact, so ties are ties on every backend."""
-    generator = torch.Generator().manual_seed(seed)
-    regions = torch.randint(-1, 2, (3, 19, 5), generator=generator).double()
-    words = torch.randint(-1, 2, (4, 21, 5), generator=generator).double()
-    lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((19, 3), (21, 4))]
-    pairs = torch.tensor([[2, 1], [0, 0], [2, 3], [2, 1], [1, 1]]) if listed else None
-    batch = Features(regions, words, *lengths, pairs)
-    options |= {"normalize": False}
-    expected = evaluate(maxsim_scores, batch, torch.float64, backend="reference", **options)
-    actual = evaluate(maxsim_scores, batch, torch.float32, backend=backend, **options)
-    for ours, true in zip(actual, expected, strict=True):
-        torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
-
-
-def check_that_lengths_stay_within_the_features(backend: str, listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the host does not look at them: in a captured CUDA graph they change from one replay to the next."""
-    memory = torch.full((2, 5, 6, 12), torch.nan)
-    for side, seed in zip(memory, (1, 2), strict=True):
-        side[1:4] = randn(3, 6, 12, seed=seed)
-    lengths = torch.tensor([6, 2, 0]), torch.tensor([0, 6, 6])
-    beyond = torch.tensor([50, 0, -3]), torch.tensor([-(2**40), 1, 2**40])
-    looked_at = calls.both_sides
-
-    def not_looked_at(*arguments: Any) -> tuple[Side, ...]:
-        return tuple(
-            side._replace(counts=None, extents=side.extents + more)
-            for side, more in zip(looked_at(*arguments), beyond, strict=True)
-        )
-
-    options: dict[str, Any] = {"normalize": True, "empty_score": -1.0, "backend": backend}
-    options["pairs"] = torch.tensor([[0, 1], [2, 1], [1, 0], [0, 2], [0, 1]]) if listed else None
-    made: list[tuple[Tensor, ...]] = []
-    for both_sides in (looked_at, not_looked_at):
-        monkeypatch.setattr(calls, "both_sides", both_sides)
-        sides = [side[1:4].clone() for side in memory] if both_sides is looked_at else [side[1:4] for side in memory]
-        leaves = [side.detach().requires_grad_() for side in sides]
-        scores, argmax = maxsim_argmax(*leaves, *lengths, **options)
-        made.append((scores.detach(), argmax, *torch.autograd.grad(scores.sum(), leaves)))
-    assert made[0][0].max() > -1
-    assert all(torch.equal(once, again) for once, again in zip(*made, strict=True))
-
-
-# --- what is not finite
-
-
-def check_what_is_not_finite(backend: str, direction: str, pooling: str, normalize: bool, listed: bool) -> None:
-    contexts, queries = randn(4, 30, 19, seed=1), randn(5, 21, 19, seed=2)
-    contexts[1, 17, 3], contexts[1, 25, 0] = -torch.nan, torch.nan
-    contexts[2, 4, 7] = torch.inf
-    queries[2, 5, 1] = torch.nan
-    queries[3, 6, 1] = -torch.inf
-    sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
-    options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
-    if listed:
-        options["pairs"] = torch.cartesian_prod(*(torch.arange(len(side)) for side in sides)).flip(0)
-    scores, argmax = maxsim_argmax(*sides, backend=backend, **options)
-    expected, places = maxsim_argmax(*sides, backend="reference", **options)
-    torch.testing.assert_close(scores, expected, equal_nan=True)
-    assert torch.equal(argmax, places)
-    assert torch.isfinite(scores).any()
-
-
-def check_gradients_of_finite_items(backend: str, direction: str) -> None:
-    """Where no score of theirs meets what is not finite."""
-    contexts, queries = randn(3, 20, 8, seed=3), randn(3, 18, 8, seed=4)
-    contexts[1, 3, 3] = queries[2, 17, 1] = torch.nan
-    sides = [side.requires_grad_() for side in ((contexts, queries) if direction == "t2i" else (queries, contexts))]
-    pairs = torch.tensor([[0, 0], [1, 2], [0, 1], [2, 0]])
-    pairs = pairs if direction == "t2i" else pairs.flip(1)
-    scores = maxsim_scores(*sides, direction=direction, pairs=pairs, backend=backend)
-    assert scores.isnan().tolist() == [False, True, False, False]
-    scores.sum().backward()
-    of_contexts, of_queries = (side.grad for side in (contexts, queries))
-    assert of_contexts is not None
-    assert of_queries is not None
-    assert [bool(grad.isfinite().all()) for grad in of_contexts] == [True, False, True]
-    assert [bool(grad.isfinite().all()) for grad in of_queries] == [True, True, False]
-
-
-def check_padding_is_never_read(backend: str, batch: Features, options: dict[str, Any]) -> None:
-    options |= {"backend": backend}
-    clean = evaluate(maxsim_scores, batch, torch.float32, **options)
-    for side, lengths in zip((batch.regions, batch.words), batch.lengths, strict=True):
-        side[torch.arange(side.size(1)) >= lengths[:, None]] = torch.nan
-    for ours, theirs in zip(evaluate(maxsim_scores, batch, torch.float32, **options), clean, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-# --- calls
-
-
-def check_layouts(backend: str, direction: str, layout: str) -> None:
-    change = STRIDES.get(layout, Tensor.clone)
-    lengths = torch.tensor([2, 25, 1, 5]), torch.tensor([18, 1, 3])
-    batch = Features(change(randn(4, 25, 16, seed=7)), change(randn(3, 18, 16, seed=8)), *lengths, None)
-    arguments = batch.arguments("padded" if layout in STRIDES else layout)
-    scores, argmax = maxsim_argmax(*arguments, direction=direction, backend=backend)
-    expected, places = maxsim_argmax(*batch.arguments(), direction=direction, backend="reference")
-    torch.testing.assert_close(scores, expected)
-    if layout == "one row":  # all contexts are the same: which is best is a matter of rounding
-        assert torch.equal(argmax < 0, places < 0)
-    else:
-        assert torch.equal(argmax, places)
-
-
-def check_candidates(backend: str, direction: str) -> None:
-    regions, words = randn(4, 20, 8, seed=9), randn(3, 18, 8, seed=10)
-    candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
-    options: dict[str, Any] = {"direction": direction, "candidates": candidates}
-    scores, argmax = maxsim_argmax(regions, words, backend=backend, **options)
-    expected, places = maxsim_argmax(regions, words, backend="reference", **options)
-    torch.testing.assert_close(scores, expected)
-    assert torch.equal(argmax, places)
-
-
-def check_nothing(backend: str, direction: str) -> None:
-    for n_images, n_captions in ((0, 2), (2, 0), (0, 0)):
-        regions, words = torch.randn(n_images, 3, 4).requires_grad_(), torch.randn(n_captions, 5, 4).requires_grad_()
-        scores, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
-        assert argmax.shape == (n_images, n_captions, 5 if direction == "t2i" else 3)
-        scores.sum().backward()
-        for side in (regions, words):
-            assert side.grad is not None
-            assert not side.grad.any()
-    regions = torch.randn(2, 3, 4).requires_grad_()
-    scores = maxsim_scores(regions, regions, pairs=torch.zeros(0, 2, dtype=torch.int64), backend=backend)
-    scores.sum().backward()
-    assert regions.grad is not None
-    assert not regions.grad.any()
-
-
 def masked_sides() -> list[Holes]:
     """Items of which some have no rows, NaN where there are none."""
     lengths = [torch.tensor([4, 0, 19, 1, 7]), torch.tensor([0, 5, 2, 18])]
     return [Holes.of(randn(len(own), 19, 16, seed=7 + i), own, i) for i, own in enumerate(lengths)]
-
-
-def check_masks_and_items_without_rows(backend: str, direction: str, pooling: str, listed: bool, layout: str) -> None:
-    results = []
-    for name in (backend, "reference"):
-        sides = masked_sides()
-        leaves = [side.values.clone().requires_grad_() for side in sides]
-        options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": listed}
-        options |= {"empty_score": -0.25, "backend": name}
-        if listed:
-            options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])
-        arguments: list[Any] = list(leaves)
-        if layout == "lengths":
-            for side, rows in zip(sides, ("region", "word"), strict=True):
-                options[f"{rows}_lengths"] = side.mask.sum(1)
-            leaves = arguments = [randn(*leaf.shape, seed=3).requires_grad_() for leaf in leaves]
-        else:
-            masked = {"masked": (0, 1), "one masked": (1,)}.get(layout, ())
-            for own, (side, rows) in enumerate(zip(sides, ("region", "word"), strict=True)):
-                if own in masked:
-                    options[f"{rows}_mask"] = side.mask
-                    continue
-                values, offsets = leaves[own][side.mask], side.packed[1]
-                arguments[own] = (values, offsets)
-                if layout == "list":
-                    arguments[own] = list(values.split(offsets.diff().tolist()))
-        scores, argmax = maxsim_argmax(*arguments, **options)
-        weights = randn(*scores.shape, seed=5)
-        results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
-    assert (results[0][0] == -0.25).any()
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def check_topk(backend: str, direction: str, query: str) -> None:
-    regions, words = torch.randint(-2, 3, (9, 5, 4)).float(), torch.randint(-2, 3, (7, 6, 4)).float()
-    options: dict[str, Any] = {"direction": direction}
-    scores = maxsim_scores(regions, words, backend=backend, **options)
-    values, indices = (scores if query == "image" else scores.T).sort(dim=1, descending=True, stable=True)
-    found = maxsim_topk(regions, words, k=4, query=query, backend=backend, **options)
-    assert torch.equal(found[0], values[:, :4])
-    assert torch.equal(found[1], indices[:, :4])
-
-
-def check_operations(backend: str, direction: str, pairs: bool) -> None:
-    listed = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None
-    arguments: tuple[Any, ...] = (
-        randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]), None,
-        randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, None, listed, None,
-    )  # fmt: skip
-    scores, argmax, gradients = (
-        getattr(torch.ops.crossret, f"maxsim_{name}").default
-        for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
-    )
-    codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
-    torch.library.opcheck(scores, (*arguments, *codes))
-    torch.library.opcheck(argmax, (*arguments, *codes, 9))
-    grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
-    plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
-    torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))
-
-
-# --- a pair's score is its own
 
 
 def check_that_company_keeps_bits(batch: Features, options: dict[str, Any], data: st.DataObject) -> None:
@@ -351,3 +128,268 @@ def check_that_company_keeps_bits(batch: Features, options: dict[str, Any], data
     listed = maxsim_scores(*batch.arguments(), pairs=pairs, backend="cpu", **options)
     assert torch.equal(part, whole[images][:, captions])
     assert torch.equal(listed, whole[pairs[:, 0], pairs[:, 1]])
+
+
+class Scores:
+    """Checks of scores, argmax and gradients by the fixture `backend`, of a class or a module."""
+
+    @listed_or_all
+    def test_gradients_of_cosines(self, backend: str, listed: bool) -> None:
+        pairs = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if listed else None
+        lengths = torch.tensor([5, 1, 3]), torch.tensor([2, 4])
+        batch = Features(randn(3, 5, 12, seed=1).double(), randn(2, 4, 12, seed=2).double(), *lengths, pairs)
+        expected = Expectation.of(maxsim_scores, batch, torch.float32, normalize=True, pooling="avg")
+        expected.check(backend)
+
+    @directions
+    def test_features_too_short_to_be_inverted_have_similarity_zero(self, backend: str, direction: str) -> None:
+        """By kernels their similarity is zero, whatever its sign; PyTorch operations divide by what float32 holds."""
+        if backend == "torch":
+            return
+        regions, words = (torch.full((2, 3, 4), value) for value in (1e-39, 1.0))
+        regions[:, 0] *= -1
+        options: dict[str, Any] = {"direction": direction, "normalize": True, "backend": backend}
+        scores, argmax = maxsim_argmax(regions.requires_grad_(), words.requires_grad_(), **options)
+        assert torch.equal(scores, torch.zeros(2, 2))
+        assert not argmax.any()
+        assert all(
+            torch.equal(grad, torch.zeros(2, 3, 4)) for grad in torch.autograd.grad(scores.sum(), (regions, words))
+        )
+
+    @directions
+    def test_of_equal_maxima_the_first_is_the_argmax(self, backend: str, direction: str) -> None:
+        generator = torch.Generator().manual_seed(1)
+        regions = torch.randint(-1, 2, (5, 31, 4), generator=generator).float()
+        words = torch.randint(-1, 2, (7, 40, 4), generator=generator).float()
+        similarities = torch.einsum("ird,cwd->icrw", regions, words)
+        expected = torch.from_numpy(similarities.numpy().argmax(-2 if direction == "t2i" else -1))
+        _, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
+        assert torch.equal(argmax, expected)
+
+    @examples(12)
+    @given(seed=st.integers(0, 2**32), options=maxsim_options(), listed=st.booleans())
+    def test_of_equal_maxima_the_first_gets_the_gradient(
+        self, backend: str, seed: int, options: dict[str, Any], listed: bool
+    ) -> None:
+        """Small whole numbers: every similarity is exact, so ties are ties on every backend."""
+        generator = torch.Generator().manual_seed(seed)
+        regions = torch.randint(-1, 2, (3, 19, 5), generator=generator).double()
+        words = torch.randint(-1, 2, (4, 21, 5), generator=generator).double()
+        lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((19, 3), (21, 4))]
+        pairs = torch.tensor([[2, 1], [0, 0], [2, 3], [2, 1], [1, 1]]) if listed else None
+        batch = Features(regions, words, *lengths, pairs)
+        options |= {"normalize": False}
+        expected = evaluate(maxsim_scores, batch, torch.float64, backend="reference", **options)
+        actual = evaluate(maxsim_scores, batch, torch.float32, backend=backend, **options)
+        for ours, true in zip(actual, expected, strict=True):
+            torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
+
+    @ignore_no_numbers
+    @poolings_and_norms
+    def test_what_is_not_finite_stays_in_its_item(
+        self, backend: str, direction: str, pooling: str, normalize: bool, listed: bool
+    ) -> None:
+        contexts, queries = randn(4, 30, 19, seed=1), randn(5, 21, 19, seed=2)
+        contexts[1, 17, 3], contexts[1, 25, 0] = -torch.nan, torch.nan
+        contexts[2, 4, 7] = torch.inf
+        queries[2, 5, 1] = torch.nan
+        queries[3, 6, 1] = -torch.inf
+        sides = (contexts, queries) if direction == "t2i" else (queries, contexts)
+        options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
+        if listed:
+            options["pairs"] = torch.cartesian_prod(*(torch.arange(len(side)) for side in sides)).flip(0)
+        scores, argmax = maxsim_argmax(*sides, backend=backend, **options)
+        expected, places = maxsim_argmax(*sides, backend="reference", **options)
+        torch.testing.assert_close(scores, expected, equal_nan=True)
+        assert torch.equal(argmax, places)
+        assert torch.isfinite(scores).any()
+
+    @directions
+    @ignore_no_numbers
+    def test_gradients_of_finite_items_stay_finite(self, backend: str, direction: str) -> None:
+        """Where no score of theirs meets what is not finite."""
+        contexts, queries = randn(3, 20, 8, seed=3), randn(3, 18, 8, seed=4)
+        contexts[1, 3, 3] = queries[2, 17, 1] = torch.nan
+        sides = [side.requires_grad_() for side in ((contexts, queries) if direction == "t2i" else (queries, contexts))]
+        pairs = torch.tensor([[0, 0], [1, 2], [0, 1], [2, 0]])
+        pairs = pairs if direction == "t2i" else pairs.flip(1)
+        scores = maxsim_scores(*sides, direction=direction, pairs=pairs, backend=backend)
+        assert scores.isnan().tolist() == [False, True, False, False]
+        scores.sum().backward()
+        of_contexts, of_queries = (side.grad for side in (contexts, queries))
+        assert of_contexts is not None
+        assert of_queries is not None
+        assert [bool(grad.isfinite().all()) for grad in of_contexts] == [True, False, True]
+        assert [bool(grad.isfinite().all()) for grad in of_queries] == [True, True, False]
+
+    @ignore_no_numbers
+    @examples(8)
+    @given(batch=features(("none",), FEW_ITEMS), options=maxsim_options())
+    def test_padding_is_never_read(self, backend: str, batch: Features, options: dict[str, Any]) -> None:
+        options |= {"backend": backend}
+        clean = evaluate(maxsim_scores, batch, torch.float32, **options)
+        for side, lengths in zip((batch.regions, batch.words), batch.lengths, strict=True):
+            side[torch.arange(side.size(1)) >= lengths[:, None]] = torch.nan
+        for ours, theirs in zip(evaluate(maxsim_scores, batch, torch.float32, **options), clean, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+class Calls:
+    """Checks of layouts, candidates, masks, items without rows and searches by the fixture `backend`."""
+
+    @directions
+    @layouts
+    def test_layouts(self, backend: str, direction: str, layout: str) -> None:
+        change = STRIDES.get(layout, Tensor.clone)
+        lengths = torch.tensor([2, 25, 1, 5]), torch.tensor([18, 1, 3])
+        batch = Features(change(randn(4, 25, 16, seed=7)), change(randn(3, 18, 16, seed=8)), *lengths, None)
+        arguments = batch.arguments("padded" if layout in STRIDES else layout)
+        scores, argmax = maxsim_argmax(*arguments, direction=direction, backend=backend)
+        expected, places = maxsim_argmax(*batch.arguments(), direction=direction, backend="reference")
+        torch.testing.assert_close(scores, expected)
+        if layout == "one row":  # all contexts are the same: which is best is a matter of rounding
+            assert torch.equal(argmax < 0, places < 0)
+        else:
+            assert torch.equal(argmax, places)
+
+    @directions
+    def test_candidates(self, backend: str, direction: str) -> None:
+        regions, words = randn(4, 20, 8, seed=9), randn(3, 18, 8, seed=10)
+        candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
+        options: dict[str, Any] = {"direction": direction, "candidates": candidates}
+        scores, argmax = maxsim_argmax(regions, words, backend=backend, **options)
+        expected, places = maxsim_argmax(regions, words, backend="reference", **options)
+        torch.testing.assert_close(scores, expected)
+        assert torch.equal(argmax, places)
+
+    @directions
+    def test_nothing(self, backend: str, direction: str) -> None:
+        for n_images, n_captions in ((0, 2), (2, 0), (0, 0)):
+            regions, words = (
+                torch.randn(n_images, 3, 4).requires_grad_(),
+                torch.randn(n_captions, 5, 4).requires_grad_(),
+            )
+            scores, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
+            assert argmax.shape == (n_images, n_captions, 5 if direction == "t2i" else 3)
+            scores.sum().backward()
+            for side in (regions, words):
+                assert side.grad is not None
+                assert not side.grad.any()
+        regions = torch.randn(2, 3, 4).requires_grad_()
+        scores = maxsim_scores(regions, regions, pairs=torch.zeros(0, 2, dtype=torch.int64), backend=backend)
+        scores.sum().backward()
+        assert regions.grad is not None
+        assert not regions.grad.any()
+
+    @directions
+    @pytest.mark.parametrize("pooling", ["avg", "max"])
+    @listed_or_all
+    @pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
+    def test_masks_and_items_without_rows(
+        self, backend: str, direction: str, pooling: str, listed: bool, layout: str
+    ) -> None:
+        results = []
+        for name in (backend, "reference"):
+            sides = masked_sides()
+            leaves = [side.values.clone().requires_grad_() for side in sides]
+            options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": listed}
+            options |= {"empty_score": -0.25, "backend": name}
+            if listed:
+                options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])
+            arguments: list[Any] = list(leaves)
+            if layout == "lengths":
+                for side, rows in zip(sides, ("region", "word"), strict=True):
+                    options[f"{rows}_lengths"] = side.mask.sum(1)
+                leaves = arguments = [randn(*leaf.shape, seed=3).requires_grad_() for leaf in leaves]
+            else:
+                masked = {"masked": (0, 1), "one masked": (1,)}.get(layout, ())
+                for own, (side, rows) in enumerate(zip(sides, ("region", "word"), strict=True)):
+                    if own in masked:
+                        options[f"{rows}_mask"] = side.mask
+                        continue
+                    values, offsets = leaves[own][side.mask], side.packed[1]
+                    arguments[own] = (values, offsets)
+                    if layout == "list":
+                        arguments[own] = list(values.split(offsets.diff().tolist()))
+            scores, argmax = maxsim_argmax(*arguments, **options)
+            weights = randn(*scores.shape, seed=5)
+            results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
+        assert (results[0][0] == -0.25).any()
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+    @directions
+    @pytest.mark.parametrize("query", ["caption", "image"])
+    def test_topk(self, backend: str, direction: str, query: str) -> None:
+        regions, words = torch.randint(-2, 3, (9, 5, 4)).float(), torch.randint(-2, 3, (7, 6, 4)).float()
+        options: dict[str, Any] = {"direction": direction}
+        scores = maxsim_scores(regions, words, backend=backend, **options)
+        values, indices = (scores if query == "image" else scores.T).sort(dim=1, descending=True, stable=True)
+        found = maxsim_topk(regions, words, k=4, query=query, backend=backend, **options)
+        assert torch.equal(found[0], values[:, :4])
+        assert torch.equal(found[1], indices[:, :4])
+
+
+class ByLengths:
+    """Calls that are cut up by their lengths, as large ones are."""
+
+    test_layouts = Calls.test_layouts
+    test_masks_and_items_without_rows = Calls.test_masks_and_items_without_rows
+
+    @pytest.fixture(autouse=True)
+    def by_lengths(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", 0)
+
+
+class GpuCalls(Calls):
+    """And of what backends for GPUs have of their own."""
+
+    @listed_or_all
+    def test_lengths_stay_within_the_features(
+        self, backend: str, listed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the host does not look at them: in a captured CUDA graph they change from one replay to the next."""
+        memory = torch.full((2, 5, 6, 12), torch.nan)
+        for side, seed in zip(memory, (1, 2), strict=True):
+            side[1:4] = randn(3, 6, 12, seed=seed)
+        lengths = torch.tensor([6, 2, 0]), torch.tensor([0, 6, 6])
+        beyond = torch.tensor([50, 0, -3]), torch.tensor([-(2**40), 1, 2**40])
+        looked_at = calls.both_sides
+
+        def not_looked_at(*arguments: Any) -> tuple[Side, ...]:
+            return tuple(
+                side._replace(counts=None, extents=side.extents + more)
+                for side, more in zip(looked_at(*arguments), beyond, strict=True)
+            )
+
+        options: dict[str, Any] = {"normalize": True, "empty_score": -1.0, "backend": backend}
+        options["pairs"] = torch.tensor([[0, 1], [2, 1], [1, 0], [0, 2], [0, 1]]) if listed else None
+        made: list[tuple[Tensor, ...]] = []
+        for both_sides in (looked_at, not_looked_at):
+            monkeypatch.setattr(calls, "both_sides", both_sides)
+            sides = (
+                [side[1:4].clone() for side in memory] if both_sides is looked_at else [side[1:4] for side in memory]
+            )
+            leaves = [side.detach().requires_grad_() for side in sides]
+            scores, argmax = maxsim_argmax(*leaves, *lengths, **options)
+            made.append((scores.detach(), argmax, *torch.autograd.grad(scores.sum(), leaves)))
+        assert made[0][0].max() > -1
+        assert all(torch.equal(once, again) for once, again in zip(*made, strict=True))
+
+    @pytest.mark.parametrize(("direction", "pairs"), [("t2i", False), ("i2t", True)], ids=["all", "pairs"])
+    def test_operations(self, backend: str, direction: str, pairs: bool) -> None:
+        listed = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None
+        arguments: tuple[Any, ...] = (
+            randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]), None,
+            randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, None, listed, None,
+        )  # fmt: skip
+        scores, argmax, gradients = (
+            getattr(torch.ops.crossret, f"maxsim_{name}").default
+            for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
+        )
+        codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
+        torch.library.opcheck(scores, (*arguments, *codes))
+        torch.library.opcheck(argmax, (*arguments, *codes, 9))
+        grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
+        plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
+        torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))

@@ -30,6 +30,7 @@ from crossret_kernels import (
     scan_attention,
     scan_scores,
     scan_topk,
+    triplet_loss,
 )
 from tests.kernels.gated import gated_features, gated_parameters
 from tests.kernels.subprocesses import run_python
@@ -110,6 +111,13 @@ def run(case: str) -> float:
         return gated_rise(case)
     if case.startswith("heterogeneous"):
         return heterogeneous_rise(case)
+    if case in ("maxsim backward", "loss"):
+        leaves = [torch.randn(256, 36, 32).requires_grad_(), torch.randn(256, 20, 32).requires_grad_()]
+        if case == "maxsim backward":  # 180 MiB of similarities
+            scores = maxsim_scores(*leaves, backend="cpu")
+            return rise(lambda: torch.autograd.grad(scores, leaves, torch.ones_like(scores))) - mebibytes(*leaves)
+        leaf = torch.randn(5000, 5000).requires_grad_()  # 95 MiB, and its gradient
+        return rise(lambda: torch.autograd.grad(triplet_loss(leaf, negatives="softmax"), leaf)) - mebibytes(leaf)
     if case == "pool":  # 144 MiB of values, whose padding a copy hides
         values, logits = torch.randn(4096, 36, 256).requires_grad_(), torch.randn(4096, 36, 4).requires_grad_()
         lengths = torch.randint(1, 37, (4096,))

@@ -201,27 +201,6 @@ def test_pairs_and_masks(function: Callable[..., Tensor], direction: str, dtype:
 
 
 @isas
-@dtypes
-@directions
-@functions
-@splits
-def test_empty_items(function: Callable[..., Tensor], direction: str, dtype: torch.dtype, isa: str) -> None:
-    batch = random_batch([16, 5, 3, 17], [33, 4, 2], 20).to(dtype)
-    region_lengths, word_lengths = torch.tensor([16, 0, 3, 17]), torch.tensor([0, 4, 2])
-    batch.regions[1], batch.words[0] = torch.nan, torch.nan
-    some = [0, 2, 3], [1, 2]
-    with cpu_isa(isa):
-        options: dict[str, Any] = {"direction": direction, "backend": "cpu"}
-        scores = function(batch.regions, batch.words, region_lengths, word_lengths, empty_score=-2.0, **options)
-        filled = function(
-            batch.regions[some[0]], batch.words[some[1]], region_lengths[some[0]], word_lengths[some[1]], **options
-        )
-    expected = torch.full((4, 3), -2.0)
-    expected[torch.tensor(some[0])[:, None], torch.tensor(some[1])] = filled
-    assert torch.equal(scores, expected)
-
-
-@isas
 @examples(15)
 @given(batch=features(("none", "all negative", "large")), options=maxsim_options())
 def test_argmax_of_bfloat16(isa: str, batch: Features, options: dict[str, Any]) -> None:

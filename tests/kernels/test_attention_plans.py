@@ -19,7 +19,6 @@ from crossret_kernels.cross_attention.triton.call import Call
 from crossret_kernels.cross_attention.triton.chunks import Layout, Plan, listed, whole_of
 from crossret_kernels.gpu.tuning import Attention
 from crossret_kernels.torch_internals import reduced_float32
-from tests.kernels.compile_cases import tf32
 from tests.kernels.offline import Launch, recorded
 
 OPTIONS: dict[str, Any] = {
@@ -40,45 +39,6 @@ def call_of(
     codes = CrossAttentionOptions(**OPTIONS | options).codes
     sides = regions, None, lengths, None, words, None, None, None
     return Call(*sides, pairs, None, reduced_float32(on_gpu=True), *codes)
-
-
-def test_what_follows_from_shapes_is_made_once() -> None:
-    regions = torch.zeros(3, 8, 8)
-    first = call_of(regions)
-    again = call_of(regions.clone(), torch.tensor([1, 1, 8]))
-    assert again.form is first.form
-    assert whole_of(again) is whole_of(first)
-    for other in (
-        call_of(torch.zeros(3, 8, 16)[:, :, :8]),  # rows lie elsewhere
-        call_of(torch.zeros(193)[1:].view(3, 8, 8)),
-        call_of(regions, None),
-        call_of(regions.half()),
-        call_of(regions, direction="i2t"),
-        call_of(regions, lambda_softmax=4.0),
-    ):
-        assert other.form is not first.form
-    fewer = call_of(regions[:2], LENGTHS[:2])
-    assert fewer.form is first.form
-    assert whole_of(fewer) is not whole_of(first)
-
-
-def test_precision_is_of_the_form() -> None:
-    """It may change from call to call."""
-    regions = torch.zeros(3, 8, 8)
-    forms = []
-    for allowed in (False, True, False):
-        with tf32(allowed):
-            forms.append(call_of(regions).form)
-    assert forms[0] is forms[2]
-    assert [(form.kind.MAIN, form.kind.FINE) for form in forms[:2]] == [("ieee", "tf32x3"), ("tf32", "tf32")]
-
-
-def test_calls_in_several_parts_are_cut_up_by_their_lengths() -> None:
-    call = call_of(torch.zeros(3, 8, 8))
-    plan = Plan(call)
-    assert [table.tolist() for table in plan.starts] == [[0, 3, 11, 12], [0, 4, 8, 12]]
-    assert plan.tiles.tolist() == [[0, 0], [12, 3]]
-    assert [(part.first, part.n_items, part.n_rows) for part in plan.parts(apart=False)[0]] == [(0, 3, 12)]
 
 
 def layouts_of(n: int, regions: int, words: int, pairs: bool = False) -> list[Layout]:
@@ -105,25 +65,6 @@ def test_long_queries_meet_few_contexts() -> None:
 def test_pairs_beyond_32_bits_are_refused(pairs: bool) -> None:
     with pytest.raises(UnsupportedByBackend, match="40000 and 30000 rows"):
         layouts_of(1, 40_000, 30_000, pairs)
-
-
-def tensors_of(value: Any, seen: set[int]) -> list[Tensor]:
-    if id(value) in seen:
-        return []
-    seen.add(id(value))
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [x for part in (*value.keys(), *value.values()) for x in tensors_of(part, seen)]
-    if isinstance(value, (tuple, list)):
-        return [x for part in value for x in tensors_of(part, seen)]
-    return tensors_of(vars(value), seen) if type(value).__module__.startswith("crossret_kernels") else []
-
-
-def test_what_is_kept_has_no_memory_of_a_device() -> None:
-    layouts = layouts_of(3, 8, 4) + layouts_of(3, 8, 4, pairs=True)
-    assert all(vars(layout.parts[0]) for layout in layouts)
-    assert tensors_of(layouts, set()) == []
 
 
 def step(sides: list[Tensor], lengths: Tensor = LENGTHS, **options: Any) -> list[Launch]:
@@ -175,15 +116,3 @@ def test_what_the_forward_pass_saves_is_not_made_again() -> None:
     with recorded() as launches, torch.no_grad():
         scan_scores(*leaves(), LENGTHS, backend="triton")
     assert not any(launch.kind.SAVE for launch in launches if launch.name == "attend")
-
-
-@recording
-@pytest.mark.parametrize("wanted", [0, 1], ids=["regions", "words"])
-def test_only_the_wanted_gradients_are_made(wanted: int) -> None:
-    sides = [torch.zeros(3, 8, 8), torch.zeros(3, 4, 8)]
-    sides[wanted].requires_grad_()
-    with recorded() as launches:
-        scan_scores(*sides, LENGTHS, backend="triton").sum().backward()
-    names = [launch.name for launch in launches]
-    assert names.count("store_gradients") == 1
-    assert ("gram_gradients" in names) == (wanted == 0)

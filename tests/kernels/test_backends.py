@@ -29,7 +29,6 @@ from crossret_kernels import (
     triplet_loss,
 )
 from crossret_kernels.backends import select_backend
-from crossret_kernels.info import describe
 from crossret_kernels.late_interaction import maxsim
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
@@ -75,27 +74,12 @@ def test_the_fastest_that_can_serves(device: str, dtype: torch.dtype, expected: 
 
 
 @functions
-def test_no_backend_is_the_native_one(function: Callable[..., Tensor]) -> None:
-    assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, backend="cpu"))
-    double = REGIONS.double(), WORDS.double()
-    assert torch.equal(function(*double), function(*double, backend="torch"))
-
-
-@functions
 def test_the_variable_is_read_at_every_call(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = function(REGIONS, WORDS)
     monkeypatch.setenv("CROSSRET_BACKEND", "torch")
     assert torch.equal(function(REGIONS, WORDS), function(REGIONS, WORDS, backend="torch"))
     monkeypatch.setenv("CROSSRET_BACKEND", "")
     assert torch.equal(function(REGIONS, WORDS), expected)
-
-
-@functions
-def test_the_argument_goes_before_the_variable(
-    function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
-    assert function(REGIONS, WORDS, backend="cpu").shape == (2, 3)
 
 
 @pytest.mark.parametrize("name", ["cpu", "triton", "cuda", "torch", "reference"])
@@ -142,26 +126,6 @@ def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.Monk
     monkeypatch.setenv("CROSSRET_BACKEND", "gpu")
     with pytest.raises(ValueError, match=r"CROSSRET_BACKEND must be one of cpu, .*, not 'gpu'"):
         function(REGIONS, WORDS)
-
-
-@functions
-@pytest.mark.parametrize(
-    ("backend", "dtype", "reason"),
-    [
-        ("cpu", torch.float64, "it takes float32, bfloat16 and float16 features, not torch.float64"),
-        ("triton", torch.float32, "it runs on CUDA devices but the features are on cpu"),
-        ("cuda", torch.float32, CUDA_REFUSAL),
-    ],
-)
-def test_refusals_say_why(function: Callable[..., Tensor], backend: str, dtype: torch.dtype, reason: str) -> None:
-    refusal = re.escape(f"backend '{backend}' cannot serve this call: {reason}")
-    with pytest.raises(UnsupportedByBackend, match=f"{refusal}$"):
-        function(REGIONS.to(dtype), WORDS.to(dtype), backend=backend)
-
-
-def test_the_native_backend_refuses_other_devices() -> None:
-    with pytest.raises(UnsupportedByBackend, match="it runs on the CPU but the features are on cuda:1"):
-        select_backend("cpu", torch.device("cuda", 1), torch.float32)
 
 
 def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,19 +177,6 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     assert reason() == ROCM_REFUSAL
 
 
-def test_rocm_is_served_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its devices say that they are CUDA's, of compute capability 9.4 or so."""
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(backends, "CUDA_MISSING", None)
-    assert select_backend(None, torch.device("cuda", 0), torch.float32) == "torch"
-    lines = describe().splitlines()
-    start = lines.index("cuda:0 torch.float32: torch") + 2  # behind what the CPU's kernels say
-    assert lines[start : start + 2] == [f"    not triton: {ROCM_REFUSAL}", f"    not cuda: {ROCM_REFUSAL}"]
-
-
 @pytest.mark.parametrize(
     ("architectures", "capability", "expected"),
     [
@@ -243,15 +194,6 @@ def test_rocm_is_served_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_devices_that_built_kernels_run_on(architectures: str, capability: tuple[int, int], expected: bool) -> None:
     assert backends.runs_on(architectures, capability) == expected
-
-
-def test_kernels_on_the_cpu_take_tensors_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "CUDA_MISSING", None)
-    monkeypatch.setattr(backends, "SIMULATED", True)
-    assert select_backend("cuda", CPU, torch.bfloat16) == "cuda"
-    assert select_backend(None, CPU, torch.float32) == "cpu"
-    reason = "it runs on the CPU but the features are on cuda:0"
-    assert backends.unsupported_reason("cuda", torch.device("cuda", 0), torch.float32) == reason
 
 
 def test_a_call_that_its_backend_refuses_falls_back_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,13 +230,6 @@ def test_the_instruction_sets_are_those_of_the_processor() -> None:
     }
     has = [name for name, needed in wanted.items() if set(needed.split()) <= set(flags[1].split())]
     assert torch.ops.crossret.cpu_isas().split() == has
-
-
-def test_the_instruction_set_is_read_when_the_library_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.ops.crossret.selected_cpu_isa()
-    monkeypatch.setenv("CROSSRET_CPU_ISA", "base" if before != "base" else "avx1024")
-    scan_scores(REGIONS, WORDS)
-    assert torch.ops.crossret.selected_cpu_isa() == before
 
 
 @functions
@@ -338,25 +273,6 @@ def test_info_says_what_runs_and_why() -> None:
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
-def test_info_shows_what_the_variables_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = run_python("-m", "crossret_kernels.info", CROSSRET_BACKEND="cuda", CROSSRET_CPU_ISA="base")
-    assert (process.returncode, process.stderr) == (0, "")
-    lines = process.stdout.splitlines()
-    assert any(line.endswith("; running base (CROSSRET_CPU_ISA)") for line in lines)
-    assert "cpu torch.float32: cpu, as cuda, which CROSSRET_BACKEND prefers, cannot serve it" in lines
-    assert f"    not cuda: {CUDA_REFUSAL}" in lines
-    assert lines[-1] == "CROSSRET_BACKEND: cuda, for what it can serve"
-    monkeypatch.setenv("CROSSRET_BACKEND", "cpu")
-    lines = describe().splitlines()
-    assert "cpu torch.float32: cpu, which CROSSRET_BACKEND prefers" in lines
-    assert "cpu torch.float64: torch, as cpu, which CROSSRET_BACKEND prefers, cannot serve it" in lines
-    monkeypatch.setenv("CROSSRET_BACKEND", "gpu")
-    with cpu_isa("avx1024"):
-        lines = describe().splitlines()
-    assert "no call is served: CROSSRET_CPU_ISA is 'avx1024', but this processor has: base" in lines[2]
-    assert any("no call is served: CROSSRET_BACKEND must be one of " in line for line in lines)
-
-
 @pytest.fixture
 def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if the library had not been built, and nobody had been told of it yet."""
@@ -397,15 +313,6 @@ def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callabl
 )
 def test_nothing_is_warned_of_where_the_library_would_change_nothing(call: Callable[[], object]) -> None:
     call()  # warnings are errors
-
-
-@functions
-@pytest.mark.usefixtures("without_native")
-def test_nothing_is_warned_of_where_the_variable_names_a_backend(
-    function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CROSSRET_BACKEND", "torch")
-    function(REGIONS, WORDS)
 
 
 @functions

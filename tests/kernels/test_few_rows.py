@@ -68,16 +68,3 @@ def test_a_layout_does_not_show(n_images: int, n_captions: int, direction: str, 
     for name, (arguments, options) in forms.items():
         scores = scan_scores(*arguments, direction=direction, backend="cpu", **options)
         assert torch.equal(scores, expected), name
-
-
-@directions
-def test_what_is_not_finite_stays_with_its_pairs(direction: str) -> None:
-    batch = make_batch(70, 1, 256).to(torch.float32)
-    clean = scan_scores(*batch.arguments(), direction=direction, backend="cpu")
-    batch.regions[3, 0] = torch.nan
-    batch.regions[40, 0, -1] = torch.inf
-    scores = scan_scores(*batch.arguments(), direction=direction, backend="cpu")
-    spoilt = torch.zeros(70, 1, dtype=torch.bool)
-    spoilt[[3, 40]] = True
-    assert torch.isnan(scores[3]).all()
-    assert torch.equal(scores[~spoilt], clean[~spoilt])

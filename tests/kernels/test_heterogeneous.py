@@ -14,7 +14,6 @@ from crossret_kernels import (
     HeterogeneousLayer,
     heterogeneous_attention_weights,
     heterogeneous_scores,
-    scan_attention,
     scan_scores,
 )
 from tests.kernels import oracle
@@ -167,13 +166,6 @@ def test_without_layers_it_is_scan(pairs: Tensor | None, backend: str | None, di
         regions, words, *LENGTHS, raw_feature_norm="no_norm", normalize=True, lambda_lse=3.0, **options
     )
     assert torch.equal(ours, theirs)
-
-
-def test_without_layers_it_has_scans_attention() -> None:
-    regions, words = make_sides()
-    ours = heterogeneous_attention_weights(regions, words, *LENGTHS, layers=(), pairs=PAIRS)
-    theirs = scan_attention(regions, words, *LENGTHS, raw_feature_norm="no_norm", normalize=True, pairs=PAIRS)
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed", "list"])

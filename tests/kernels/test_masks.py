@@ -6,32 +6,23 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import (
     attention_pool,
     attention_pool_weights,
-    gated_attention_scores,
     gated_attention_weights,
     heterogeneous_attention_weights,
-    heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
-    maxsim_topk,
     scan_attention,
     scan_scores,
-    scan_topk,
 )
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.holes import Holes
-from tests.kernels.strategies import IN_HALF_RANGE, Features, examples, features, maxsim_options, scan_options
-from tests.kernels.tolerance import score_weights, well_posed
 
 DTYPES = {"cpu": torch.float32, "torch": torch.float64, "reference": torch.float64}
 PAIRS = torch.tensor([[2, 1], [0, 0], [2, 3], [1, 1], [2, 1]])
@@ -47,76 +38,6 @@ def both_sides(dtype: torch.dtype = torch.float32) -> tuple[Holes, Holes]:
     sides = [torch.randn(len(lengths), int(lengths.max()), DIM, generator=generator) for lengths in LENGTHS]
     images, captions = (Holes.of(*side, seed) for seed, side in enumerate(zip(sides, LENGTHS, strict=True)))
     return Holes(images.values.to(dtype), images.mask), Holes(captions.values.to(dtype), captions.mask)
-
-
-def check_scores(function: Callable[..., Tensor], batch: Features, dtype: torch.dtype, **options: Any) -> None:
-    """Scores and gradients of masked features against those of the packed rows."""
-    batch = batch.to(dtype)
-    sides = [
-        Holes.of(values, lengths, seed)
-        for seed, (values, lengths) in enumerate(zip((batch.regions, batch.words), batch.lengths, strict=True))
-    ]
-    masked = [side.values.clone().requires_grad_() for side in sides]
-    packed = [(side.packed[0].requires_grad_(), side.packed[1]) for side in sides]
-    ours = function(*masked, region_mask=sides[0].mask, word_mask=sides[1].mask, pairs=batch.pairs, **options)
-    theirs = function(*packed, pairs=batch.pairs, **options)
-    rounding = {"rtol": 1e-7, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 0.0, "atol": 0.0}
-    torch.testing.assert_close(ours, theirs, **rounding)
-    for scores in (ours, theirs):
-        (scores * score_weights(scores.shape).to(scores)).sum().backward()
-    for side, leaf, (rows, _) in zip(sides, masked, packed, strict=True):
-        assert leaf.grad is not None and rows.grad is not None
-        assert leaf.grad[~side.mask].count_nonzero() == 0
-        torch.testing.assert_close(leaf.grad[side.mask], rows.grad, **rounding)
-
-
-@backends
-@examples(40)
-@given(batch=features(IN_HALF_RANGE), options=scan_options())
-def test_scan_scores_of_masked_rows_are_those_of_packed_ones(
-    backend: str, batch: Features, options: dict[str, Any]
-) -> None:
-    if backend == "cpu" or well_posed(batch, options):
-        check_scores(scan_scores, batch, DTYPES[backend], backend=backend, **options)
-
-
-@backends
-@examples(40)
-@given(batch=features(IN_HALF_RANGE), options=maxsim_options())
-def test_maxsim_scores_of_masked_rows_are_those_of_packed_ones(
-    backend: str, batch: Features, options: dict[str, Any]
-) -> None:
-    assume(backend == "cpu" or batch.kind != "duplicates")  # of equal maxima rounding chooses who gets the gradient
-    check_scores(maxsim_scores, batch, DTYPES[backend], backend=backend, **options)
-
-
-@functions
-@backends
-@pytest.mark.parametrize("masked", [0, 1])
-def test_a_mask_beside_any_other_layout(function: Callable[..., Tensor], backend: str, masked: int) -> None:
-    sides = both_sides(DTYPES[backend])
-    expected = function(*(side.packed for side in sides), backend=backend)
-    name = ("region_mask", "word_mask")[masked]
-    rows, offsets = sides[1 - masked].packed
-    items = list(rows.split(offsets.diff().tolist()))
-    for other in ((rows, offsets), items):
-        arguments = [other, other]
-        arguments[masked] = sides[masked].values
-        scores = function(*arguments, **{name: sides[masked].mask}, backend=backend)
-        torch.testing.assert_close(scores, expected)
-
-
-@backends
-def test_a_mask_of_strides_and_one_that_is_all_true(backend: str) -> None:
-    images, captions = both_sides(DTYPES[backend])
-    expected = scan_scores(images.packed, captions.packed, backend=backend)
-    strided = captions.mask.T.contiguous().T
-    scores = scan_scores(images.packed, captions.values, word_mask=strided, backend=backend)
-    torch.testing.assert_close(scores, expected)
-    whole = torch.randn(2, 3, DIM, dtype=DTYPES[backend])
-    all_true = torch.ones(2, 3, dtype=torch.bool)
-    scores = scan_scores(whole, whole, region_mask=all_true, word_mask=all_true, backend=backend)
-    torch.testing.assert_close(scores, scan_scores(whole, whole, backend=backend))
 
 
 # --- what is returned beside scores is in terms of the padded places
@@ -177,59 +98,19 @@ PARAMETERS = gated_parameters(DIM, DIM, 5, 6, 7, GENERATOR)
 LAYERS = make_layers(2, DIM)
 
 
-def gated(
-    sides: tuple[Any, Any],
-    dtype: torch.dtype,
-    contexts: Any = CONTEXTS,
-    function: Callable[..., Any] = gated_attention_scores,
-    **options: Any,
-) -> Any:
-    contexts = [context.to(dtype) for context in contexts]
-    return function(
-        *sides, region_contexts=contexts[0], word_contexts=contexts[1], parameters=PARAMETERS.to(dtype), **options
-    )
-
-
-def heterogeneous(sides: tuple[Any, Any], dtype: torch.dtype, depth: int = 2, **options: Any) -> Any:
-    return heterogeneous_scores(*sides, layers=[layer.to(dtype) for layer in LAYERS[:depth]], **options)
-
-
-OTHERS = {
-    "gated": (gated, {}),
-    "heterogeneous": (heterogeneous, {}),
-    "heterogeneous, global": (heterogeneous, {"matching": "global"}),
-    "heterogeneous, global without layers": (heterogeneous, {"matching": "global", "depth": 0}),
-    "heterogeneous without layers": (heterogeneous, {"depth": 0, "direction": "i2t"}),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("backend", ["torch", "reference"])
-@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
-def test_other_scores_of_masked_rows_are_those_of_packed_ones(name: str, backend: str, pairs: Tensor | None) -> None:
-    function, options = OTHERS[name]
-    sides = both_sides(torch.float64)
-    masks = {"region_mask": sides[0].mask, "word_mask": sides[1].mask}
-    leaves = [side.values.clone().requires_grad_() for side in sides]
-    packed = [(side.packed[0].requires_grad_(), side.packed[1]) for side in sides]
-    ours = function(tuple(leaves), torch.float64, pairs=pairs, backend=backend, **masks, **options)
-    theirs = function(tuple(packed), torch.float64, pairs=pairs, backend=backend, **options)
-    torch.testing.assert_close(ours, theirs)
-    for scores in (ours, theirs):
-        scores.square().sum().backward()
-    for side, leaf, (rows, _) in zip(sides, leaves, packed, strict=True):
-        assert leaf.grad is not None and rows.grad is not None
-        assert leaf.grad[~side.mask].count_nonzero() == 0
-        torch.testing.assert_close(leaf.grad[side.mask], rows.grad)
-
-
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 def test_gated_weights_have_the_masks_places(backend: str) -> None:
     images, captions = both_sides(torch.float64)
-    options: dict[str, Any] = {"pairs": PAIRS, "backend": backend, "function": gated_attention_weights}
+    contexts = dict(zip(("region_contexts", "word_contexts"), (x.double() for x in CONTEXTS), strict=True))
+    options: dict[str, Any] = {
+        **contexts,
+        "parameters": PARAMETERS.to(torch.float64),
+        "pairs": PAIRS,
+        "backend": backend,
+    }
     masks = {"region_mask": images.mask, "word_mask": captions.mask}
-    ours = gated((images.values, captions.values), torch.float64, **masks, **options)
-    theirs = gated((images.packed, captions.packed), torch.float64, **options)
+    ours = gated_attention_weights(images.values, captions.values, **masks, **options)
+    theirs = gated_attention_weights(images.packed, captions.packed, **options)
     masks_of_pairs = images.mask[PAIRS[:, 0]], captions.mask[PAIRS[:, 1]]
     for weights, packed, mask in zip(ours[1:], theirs[1:], masks_of_pairs, strict=True):
         assert weights.shape == mask.shape and weights[~mask].count_nonzero() == 0
@@ -254,18 +135,6 @@ def test_pooled_rows_of_a_mask_are_those_of_packed_ones(backend: str) -> None:
         assert leaf.grad is not None and row.grad is not None
         assert leaf.grad[~side.mask].count_nonzero() == 0
         torch.testing.assert_close(leaf.grad[side.mask], row.grad)
-
-
-@pytest.mark.parametrize("best", [scan_topk, maxsim_topk])
-@pytest.mark.parametrize("query", ["caption", "image"])
-@pytest.mark.parametrize("array", [False, True], ids=["tensors", "arrays"])
-def test_topk_of_masked_rows(best: Callable[..., Any], query: str, array: bool) -> None:
-    images, captions = both_sides()
-    expected = best(images.packed, captions.packed, k=2, query=query)
-    arguments = [images.values, captions.values, images.mask, captions.mask]
-    regions, words, region_mask, word_mask = (x.numpy() for x in arguments) if array else arguments
-    found = best(regions, words, k=2, query=query, region_mask=region_mask, word_mask=word_mask)
-    torch.testing.assert_close(found, expected)
 
 
 # --- torch.compile, and mistakes
@@ -299,37 +168,17 @@ def test_whole_graphs_take_masks(
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["gated", "heterogeneous", "heterogeneous, global"])
-def test_whole_graphs_of_other_scores_take_masks(name: str) -> None:
-    torch.compiler.reset()
-    function, options = OTHERS[name]
-
-    def scores(regions: Tensor, words: Tensor, region_mask: Tensor, word_mask: Tensor) -> Tensor:
-        masks = {"region_mask": region_mask, "word_mask": word_mask}
-        made: Tensor = function((regions, words), torch.float32, **masks, **options)
-        return made
-
-    images, captions = both_sides()
-    arguments = (images.values, captions.values, images.mask, captions.mask)
-    compiled = torch.compile(scores, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(*arguments), scores(*arguments))
-
-
 MASK = torch.ones(3, 5, dtype=torch.bool)
 HOLE = torch.tensor([[True] * 5, [False] * 5, [True] * 5])
 REGIONS, WORDS = torch.randn(3, 5, DIM), torch.randn(4, 6, DIM)
 MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "shape": (REGIONS, {"region_mask": MASK[:, 1:]}, ValueError, "region_mask must have shape (n, L) = (3, 5), got"),
     "dimensions": (REGIONS, {"region_mask": MASK[0]}, ValueError, "region_mask must have shape (n, L) = (3, 5), got"),
     "dtype": (REGIONS, {"region_mask": MASK.int()}, TypeError, "region_mask must be bool, True where regions hold a"),
-    "numbers": (REGIONS, {"region_mask": np.ones((3, 5))}, TypeError, "region_mask must be bool"),
     "list": (REGIONS, {"region_mask": MASK.tolist()}, TypeError, "region_mask must be a bool tensor, not list"),
     "sparse": (REGIONS, {"region_mask": MASK.to_sparse()}, TypeError, "region_mask must be a dense tensor"),
-    "device": (REGIONS, {"region_mask": MASK.to("meta")}, ValueError, "region_mask is on the meta device"),
     "empty": (REGIONS, {"region_mask": HOLE}, ValueError, "region_mask[1] has no True: every image needs at least one"),
     "lengths too": (REGIONS, {"region_mask": MASK, "region_lengths": [5, 5, 5]}, ValueError,
                     "region_lengths and region_mask exclude each other"),
-    "listed": (list(REGIONS), {"region_mask": MASK}, ValueError, "region_mask goes with padded regions only"),
     "packed": ((REGIONS[0], torch.tensor([0, 5])), {"region_mask": MASK}, ValueError,
                "region_mask goes with padded regions only"),
     "words": (REGIONS, {"word_mask": MASK}, ValueError, "word_mask must have shape (n, L) = (4, 6), got (3, 5)"),
@@ -343,17 +192,3 @@ def test_mistakes_are_named(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         function(regions, WORDS, **options)
-
-
-@given(st.data())
-@examples(5)
-def test_random_masks_of_whole_batches(data: st.DataObject) -> None:
-    """Against NumPy's own selection of rows."""
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
-    mask = torch.rand(3, 5, generator=generator) < 0.5
-    mask[:, data.draw(st.integers(0, 4))] = True
-    regions = REGIONS.double().masked_fill(~mask[:, :, None], torch.inf)
-    scores = maxsim_scores(regions, WORDS.double(), region_mask=mask)
-    for i, row in enumerate(scores):
-        best = (REGIONS[i][mask[i]].double() @ WORDS.double().mT).amax(1).sum(1)
-        torch.testing.assert_close(row, best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,19 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
-from tests.kernels.maxsim_checks import (
-    check_argmax,
-    check_first_of_equal_maxima,
-    check_that_company_keeps_bits,
-)
-from tests.kernels.strategies import DEGENERACIES, Features, examples, features, maxsim_options
-from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa, evaluate
-
-# Of equal similarities rounding picks the maximum, and gradients go there: ties have their own test.
-UNTIED = tuple(kind for kind in DEGENERACIES if kind not in ("duplicates", "zero region", "zero word"))
+from tests.kernels.maxsim_checks import UNTIED, Calls, Scores, check_argmax, check_that_company_keeps_bits
+from tests.kernels.strategies import Features, examples, features, maxsim_options
+from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa
 
 
 @examples(60)
@@ -51,21 +44,16 @@ def test_torch_is_exact_in_float64(batch: Features, options: dict[str, Any]) -> 
     check_float64(maxsim_scores, batch, options)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("pooling", ["sum", "avg", "max"])
-def test_of_equal_maxima_the_first_gets_the_gradient(isa: str, direction: str, pooling: str) -> None:
-    """Small whole numbers: every similarity is exact, so ties are ties on every backend."""
-    generator = torch.Generator().manual_seed(0)
-    regions = torch.randint(-2, 3, (4, 19, 5), generator=generator).double()
-    words = torch.randint(-2, 3, (6, 21, 5), generator=generator).double()
-    lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((19, 4), (21, 6))]
-    batch = Features(regions, words, lengths[0], lengths[1], None)
-    expected = evaluate(maxsim_scores, batch, torch.float64, backend="reference", direction=direction, pooling=pooling)
-    with cpu_isa(isa):
-        actual = evaluate(maxsim_scores, batch, torch.float32, backend="cpu", direction=direction, pooling=pooling)
-    for ours, true in zip(actual, expected, strict=True):
-        torch.testing.assert_close(ours, true, rtol=1e-6, atol=1e-5)
+@pytest.fixture(params=[*ISAS, "torch"], scope="class")
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    with cpu_isa(request.param if request.param in ISAS else None):
+        yield "cpu" if request.param in ISAS else "torch"
+
+
+class TestScores(Scores): ...
+
+
+class TestCalls(Calls): ...
 
 
 # --- a pair's score is its own
@@ -196,13 +184,6 @@ def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) ->
 
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_of_equal_maxima_the_first_is_the_argmax(backend: str, direction: str) -> None:
-    with cpu_isa(backend if backend in ISAS else None):
-        check_first_of_equal_maxima("cpu" if backend in ISAS else backend, direction)
-
-
-@pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
 @pytest.mark.parametrize(("n_contexts", "dim"), [(30, 19), (300, 1000)], ids=["one part", "several parts"])
 def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str, n_contexts: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(2)
@@ -218,115 +199,6 @@ def test_argmax_of_nan_is_the_first_nan(backend: str, direction: str, n_contexts
         name = "cpu" if backend in ISAS else backend
         _, argmax = maxsim_argmax(*sides, direction=direction, backend=name)
     assert torch.equal(argmax, clean if direction == "t2i" else clean.transpose(0, 1))
-
-
-@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_argmax_in_every_layout(backend: str, direction: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    batch = Features(
-        torch.randn(4, 9, 6, generator=generator), torch.randn(3, 8, 6, generator=generator),
-        torch.tensor([2, 7, 1, 5]), torch.tensor([6, 1, 3]), None,
-    )  # fmt: skip
-    options: dict[str, Any] = {"direction": direction, "backend": backend}
-    width = {"padded": (8, 9), "packed": (6, 7), "list": (6, 7)}
-    results = {}
-    for layout, widths in width.items():
-        scores, argmax = maxsim_argmax(*batch.arguments(layout), **options)
-        assert argmax.shape == (4, 3, widths[direction == "i2t"])
-        results[layout] = scores, argmax
-    padded = results["padded"][1]
-    for layout in ("packed", "list"):
-        scores, argmax = results[layout]
-        torch.testing.assert_close(scores, results["padded"][0])
-        assert torch.equal(argmax, padded[..., : argmax.size(-1)])
-    assert (padded[..., results["list"][1].size(-1) :] == -1).all()
-    candidates = torch.tensor([[3, 0], [1, 1], [2, 3]] if direction == "t2i" else [[2], [0], [1], [1]])
-    scores, argmax = maxsim_argmax(*batch.arguments(), candidates=candidates, **options)
-    own = torch.arange(len(candidates))[:, None]
-    where = (candidates, own) if direction == "t2i" else (own, candidates)
-    torch.testing.assert_close(scores, results["padded"][0][where])
-    assert torch.equal(argmax, padded[where])
-
-
-@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
-def test_argmax_of_nothing(backend: str) -> None:
-    regions, words = torch.randn(0, 3, 4), torch.randn(2, 5, 4)
-    scores, argmax = maxsim_argmax(regions, words, backend=backend)
-    assert scores.shape == (0, 2)
-    assert argmax.shape == (0, 2, 5)
-    none = torch.zeros(0, 2, dtype=torch.int64)
-    _, argmax = maxsim_argmax(words, words, pairs=none, backend=backend)
-    assert argmax.shape == (0, 5)
-    assert argmax.dtype == torch.int64
-
-
-def test_scores_beside_an_argmax_are_differentiable() -> None:
-    regions, words = (torch.randn(n, 6, 8, generator=torch.Generator().manual_seed(n)) for n in (2, 3))
-    gradients = []
-    for wanted in (False, True):
-        inputs = [side.clone().requires_grad_() for side in (regions, words)]
-        if wanted:
-            scores, argmax = maxsim_argmax(*inputs)
-            assert not argmax.requires_grad
-        else:
-            scores = maxsim_scores(*inputs)
-        gradients.append(torch.autograd.grad(scores.square().sum(), inputs))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
-class _Called(TorchDispatchMode):
-    """Whose `names` are those of the library's operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "crossret":
-            self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-@examples(20)
-@given(batch=features(UNTIED), options=maxsim_options())
-def test_one_pass_finds_scores_and_argmax(batch: Features, options: dict[str, Any]) -> None:
-    sides, lengths = [side.float() for side in batch.arguments()[:2]], batch.arguments()[2:]
-    options = {"backend": "cpu", "pairs": batch.pairs, **options}
-    for isa in ISAS:
-        with cpu_isa(isa):
-            with _Called() as called:
-                scores, argmax = maxsim_argmax(*sides, *lengths, **options)
-            assert called.names == ["crossret.maxsim_argmax.default"]
-            assert torch.equal(scores, maxsim_scores(*sides, *lengths, **options))
-            leaves = [side.clone().requires_grad_() for side in sides]
-            again = maxsim_argmax(*leaves, *lengths, **options)  # which takes two
-            assert again.scores.requires_grad
-            assert torch.equal(scores, again.scores)
-            assert torch.equal(argmax, again.indices)
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_argmax_compiles(direction: str) -> None:
-    torch.compiler.reset()
-    batch = Features(
-        torch.randn(3, 9, 6), torch.randn(4, 8, 6), torch.tensor([2, 7, 1]), torch.tensor([6, 1, 3, 8]), None
-    )
-    for layout in ("padded", "packed", "list"):
-
-        def scored(*arguments: Any) -> tuple[Tensor, Tensor]:
-            return maxsim_argmax(*arguments, direction=direction)
-
-        compiled = torch.compile(scored, fullgraph=True, dynamic=True, backend="aot_eager")
-        for ours, theirs in zip(compiled(*batch.arguments(layout)), scored(*batch.arguments(layout)), strict=True):
-            assert torch.equal(ours, theirs)
-
-
-def test_argmax_under_autocast_is_that_of_the_scores() -> None:
-    regions, words = torch.randn(3, 40, 64), torch.randn(4, 9, 64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, argmax = maxsim_argmax(regions, words)
-    assert torch.equal(argmax, maxsim_argmax(regions.bfloat16(), words.bfloat16())[1])
 
 
 @pytest.mark.parametrize("pooling", ["sum", "avg"])

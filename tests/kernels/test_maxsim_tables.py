@@ -47,12 +47,6 @@ def test_tiles_are_those_of_first_fit_decreasing(lengths: list[int], size: int) 
     assert fill_of(np.array(lengths), size) == pytest.approx(sum(lengths) / (size * len(tiles)))
 
 
-def test_captions_fill_their_tiles() -> None:
-    lengths = np.random.default_rng(0).integers(6, 21, 5000)
-    assert fill_of(lengths, 64) > 0.97
-    assert fill_of(lengths, 128) > 0.97
-
-
 # --- groups
 
 
@@ -66,22 +60,6 @@ def test_groups_hold_every_item_of_their_window(sizes: list[int], bits: int, win
         assert len(held) > (len([group for group in groups if group[0] >= 0]) - 1) * abreast  # no gap before it
         longest = [sizes[item] for item in held]
         assert longest == sorted(longest, reverse=True)
-
-
-def test_windows_are_ordered_each_for_itself() -> None:
-    table = groups_of(np.array([3, 9, 9, 4, 7, 1, 2]), 1, 3)
-    assert table.tolist() == [[[1, 2], [0, -1]], [[4, 3], [5, -1]], [[6, -1], [-1, -1]]]
-
-
-def test_a_group_takes_as_many_items_as_suits_them() -> None:
-    def abreast(length: int, count: int, n_tiles: int, depth: int = 4) -> int:
-        return 1 << best_abreast(count, length, 64, depth, n_tiles)
-
-    assert abreast(36, 1000, 500) == 64  # no column has a row too few
-    assert abreast(36, 16, 1) < 8  # few items are shared out among many programs
-    assert abreast(300, 1000, 1, depth=1) == 1
-    assert abreast(10_000, 3, 1) == 1
-    assert abreast(12, 1, 1000) == 1
 
 
 @given(count=st.integers(1, 40), length=st.integers(0, 300), n_tiles=st.integers(1, 5000))

@@ -38,35 +38,6 @@ def items(padded: Tensor, lengths: list[int]) -> list[Tensor]:
     return [item[:length] for item, length in zip(padded, lengths, strict=True)]
 
 
-def packed(padded: Tensor, lengths: list[int], dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
-    return torch.cat(items(padded, lengths)), torch.tensor([0, *np.cumsum(lengths)], dtype=dtype)
-
-
-def layouts(regions: Tensor, words: Tensor) -> dict[str, tuple[Any, ...]]:
-    return {
-        "padded": (regions, words, REGION_LENGTHS, WORD_LENGTHS),
-        "packed": (packed(regions, REGION_LENGTHS), packed(words, WORD_LENGTHS)),
-        "packed, int32": (packed(regions, REGION_LENGTHS, torch.int32), packed(words, WORD_LENGTHS, torch.int32)),
-        "list": (items(regions, REGION_LENGTHS), items(words, WORD_LENGTHS)),
-        "tuple": (tuple(items(regions, REGION_LENGTHS)), tuple(items(words, WORD_LENGTHS))),
-        "list and padded": (items(regions, REGION_LENGTHS), words, None, torch.tensor(WORD_LENGTHS)),
-    }
-
-
-@functions
-@backends
-@pytest.mark.parametrize("layout", [name for name in layouts(REGIONS, WORDS) if name != "padded"])
-def test_layouts_agree_bit_for_bit(function: Callable[..., Tensor], backend: str, layout: str) -> None:
-    def run(name: str) -> tuple[Tensor, ...]:
-        regions, words = (side.clone().requires_grad_() for side in (REGIONS, WORDS))
-        scores = function(*layouts(regions, words)[name], backend=backend)
-        gradients = torch.autograd.grad((scores * torch.arange(12.0).view(3, 4)).sum(), (regions, words))
-        return scores, *gradients
-
-    for ours, theirs in zip(run(layout), run("padded"), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 @functions
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, "list", "numpy"])
 def test_lengths_of_every_integer_type(function: Callable[..., Tensor], dtype: torch.dtype | str) -> None:
@@ -141,240 +112,53 @@ def test_strides_do_not_matter(function: Callable[..., Tensor], backend: str, la
     torch.testing.assert_close(leaf.grad, expected)
 
 
-@functions
-@backends
-@pytest.mark.parametrize("step", [(slice(None), slice(1, 1 + D)), (slice(None, None, 2), slice(None, D))])
-def test_packed_rows_may_lie_apart(function: Callable[..., Tensor], backend: str, step: tuple[slice, slice]) -> None:
-    rows = torch.randn(20, 2 * D, generator=torch.Generator().manual_seed(2))[step]
-    offsets = torch.tensor([0, 3, len(rows)])
-    scores = function((rows, offsets), WORDS, backend=backend)
-    assert torch.equal(scores, function((rows.contiguous(), offsets), WORDS, backend=backend))
-
-
-@functions
-@backends
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_padding_is_never_read(function: Callable[..., Tensor], backend: str, normalize: bool, value: float) -> None:
-    def run(fill: float) -> tuple[Tensor, ...]:
-        sides = []
-        for side, lengths in ((REGIONS, REGION_LENGTHS), (WORDS, WORD_LENGTHS)):
-            side = side.clone()
-            for item, length in enumerate(lengths):
-                side[item, length:] = fill
-            sides.append(side.requires_grad_())
-        scores = function(*sides, REGION_LENGTHS, WORD_LENGTHS, normalize=normalize, backend=backend)
-        return scores, *torch.autograd.grad(scores.sum(), sides)
-
-    for ours, theirs in zip(run(value), run(0.0), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def empty(kind: str, n: int) -> Any:
-    if kind == "packed":
-        return (torch.zeros(0, D), torch.tensor([0]))
-    return torch.zeros(0, n, D)
-
-
-@functions
-@backends
-@pytest.mark.parametrize("kind", ["padded", "packed", "padded of no rows"])
-@pytest.mark.parametrize("side", ["images", "captions", "both"])
-def test_no_items_have_no_scores(function: Callable[..., Tensor], backend: str, kind: str, side: str) -> None:
-    nothing = empty(kind, 0 if kind == "padded of no rows" else R)
-    regions = REGIONS.clone().requires_grad_() if side == "captions" else nothing
-    words = WORDS.clone().requires_grad_() if side == "images" else nothing
-    scores = function(regions, words, backend=backend)
-    assert scores.shape == ({"images": 0, "captions": N_IMAGES, "both": 0}[side], N_CAPTIONS if side == "images" else 0)
-    assert scores.dtype == torch.float32
-    for present in (regions, words):
-        if isinstance(present, Tensor) and present.requires_grad:
-            (gradient,) = torch.autograd.grad(scores.sum(), present)
-            assert torch.equal(gradient, torch.zeros_like(present))
-
-
 Case = tuple[str, Callable[[], tuple[Any, ...]], type[Exception], str]
 
 ERRORS: tuple[Case, ...] = (
     # features
     ("nothing", lambda: (None, WORDS), TypeError, "regions must be a (n, L, D) tensor"),
     ("two dimensions", lambda: (REGIONS[0], WORDS), ValueError, "regions must have shape (n, L, D), got (5, 16)"),
-    ("four dimensions", lambda: (REGIONS, WORDS[None]), ValueError, "words must have shape (n, L, D)"),
     ("integers", lambda: (REGIONS.long(), WORDS), TypeError, "regions must be float32, float64, bfloat16 or float16"),
-    ("booleans", lambda: (REGIONS, WORDS > 0), TypeError, "words must be float32, float64, bfloat16 or float16"),
-    ("complex", lambda: (REGIONS.to(torch.complex64), WORDS), TypeError, "regions must be float32"),
-    (
-        "sparse",
-        lambda: (REGIONS.to_sparse(), WORDS),
-        TypeError,
-        "regions must be a dense tensor, not a torch.sparse_coo one",
-    ),
+    ("complex", lambda: (REGIONS, WORDS.to(torch.complex64)), TypeError, "words must be float32"),
+    ("sparse", lambda: (REGIONS.to_sparse(), WORDS), TypeError, "regions must be a dense tensor, not a torch.sparse"),
     ("mkldnn", lambda: (REGIONS, WORDS.to_mkldnn()), TypeError, "words must be a dense tensor, not a torch._mkldnn"),
-    ("float8", lambda: (REGIONS.to(torch.float8_e4m3fn), WORDS), TypeError, "regions must be float32, float64,"),
     ("no D", lambda: (REGIONS[..., :0], WORDS[..., :0]), ValueError, "regions has D = 0"),
     ("no rows", lambda: (REGIONS, WORDS[:, :0]), ValueError, "words has no rows (shape (4, 0, 16)): caption 0"),
     # together
     ("D", lambda: (REGIONS, WORDS[..., :8]), ValueError, "regions have D = 16 but words have D = 8"),
-    (
-        "dtypes",
-        lambda: (REGIONS, WORDS.bfloat16()),
-        TypeError,
-        "regions are torch.float32 but words are torch.bfloat16",
-    ),
+    ("dtypes", lambda: (REGIONS, WORDS.half()), TypeError, "regions are torch.float32 but words are torch.float16"),
     ("devices", lambda: (REGIONS.to("meta"), WORDS), ValueError, "regions are on meta but words are on cpu"),
     ("no device", lambda: (REGIONS.to("meta"), WORDS.to("meta")), ValueError, "regions and words are on the meta"),
     # lengths
     ("empty image", lambda: (REGIONS, WORDS, [5, 0, 1]), ValueError, "region_lengths[1] is 0: every image needs"),
     ("empty caption", lambda: (REGIONS, WORDS, None, [1, 1, 1, 0]), ValueError, "word_lengths[3] is 0: every caption"),
     ("too long", lambda: (REGIONS, WORDS, [5, 5, 6]), ValueError, "region_lengths[2] is 6: it must lie in 1..5"),
-    (
-        "negative",
-        lambda: (REGIONS, WORDS, None, [6, -2, 1, 1]),
-        ValueError,
-        "word_lengths[1] is -2: it must lie in 1..6",
-    ),
-    ("of int64", lambda: (REGIONS, WORDS, [2**62, 1, 1]), ValueError, f"region_lengths[0] is {2**62}: it must lie in"),
+    ("negative", lambda: (REGIONS, WORDS, None, [6, -2, 1, 1]), ValueError, "word_lengths[1] is -2: it must lie in"),
     ("huge", lambda: (REGIONS, WORDS, [1, 2**70, 1]), ValueError, f"region_lengths[1] is {2**70}: it does not fit"),
-    (
-        "too few",
-        lambda: (REGIONS, WORDS, [5, 5]),
-        ValueError,
-        "region_lengths must hold one length for each of 3 images",
-    ),
-    (
-        "a column",
-        lambda: (REGIONS, WORDS, None, torch.ones(4, 1, dtype=torch.int64)),
-        ValueError,
-        "word_lengths must hold",
-    ),
-    ("a scalar", lambda: (REGIONS, WORDS, torch.tensor(3)), ValueError, "region_lengths must hold one length for each"),
+    ("too few", lambda: (REGIONS, WORDS, [5, 5]), ValueError, "region_lengths must hold one length for each of 3"),
     ("a number", lambda: (REGIONS, WORDS, 3), TypeError, "region_lengths must be an integer tensor or a list"),
     ("float list", lambda: (REGIONS, WORDS, [5, 1.0, 2]), TypeError, "region_lengths[1] must be an integer, not float"),
-    ("float tensor", lambda: (REGIONS, WORDS, torch.ones(3)), TypeError, "region_lengths must be integers"),
     ("bool list", lambda: (REGIONS, WORDS, None, [1, True, 1, 1]), TypeError, "word_lengths[1] must be an integer"),
-    ("mask", lambda: (REGIONS, WORDS, torch.ones(3, dtype=torch.bool)), TypeError, "region_lengths must be integers"),
-    ("string", lambda: (REGIONS, WORDS, "123"), TypeError, "region_lengths[0] must be an integer, not str"),
-    (
-        "lengths on meta",
-        lambda: (REGIONS, WORDS, torch.ones(3, device="meta").long()),
-        ValueError,
-        "region_lengths is on",
-    ),
-    (
-        "sparse lengths",
-        lambda: (REGIONS, WORDS, torch.ones(3).long().to_sparse()),
-        TypeError,
-        "region_lengths must be a",
-    ),
-    (
-        "packed and lengths",
-        lambda: ((PACKED, torch.tensor([0, 15])), WORDS, [15]),
-        ValueError,
-        "region_lengths goes with",
-    ),
-    (
-        "list and lengths",
-        lambda: (REGIONS, [WORDS[0]], None, [6]),
-        ValueError,
-        "word_lengths goes with padded words only",
-    ),
+    ("float tensor", lambda: (REGIONS, WORDS, torch.ones(3)), TypeError, "region_lengths must be integers"),
+    ("of packed", lambda: ((PACKED, torch.tensor([0, 15])), WORDS, [15]), ValueError, "region_lengths goes with"),
     # packed
-    (
-        "start",
-        lambda: ((PACKED, torch.tensor([1, 15])), WORDS),
-        ValueError,
-        "regions[1] (cu_seqlens) must begin with 0",
-    ),
-    (
-        "no offsets",
-        lambda: ((PACKED, torch.tensor([]).long()), WORDS),
-        ValueError,
-        "regions[1] (cu_seqlens) must begin",
-    ),
-    (
-        "end",
-        lambda: (REGIONS, (PACKED, torch.tensor([0, 14]))),
-        ValueError,
-        "words[1] (cu_seqlens) ends at 14 but words[0]",
-    ),
+    ("start", lambda: ((PACKED, torch.tensor([1, 15])), WORDS), ValueError, "regions[1] (cu_seqlens) must begin"),
+    ("end", lambda: (REGIONS, (PACKED, torch.tensor([0, 14]))), ValueError, "words[1] (cu_seqlens) ends at 14 but"),
     ("falling", lambda: ((PACKED, torch.tensor([0, 9, 5, 15])), WORDS), ValueError, "regions[1] (cu_seqlens)[1] is -4"),
-    ("repeated", lambda: (REGIONS, (PACKED, torch.tensor([0, 5, 5, 15]))), ValueError, "words[1] (cu_seqlens)[1] is 0"),
-    (
-        "float offsets",
-        lambda: ((PACKED, torch.tensor([0.0, 15])), WORDS),
-        TypeError,
-        "regions[1] (cu_seqlens) must be int",
-    ),
-    (
-        "bool offsets",
-        lambda: ((PACKED, torch.tensor([False])), WORDS),
-        TypeError,
-        "regions[1] (cu_seqlens) must be int",
-    ),
-    (
-        "flat offsets",
-        lambda: ((PACKED, torch.tensor([[0, 15]])), WORDS),
-        ValueError,
-        "regions[1] (cu_seqlens) must have one",
-    ),
-    (
-        "meta offsets",
-        lambda: ((PACKED, torch.zeros(2, device="meta").long()), WORDS),
-        ValueError,
-        "regions[1] (cu_seqlens)",
-    ),
-    (
-        "no values",
-        lambda: (([1.0], torch.tensor([0, 15])), WORDS),
-        TypeError,
-        "regions[0] must be the tensor of packed",
-    ),
-    (
-        "padded values",
-        lambda: ((REGIONS, torch.tensor([0, 15])), WORDS),
-        ValueError,
-        "regions[0] must have shape (rows, D)",
-    ),
-    (
-        "integer values",
-        lambda: ((PACKED.long(), torch.tensor([0, 15])), WORDS),
-        TypeError,
-        "regions[0] must be float32",
-    ),
+    ("float offsets", lambda: ((PACKED, torch.tensor([0.0, 15])), WORDS), TypeError, "regions[1] (cu_seqlens) must"),
+    ("flat offsets", lambda: ((PACKED, torch.tensor([[0, 15]])), WORDS), ValueError, "regions[1] (cu_seqlens) must"),
+    ("no values", lambda: (([1.0], torch.tensor([0, 15])), WORDS), TypeError, "regions[0] must be the tensor of"),
+    ("padded rows", lambda: ((REGIONS, torch.tensor([0, 15])), WORDS), ValueError, "regions[0] must have shape (rows"),
     # lists
     ("no items", lambda: ([], WORDS), ValueError, "regions is an empty list"),
     ("no tensor", lambda: (REGIONS, [WORDS[0], 3]), TypeError, "words[1] must be a (L, D) tensor, not int"),
-    ("strings", lambda: ("abc", WORDS), TypeError, "regions[0] must be a (L, D) tensor, not str"),
-    (
-        "padded item",
-        lambda: ([PACKED, REGIONS], WORDS),
-        ValueError,
-        "regions[1] must have shape (L, D), got (3, 5, 16)",
-    ),
+    ("padded item", lambda: ([PACKED, REGIONS], WORDS), ValueError, "regions[1] must have shape (L, D), got (3, 5"),
     ("empty item", lambda: ([PACKED, PACKED[:0]], WORDS), ValueError, "regions[1] is empty: every image needs"),
     ("other D", lambda: (REGIONS, [PACKED, PACKED[:, :8]]), ValueError, "words[1] has D = 8 but words[0] has D = 16"),
-    (
-        "other dtype",
-        lambda: ([PACKED, PACKED.half()], WORDS),
-        TypeError,
-        "regions[1] is torch.float16 but regions[0] is",
-    ),
-    ("sparse item", lambda: ([PACKED, PACKED.to_sparse()], WORDS), TypeError, "regions[1] must be a dense tensor"),
-    (
-        "nested item",
-        lambda: ([PACKED, torch.nested.nested_tensor([PACKED])], WORDS),
-        TypeError,
-        "regions[1] must be a dense tensor, not a nested one",
-    ),
+    ("other dtype", lambda: ([PACKED, PACKED.half()], WORDS), TypeError, "regions[1] is torch.float16 but regions[0]"),
+    ("nested", lambda: ([torch.nested.nested_tensor([PACKED])], WORDS), TypeError, "regions[0] must be a dense tensor"),
     ("other device", lambda: ([PACKED, PACKED.to("meta")], WORDS), ValueError, "regions[1] is on meta but regions[0]"),
-    (
-        "integer item",
-        lambda: (REGIONS, [PACKED, PACKED.int()]),
-        TypeError,
-        "words[1] must be float32, float64, bfloat16",
-    ),
-    ("item of no D", lambda: ([PACKED[:, :0]], WORDS), ValueError, "regions[0] has D = 0"),
-)
+)  # fmt: skip
 
 
 @functions
@@ -395,27 +179,17 @@ def many(integers: Tensor, place: int, value: int) -> Tensor:
     return integers.index_fill(0, torch.tensor(place), value)
 
 
+ONES, UP_TO = torch.ones(MANY).long(), torch.arange(MANY + 1)
 MANY_ERRORS: tuple[tuple[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]], str], ...] = (
-    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(torch.ones(MANY).long(), 400, 0)), {}), "region_lengths[400] is 0"),
-    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(torch.ones(MANY).long(), 400, 3)), {}), "region_lengths[400] is 3: it"),
-    (
-        lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), 400, 401)), MANY_ROWS[:1]), {}),
-        "regions[1] (cu_seqlens)[400] is 0",
-    ),
-    (lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), 0, 1)), MANY_ROWS[:1]), {}), "must begin with 0"),
-    (
-        lambda: (((MANY_ROWS[:, 0], many(torch.arange(MANY + 1), MANY, 9)), MANY_ROWS[:1]), {}),
-        "ends at 9 but regions[0]",
-    ),
-    (
-        lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"pairs": torch.stack([many(torch.arange(MANY), 400, MANY)] * 2, 1)}),
-        "pairs[400] names image 500",
-    ),
-    (
-        lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"candidates": many(torch.arange(MANY), 400, -1)[None]}),
-        "candidates[0][400] names image -1",
-    ),
-)
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(ONES, 400, 0)), {}), "region_lengths[400] is 0"),
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1], many(ONES, 400, 3)), {}), "region_lengths[400] is 3: it"),
+    (lambda: (((MANY_ROWS[:, 0], many(UP_TO, 400, 401)), MANY_ROWS[:1]), {}), "regions[1] (cu_seqlens)[400] is 0"),
+    (lambda: (((MANY_ROWS[:, 0], many(UP_TO, MANY, 9)), MANY_ROWS[:1]), {}), "ends at 9 but regions[0]"),
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"pairs": torch.stack([many(UP_TO[:-1], 400, MANY)] * 2, 1)}),
+     "pairs[400] names image 500"),
+    (lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"candidates": many(UP_TO[:-1], 400, -1)[None]}),
+     "candidates[0][400] names image -1"),
+)  # fmt: skip
 
 
 @functions

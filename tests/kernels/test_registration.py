@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,26 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
-from torch.autograd import gradcheck
 
 from crossret_kernels import maxsim_scores, scan_scores
-from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "scan_scores": (None, False, 0, True, 2, 0.1, 9.0, 0, 6.0),
     "maxsim_scores": (None, False, 1, False, 2, False),
 }
-MODES = [
-    *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
-      for norm, pooling, direction in itertools.product(NORM_MODES, POOLINGS, DIRECTIONS)),
-    *((maxsim_scores, {"pooling": pooling, "direction": direction})
-      for pooling, direction in itertools.product(("sum", "avg", "max"), DIRECTIONS)),
-]  # fmt: skip
-MODE_NAMES = ["-".join((function.__name__, *options.values())) for function, options in MODES]
 
 functions = pytest.mark.parametrize("function", FUNCTIONS)
-modes = pytest.mark.parametrize(("function", "options"), MODES, ids=MODE_NAMES)
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -105,6 +94,19 @@ def test_opcheck_of_scores_and_argmax(pairs: bool, width: int | None) -> None:
     )
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("several", [False, True], ids=["with lengths", "of items"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opcheck_of_lists(name: str, several: bool, dtype: torch.dtype) -> None:
+    own = operands(name, dtype, pairs=several)
+    lengths = None if several else own["region_lengths"]
+    regions = [item[:n] for item, n in zip(own["regions"], (3, 4, 1), strict=True)] if several else [own["regions"]]
+    words = [own["words"][None, :7].repeat(2, 1, 1)], None, None, torch.ones(2, 7, dtype=torch.bool)
+    operation = getattr(torch.ops.crossret, f"{name}_listed").default
+    options = OPTIONS[name][: 6 if name.startswith("maxsim") else None][: -1 if name.startswith("maxsim") else None]
+    torch.library.opcheck(operation, (regions, None, lengths, None, *words, own["pairs"], *options))
+
+
 FAR = 2**63 - 1
 BAD_OPERANDS = {
     "start before the rows": ("word_offsets", torch.tensor([-1, 6, 13]), "words: item 0 has rows -1 to 6"),
@@ -172,43 +174,6 @@ def test_direct_calls_with_unknown_options_raise(name: str, number: int, code: i
 # --- gradients
 
 
-@modes
-@pytest.mark.parametrize("backend", ["torch", "reference"])
-def test_gradcheck(function: Callable[..., Tensor], options: dict[str, Any], backend: str) -> None:
-    regions, words = (
-        randn(*shape, seed=seed, dtype=torch.float64).requires_grad_()
-        for seed, shape in enumerate(((2, 3, 4), (3, 4, 4)))
-    )
-
-    def scores(v: Tensor, e: Tensor) -> Tensor:
-        return function(v, e, [3, 2], [4, 1, 3], normalize=True, backend=backend, **options)
-
-    assert gradcheck(scores, (regions, words), fast_mode=True)
-
-
-@modes
-def test_native_gradients_are_derivatives(function: Callable[..., Tensor], options: dict[str, Any]) -> None:
-    """The float32 gradients against a central difference of the float64 formulas, along a random direction."""
-    normalize = options["pooling"] in ("lse", "max")
-    sides = [randn(2, 5, 9), randn(3, 7, 9, seed=1)]
-    lengths = ([5, 3], [7, 1, 4])
-    weights = randn(2, 3, seed=2)
-    ours = [side.clone().requires_grad_() for side in sides]
-    scores = function(*ours, *lengths, normalize=normalize, backend="cpu", **options)
-    gradients = torch.autograd.grad((scores * weights).sum(), ours)
-
-    def value(step: float, directions: list[Tensor]) -> float:
-        moved = [side.double() + step * direction for side, direction in zip(sides, directions, strict=True)]
-        result = function(*moved, *lengths, normalize=normalize, backend="reference", **options)
-        return float((result * weights).sum())
-
-    directions = [randn(*side.shape, seed=10, dtype=torch.float64) for side in sides]
-    slope = (value(1e-6, directions) - value(-1e-6, directions)) / 2e-6
-    products = [gradient * direction for gradient, direction in zip(gradients, directions, strict=True)]
-    size = sum(product.abs().sum().item() for product in products)
-    assert abs(sum(product.sum().item() for product in products) - slope) <= 1e-5 * size
-
-
 @functions
 def test_only_the_wanted_gradients_are_made(function: Callable[..., Tensor]) -> None:
     for wanted in (0, 1):
@@ -238,32 +203,6 @@ def test_second_derivatives_are_refused(function: Callable[..., Tensor], transfo
 
     with pytest.raises(RuntimeError, match="cannot be differentiated"):
         twice()
-
-
-@functions
-def test_backend_torch_has_second_derivatives(function: Callable[..., Tensor]) -> None:
-    sides = [randn(2, 3, 4, dtype=torch.float64), randn(2, 2, 4, seed=1, dtype=torch.float64)]
-    inputs = [side.requires_grad_() for side in sides]
-    assert torch.autograd.gradgradcheck(lambda v, e: function(v, e, backend="torch"), inputs, fast_mode=True)
-
-
-@functions
-@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
-@pytest.mark.parametrize("pairs", [None, torch.tensor([[1, 2], [0, 0], [1, 2]])], ids=["all", "pairs"])
-def test_torch_func(function: Callable[..., Tensor], backend: str, pairs: Tensor | None) -> None:
-    sides = (randn(2, 3, 4), randn(3, 4, 4, seed=1))
-
-    def loss(v: Tensor, e: Tensor) -> Tensor:
-        return function(v, e, [3, 2], normalize=True, pairs=pairs, backend=backend).square().sum()
-
-    inputs = [side.clone().requires_grad_() for side in sides]
-    expected = loss(*inputs)
-    expected.backward()
-    gradients, value = torch.func.grad_and_value(loss, argnums=(0, 1))(*sides)
-    assert torch.equal(value, expected)
-    for ours, theirs in zip(gradients, inputs, strict=True):
-        torch.testing.assert_close(ours, theirs.grad)
-    assert torch.equal(torch.func.grad(loss)(*sides), gradients[0])
 
 
 # --- autocast
@@ -298,23 +237,6 @@ def test_autocast_under_torch_func(function: Callable[..., Tensor]) -> None:
         gradient = torch.func.grad(lambda v: function(v, e).sum())(v)
     assert gradient.dtype == torch.float32
     assert torch.equal(gradient, lowered.grad.float())
-
-
-@functions
-def test_autocast_switched_off_inside(function: Callable[..., Tensor]) -> None:
-    sides = randn(2, 3, 16), randn(3, 4, 16, seed=1)
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
-        scores = function(*sides)
-    assert torch.equal(scores, function(*sides))
-
-
-@functions
-def test_autocast_leaves_float64_alone(function: Callable[..., Tensor]) -> None:
-    sides = randn(2, 3, 16, dtype=torch.float64), randn(3, 4, 16, seed=1, dtype=torch.float64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(function(*sides), function(*sides, backend="torch"))
-        with pytest.raises(TypeError, match=r"regions are torch.float64 but words are torch.float32"):
-            function(sides[0], sides[1].float())
 
 
 # --- torch.compile
@@ -371,15 +293,6 @@ def test_compiled_calls_check_values_as_they_run(function: Callable[..., Tensor]
     compiled(regions, words, torch.tensor([3, 1]))
     with pytest.raises(RuntimeError, match="regions: item 1 has length 9"):
         compiled(regions, words, torch.tensor([3, 9]))
-
-
-@functions
-def test_compiled_under_autocast(function: Callable[..., Tensor]) -> None:
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
-    sides = randn(2, 3, 16), randn(3, 5, 16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(compiled(*sides), function(*sides))
 
 
 # Forward mode loads decompositions that torch still scripts.

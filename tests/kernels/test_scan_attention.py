@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.autograd import gradcheck
 
-from crossret_kernels import UnsupportedByBackend, scan_attention, scan_scores
+from crossret_kernels import scan_attention, scan_scores
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, examples, features, scan_options
 
@@ -83,55 +82,6 @@ def test_narrow_features_compute_in_float32(direction: str, norm: str, dtype: to
     torch.testing.assert_close(scores, native, rtol=0, atol=2e-6)
 
 
-@directions
-@backends
-def test_weights_sum_to_one_and_relevances_pool_to_the_score(direction: str, backend: str) -> None:
-    batch = Features(randn(3, 5, 8), randn(2, 6, 8, seed=1), torch.tensor([5, 1, 3]), torch.tensor([2, 6]), None)
-    scores, weights, relevances = attention(batch, direction=direction, pooling="sum", backend=backend)
-    image, caption = every_pair(batch).T
-    lengths = batch.word_lengths[caption] if direction == "t2i" else batch.region_lengths[image]
-    real = torch.arange(weights.size(1)) < lengths[:, None]
-    torch.testing.assert_close(weights.sum(-1), real.float())
-    assert (weights >= 0).all()
-    assert not relevances[~real].any()
-    torch.testing.assert_close(relevances.sum(1), scores)
-
-
-@directions
-@backends
-def test_candidates_are_pairs_in_rows(direction: str, backend: str) -> None:
-    regions, words = randn(3, 5, 8), randn(4, 6, 8, seed=1)
-    candidates = torch.tensor([[2, 0], [1, 1], [0, 2]] + [[2, 1]] * (direction == "t2i"))
-    own = torch.arange(len(candidates))[:, None].expand_as(candidates)
-    columns = (candidates, own) if direction == "t2i" else (own, candidates)
-    pairs = torch.stack([column.reshape(-1) for column in columns], 1)
-    options: dict[str, Any] = {"direction": direction, "backend": backend}
-    by_candidates = scan_attention(regions, words, candidates=candidates, **options)
-    by_pairs = scan_attention(regions, words, pairs=pairs, **options)
-    q, c = (6, 5) if direction == "t2i" else (5, 6)
-    n = len(candidates)
-    for ours, theirs, shape in zip(by_candidates, by_pairs, ((n, 2), (n, 2, q, c), (n, 2, q)), strict=True):
-        assert ours.shape == shape
-        assert torch.equal(ours.flatten(0, 1), theirs)
-
-
-@backends
-@directions
-@pytest.mark.parametrize("norm", NORM_MODES)
-def test_gradcheck(norm: str, direction: str, backend: str) -> None:
-    """Through each of the three, over a zero word, and second derivatives too."""
-    regions, words = randn(2, 3, 4, dtype=torch.float64), randn(3, 4, 4, seed=1, dtype=torch.float64)
-    inputs = [side.requires_grad_() for side in (regions, words)]
-
-    def outputs(v: Tensor, e: Tensor) -> tuple[Tensor, ...]:
-        return scan_attention(
-            v, e, [3, 2], [4, 1, 3], raw_feature_norm=norm, direction=direction, normalize=True, backend=backend,
-            pairs=torch.tensor([[0, 1], [1, 2], [0, 1], [1, 0]]),
-        )  # fmt: skip
-
-    assert gradcheck(outputs, inputs, fast_mode=True)
-
-
 @backends
 def test_gradients_of_zero_rows_are_finite(backend: str) -> None:
     regions, words = randn(2, 3, 4), randn(2, 5, 4, seed=1)
@@ -193,33 +143,6 @@ def test_many_pairs_in_chunks_are_the_pairs_one_by_one() -> None:
             torch.testing.assert_close(many[index], one[0], rtol=0, atol=1e-6)
 
 
-def test_all_pairs_are_refused() -> None:
-    with pytest.raises(ValueError, match="scan_attention takes pairs or candidates"):
-        scan_attention(randn(2, 3, 4), randn(2, 5, 4))
-
-
-def test_native_kernels_have_no_attention_to_return() -> None:
-    with pytest.raises(UnsupportedByBackend, match="backend 'cpu' cannot serve this call: the attention weights are"):
-        scan_attention(
-            randn(2, 3, 4), randn(2, 5, 4), pairs=torch.tensor([[0, 0]]),
-            backend="cpu",
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("layout", ["packed", "list"])
-def test_compiled_calls_refuse_what_has_no_width(layout: str) -> None:
-    words, pairs = randn(3, 5, 4, seed=1), torch.tensor([[0, 1], [1, 2]])
-    packed = (randn(5, 4), torch.tensor([0, 2, 5]))
-    regions = packed if layout == "packed" else [randn(2, 4), randn(3, 4)]
-
-    def outputs() -> tuple[Tensor, Tensor, Tensor]:
-        return scan_attention(regions, words, pairs=pairs)
-
-    torch.compiler.reset()
-    with pytest.raises(Exception, match="scan_attention takes padded features inside"):
-        torch.compile(outputs, fullgraph=True, backend="aot_eager")()
-
-
 @directions
 @pytest.mark.parametrize("layout", ["packed", "list"])
 def test_items_that_no_pair_lists_count_for_the_widths_alone(layout: str, direction: str) -> None:
@@ -248,26 +171,3 @@ def test_items_that_no_pair_lists_count_for_the_widths_alone(layout: str, direct
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
     assert not gradients[0][1].any()
-
-
-@pytest.mark.parametrize("transform", ["grad", "compile"])
-def test_under_transforms(transform: str) -> None:
-    regions, words, pairs = randn(2, 3, 4), randn(3, 5, 4, seed=1), torch.tensor([[0, 1], [1, 2]])
-    lengths = torch.tensor([3, 1]), torch.tensor([2, 5, 4])
-
-    def outputs(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return scan_attention(v, words, *lengths, pairs=pairs, normalize=True)
-
-    def loss(v: Tensor) -> Tensor:
-        return torch.stack([output.square().sum() for output in outputs(v)]).sum()
-
-    (expected,) = torch.autograd.grad(loss(regions.requires_grad_()), regions)
-    if transform == "grad":
-        torch.testing.assert_close(torch.func.grad(loss)(regions.detach()), expected)
-        return
-    torch.compiler.reset()
-    compiled = torch.compile(outputs, fullgraph=True, dynamic=True, backend="aot_eager")
-    for ours, theirs in zip(compiled(regions), outputs(regions), strict=True):
-        torch.testing.assert_close(ours, theirs)
-    (actual,) = torch.autograd.grad(torch.stack([o.square().sum() for o in compiled(regions)]).sum(), regions)
-    torch.testing.assert_close(actual, expected)

@@ -19,11 +19,9 @@ from crossret_kernels import (
     heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
-    maxsim_topk,
     pairwise_scores,
     scan_attention,
     scan_scores,
-    scan_topk,
 )
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
@@ -39,49 +37,6 @@ PAIRS = torch.tensor([[2, 1], [0, 0], [0, 0], [1, 3], [2, 1], [0, 2]])
 functions = pytest.mark.parametrize("function", FUNCTIONS)
 backends = pytest.mark.parametrize("backend", BACKENDS)
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
-
-
-def run(function: Callable[..., Tensor], weight: Callable[[Tensor], Tensor], **options: Any) -> tuple[Tensor, ...]:
-    """Scores, and the gradients of regions and words under weighted scores."""
-    dtype = torch.float32 if options["backend"] == "cpu" else torch.float64
-    regions, words = (side.to(dtype, copy=True).requires_grad_() for side in (REGIONS, WORDS))
-    scores = function(regions, words, REGION_LENGTHS, WORD_LENGTHS, **options)
-    return scores, *torch.autograd.grad(weight(scores), (regions, words))
-
-
-def assert_same(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
-    """Equal but for rounding."""
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e3 * torch.finfo(a.dtype).eps * b.abs().max().item())
-
-
-@functions
-@backends
-@directions
-def test_pairs_are_entries_of_the_matrix(function: Callable[..., Tensor], backend: str, direction: str) -> None:
-    weights = torch.arange(1.0, 7.0)
-    options = {"direction": direction, "backend": backend}
-    ours = run(function, lambda s: (s * weights).sum(), pairs=PAIRS, **options)
-    matrix, *gradients = run(function, lambda s: (s[PAIRS[:, 0], PAIRS[:, 1]] * weights).sum(), **options)
-    assert_same(ours, (matrix[PAIRS[:, 0], PAIRS[:, 1]], *gradients))
-
-
-@functions
-@backends
-@directions
-def test_candidates_are_entries_of_the_matrix(function: Callable[..., Tensor], backend: str, direction: str) -> None:
-    candidates = torch.tensor([[2, 0, 2, 1], [0, 1, 1, 2], [1, 0, 2, 0], [2, 2, 2, 2]])
-    if direction == "i2t":
-        candidates = torch.tensor([[3, 0], [1, 1], [2, 3]])
-    weights = torch.arange(1.0, 1.0 + candidates.numel()).view(candidates.shape)
-
-    def entries(matrix: Tensor) -> Tensor:
-        return matrix.T.gather(1, candidates) if direction == "t2i" else matrix.gather(1, candidates)
-
-    options = {"direction": direction, "backend": backend}
-    ours = run(function, lambda s: (s * weights).sum(), candidates=candidates, **options)
-    matrix, *gradients = run(function, lambda s: (entries(s) * weights).sum(), **options)
-    assert_same(ours, (entries(matrix), *gradients))
 
 
 @functions
@@ -123,104 +78,6 @@ def seven_pairs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossret_kernels.inputs.pairs.PAIRS_AT_ONCE", 7)
 
 
-def many_candidates(direction: str, width: int, dtype: torch.dtype) -> Tensor:
-    queries, others = (N_CAPTIONS, N_IMAGES) if direction == "t2i" else (N_IMAGES, N_CAPTIONS)
-    return torch.randint(others, (width, queries), generator=torch.Generator().manual_seed(width), dtype=dtype).T
-
-
-def packed(side: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
-    rows = torch.cat([item[:length] for item, length in zip(side, lengths, strict=True)])
-    return rows, torch.tensor([0, *lengths]).cumsum(0)
-
-
-LAID_OUT = {
-    "padded": (REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS),
-    "packed": (packed(REGIONS, REGION_LENGTHS), packed(WORDS, WORD_LENGTHS)),
-}
-
-
-@pytest.mark.usefixtures("seven_pairs_at_once")
-@functions
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("layout", LAID_OUT)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
-@pytest.mark.parametrize("width", [3, 7, 16])
-def test_slices_are_the_list(
-    function: Callable[..., Any], direction: str, layout: str, dtype: torch.dtype, width: int
-) -> None:
-    """Slices of some rows, of one, and of parts of one give what the list does, and so with argmax.
-
-    Sum-Max to the last bit; attention to rounding, as few queries are attended for in another form.
-    """
-    candidates = many_candidates(direction, width, dtype)
-    own = torch.arange(len(candidates))[:, None].expand_as(candidates)
-    pairs = torch.stack((candidates.long(), own) if direction == "t2i" else (own, candidates.long()), 2).view(-1, 2)
-    variants: tuple[Callable[..., Any], ...] = (
-        (lambda *sides, **options: (function(*sides, **options),), maxsim_argmax)
-    )[: 1 + (function is maxsim_scores)]
-    for made in variants:
-        expected = made(*LAID_OUT[layout], pairs=pairs, direction=direction)
-        for selection in ({"candidates": candidates}, {"pairs": pairs.to(dtype)}):
-            ours = made(*LAID_OUT[layout], direction=direction, **selection)
-            for one, other in zip(ours, expected, strict=True):
-                assert one.dtype == other.dtype
-                shape = (*candidates.shape, *other.shape[1:]) if "candidates" in selection else other.shape
-                if function is maxsim_scores:
-                    assert torch.equal(one, other.view(shape))
-                torch.testing.assert_close(one, other.view(shape), rtol=0, atol=1e-5)
-
-
-@pytest.mark.usefixtures("seven_pairs_at_once")
-@functions
-@pytest.mark.parametrize("way", ["no_grad", "backward", "func"])
-def test_gradients_go_through_many_candidates(function: Callable[..., Tensor], way: str) -> None:
-    candidates = many_candidates("t2i", 9, torch.int32)
-    regions = REGIONS.clone().requires_grad_()
-    own = torch.arange(N_CAPTIONS)[:, None].expand_as(candidates)
-    expected = function(regions, WORDS, REGION_LENGTHS, WORD_LENGTHS)[candidates.long(), own]
-    (gradient,) = torch.autograd.grad(expected.square().sum(), regions)
-
-    def scores(v: Tensor) -> Tensor:
-        return function(v, WORDS, REGION_LENGTHS, WORD_LENGTHS, candidates=candidates)
-
-    if way == "no_grad":
-        with torch.no_grad():
-            ours = scores(regions)
-        assert not ours.requires_grad
-        assert torch.equal(ours, expected)
-    elif way == "backward":
-        torch.testing.assert_close(torch.autograd.grad(scores(regions).square().sum(), regions)[0], gradient)
-    else:
-        ours = torch.func.grad(lambda v: scores(v).square().sum())(REGIONS)
-        torch.testing.assert_close(ours, gradient)
-
-
-@functions
-@backends
-@pytest.mark.parametrize(
-    ("selection", "shape"),
-    [
-        ({"pairs": torch.zeros(0, 2, dtype=torch.int64)}, (0,)),
-        ({"candidates": torch.zeros(N_CAPTIONS, 0, dtype=torch.int64)}, (N_CAPTIONS, 0)),
-    ],
-    ids=["pairs", "candidates"],
-)
-def test_no_pairs_have_no_scores(
-    function: Callable[..., Tensor], backend: str, selection: dict[str, Tensor], shape: tuple[int, ...]
-) -> None:
-    scores, *gradients = run(function, Tensor.sum, backend=backend, **selection)
-    assert scores.shape == shape
-    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients)
-
-
-@functions
-@backends
-def test_no_images_have_no_candidates(function: Callable[..., Tensor], backend: str) -> None:
-    candidates = torch.zeros(0, 2, dtype=torch.int64)
-    scores = function(REGIONS[:0], WORDS, direction="i2t", candidates=candidates, backend=backend)
-    assert scores.shape == (0, 2)
-
-
 CONTEXTS = {
     side: torch.randn(n, 2, 16, generator=GENERATOR) for side, n in (("region", N_IMAGES), ("word", N_CAPTIONS))
 }
@@ -252,13 +109,16 @@ OF_CANDIDATES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("seven_pairs_at_once")
 @pytest.mark.parametrize("name", OF_CANDIDATES)
-@pytest.mark.parametrize("query", ["caption", "image", None])
-def test_candidates_are_those_of_the_query(name: str, query: str | None) -> None:
-    """Whatever side attends: without a query the attending one's, or the caption's where none does."""
+@pytest.mark.parametrize(("query", "width"), [("caption", 5), ("image", 16), (None, 3)])
+def test_candidates_are_those_of_the_query(name: str, query: str | None, width: int) -> None:
+    """Whatever side attends: without a query the attending one's, or the caption's where none does.
+
+    In slices of some rows, and of parts of one.
+    """
     function, options = OF_CANDIDATES[name]
     of = query or ("image" if options.get("direction") == "i2t" else "caption")
     count, others = (N_CAPTIONS, N_IMAGES) if of == "caption" else (N_IMAGES, N_CAPTIONS)
-    candidates = torch.arange(count * 5).view(count, 5) * 7 % 11 % others
+    candidates = torch.arange(count * width).view(count, width) * 7 % 11 % others
     own = torch.arange(count)[:, None].expand_as(candidates)
     pairs = torch.stack((candidates, own) if of == "caption" else (own, candidates), 2).view(-1, 2)
     sides: tuple[Any, ...] = (REGIONS, WORDS)
@@ -282,53 +142,29 @@ def test_a_query_of_no_candidates_is_refused(name: str) -> None:
         function(REGIONS, WORDS, **options, candidates=candidates, query="image")
 
 
-@functions
-@directions
-@pytest.mark.parametrize("query", ["caption", "image"])
-def test_a_retrieval_is_rescored_as_it_is(function: Callable[..., Tensor], direction: str, query: str) -> None:
-    search = scan_topk if function is scan_scores else maxsim_topk
-    options: dict[str, Any] = {"direction": direction, "query": query}
-    values, indices = search(REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS, k=2, **options)
-    scores = function(REGIONS, WORDS, REGION_LENGTHS, WORD_LENGTHS, candidates=indices, **options)
-    torch.testing.assert_close(scores, values)
-
-
 Case = tuple[str, dict[str, Any], type[Exception], str]
 
 SELECTION_ERRORS: tuple[Case, ...] = (
     ("list", {"pairs": [[0, 0]]}, TypeError, "pairs must be an integer tensor, not list"),
     ("masked", {"pairs": np.ma.masked_array([[0, 0]], [[0, 1]])}, TypeError,
      "pairs must be an array without a mask, not a MaskedArray"),
-    ("candidates masked", {"candidates": np.ma.masked_array([[0], [0], [0], [0]])}, TypeError,
-     "candidates must be an array without a mask, not a MaskedArray"),
     ("floats", {"pairs": torch.zeros(1, 2)}, TypeError, "pairs must be integers, not torch.float32"),
-    ("booleans", {"pairs": torch.tensor([[True, False]])}, TypeError, "pairs must be integers, not torch.bool"),
     ("flat", {"pairs": torch.tensor([0, 0])}, ValueError, "pairs must have shape (P, 2), got (2,)"),
-    ("triples", {"pairs": torch.zeros(4, 3).long()}, ValueError, "pairs must have shape (P, 2), got (4, 3)"),
     ("image", {"pairs": torch.tensor([[0, 0], [3, 0]])}, ValueError, "pairs[1] names image 3, but there are 3 images"),
     ("caption", {"pairs": torch.tensor([[0, 4]])}, ValueError, "pairs[0] names caption 4, but there are 4 captions"),
-    ("negative", {"pairs": torch.tensor([[0, 0], [0, -1]])}, ValueError, "pairs[1] names caption -1"),
-    ("meta", {"pairs": torch.zeros(1, 2, device="meta").long()}, ValueError, "pairs is on the meta device"),
-    ("sparse", {"pairs": torch.ones(1, 2).long().to_sparse()}, TypeError, "pairs must be a dense tensor"),
     ("both", {"pairs": PAIRS, "candidates": PAIRS}, ValueError, "pairs and candidates exclude each other"),
-    ("candidates list", {"candidates": [[0]]}, TypeError, "candidates must be an integer tensor, not list"),
-    ("candidates floats", {"candidates": torch.zeros(4, 2)}, TypeError, "candidates must be integers"),
-    ("candidates flat", {"candidates": torch.zeros(4).long()}, ValueError, "candidates must have shape (4, K)"),
     ("rows", {"candidates": torch.zeros(3, 2).long()}, ValueError, "candidates must have shape (4, K)"),
     ("i2t rows", {"candidates": torch.zeros(4, 2).long(), "direction": "i2t"}, ValueError, "must have shape (3, K)"),
     ("entry", {"candidates": torch.tensor([[0, 1], [1, 2], [2, 3], [0, 0]])}, ValueError,
      "candidates[2][1] names image 3, but there are 3 images"),
     ("i2t entry", {"candidates": torch.tensor([[0, 1], [-1, 2], [2, 3]]), "direction": "i2t"}, ValueError,
      "candidates[1][0] names caption -1, but there are 4 captions"),
-    ("candidates meta", {"candidates": torch.zeros(4, 2, device="meta").long()}, ValueError, "candidates is on"),
 )  # fmt: skip
 
 OPTION_ERRORS: tuple[Case, ...] = (
     ("direction", {"direction": "i2i"}, ValueError, "direction must be one of t2i, i2t, not 'i2i'"),
     ("pooling", {"pooling": "mean"}, ValueError, "pooling must be one of "),
-    ("no pooling", {"pooling": None}, ValueError, "not None"),
     ("normalize", {"normalize": 1}, TypeError, "normalize must be True or False, not 1"),
-    ("normalize by name", {"normalize": "no"}, TypeError, "normalize must be True or False, not 'no'"),
     (
         "backend",
         {"backend": "gpu"},
@@ -344,13 +180,9 @@ SCAN_ERRORS: tuple[Case, ...] = (
         for name in ("clip_slope", "lambda_softmax", "lambda_lse")
         for kind, value, error, message in (
             ("nan", float("nan"), ValueError, "a finite number in float32, not nan"),
-            ("infinite", float("-inf"), ValueError, "a finite number in float32, not -inf"),
             ("beyond float32", 1e39, ValueError, "a finite number in float32, not 1e+39"),
-            ("huge", 10**400, ValueError, "a finite number in float32"),
             ("text", "9", TypeError, "a number, not str"),
-            ("nothing", None, TypeError, "a number, not NoneType"),
             ("flag", True, TypeError, "a number, not bool"),
-            ("learnt", torch.tensor(9.0, requires_grad=True), TypeError, "a number, not Tensor"),
         )
     ),
     *(

@@ -1,9 +1,10 @@
-"""What all public functions have in common: which arguments go by position, and what autocast does to each."""
+"""What all public functions have in common: arguments by position, autocast, gradients, torch.func, torch.compile."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 import crossret_kernels
-from crossret_kernels import late_interaction
+from crossret_kernels import GatedAttention, HeterogeneousLayer, late_interaction
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
 
@@ -54,34 +56,66 @@ LAYERS = make_layers(1, 16)
 PAIRS = torch.tensor([[0, 0], [1, 2]])
 
 
+OF_PAIRS = ("scan_attention", "maxsim_pairs", "gated_attention_weights", "heterogeneous_attention_weights")
+# Those that a gradient goes through; of these what takes lists of pairs, too, and need not.
+DIFFERENTIABLE = [name for name in FUNCTIONS if "topk" not in name and name not in ("retrieve", "scan_factors")]
+LISTABLE = [name for name in DIFFERENTIABLE if "pairs" in inspect.signature(FUNCTIONS[name]).parameters]
+differentiable = pytest.mark.parametrize(
+    ("name", "pairs"),
+    [*((name, None) for name in DIFFERENTIABLE), *((name, PAIRS) for name in LISTABLE if name not in OF_PAIRS)],
+    ids=lambda value: "listed" if isinstance(value, Tensor) else value,
+)
+
+
 def _scorer(regions: Tensor, _v: Tensor, words: Tensor, _e: Tensor) -> Tensor:
     return (regions @ words.mT).amax(1).sum(1)
 
 
-def call(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """What the function returns for features of a dtype; parameters go with float32 and with float64."""
+def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[..., tuple[Tensor, ...]]]:
+    """Features, and parameters where there are some; and the function of these, of all pairs where it takes all.
+
+    Parameters go with float32 and with float64.
+    """
     sides = [side.to(dtype) for side in SIDES]
     wide = torch.promote_types(dtype, torch.float32)
     options: dict[str, Any] = {}
+    parameters: list[Tensor] = []
     if name == "triplet_loss":
         sides = [sides[0][0, :, :3] + sides[1][0, :, :3]]
     elif name == "scan_factors":  # which are the CPU kernels': no float64
         sides = SIDES[:1]
     elif name.startswith("attention_pool"):
-        sides[1] = sides[0][..., :2]
+        sides[1] = sides[0][..., :2].clone()
     elif name.startswith("gated"):
-        contexts = [context.to(wide) for context in CONTEXTS]
-        options = {"region_contexts": contexts[0], "word_contexts": contexts[1], "parameters": PARAMETERS.to(wide)}
+        parameters = [*(context.to(wide) for context in CONTEXTS), *PARAMETERS.to(wide).flat()]
     elif name.startswith("heterogeneous"):
-        options = {"layers": [layer.to(wide) for layer in LAYERS], "heads": 2}
+        parameters = [x for layer in LAYERS for x in layer.to(wide)]
+        options["heads"] = 2
     if "topk" in name or name == "retrieve":
         options["k"] = 2
-    if name in ("scan_attention", "maxsim_pairs", "gated_attention_weights", "heterogeneous_attention_weights"):
+    if name in OF_PAIRS:
         options["pairs"] = PAIRS
     if name == "pairwise_scores":
         options["scorer"] = _scorer
-    made = FUNCTIONS[name](*sides, **options)
-    return made if isinstance(made, tuple) else (made,)
+
+    def call(*given: Tensor, **more: Any) -> tuple[Tensor, ...]:
+        own: dict[str, Any] = options | more
+        features, others = given[: len(sides)], given[len(sides) :]
+        if name.startswith("gated"):
+            own |= {"region_contexts": others[0], "word_contexts": others[1]}
+            own["parameters"] = GatedAttention.of(tuple(others[2:]))
+        if name.startswith("heterogeneous"):
+            own["layers"] = [HeterogeneousLayer(*others)]
+        made = FUNCTIONS[name](*features, **own)
+        return made if isinstance(made, tuple) else (made,)
+
+    return [*sides, *parameters], call
+
+
+def call(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """What the function returns for features of a dtype."""
+    given, function = prepared(name, dtype)
+    return function(*given)
 
 
 def rows() -> dict[str, str]:
@@ -133,3 +167,99 @@ def test_autocast_holds_for_a_block_that_is_made_again() -> None:
         scores = crossret_kernels.pairwise_scores(leaf, SIDES[1], scorer)
     scores.sum().backward()
     assert dtypes == [torch.bfloat16] * 2
+
+
+# --- gradients and transforms of all, in PyTorch operations and by kernels
+
+
+def options_of(pairs: Tensor | None) -> dict[str, Any]:
+    return {} if pairs is None else {"pairs": pairs}
+
+
+def weighted(outputs: tuple[Tensor, ...]) -> Tensor:
+    """A sum in which every number that a gradient goes through counts otherwise."""
+    floating = [x for x in outputs if x.is_floating_point()]
+    return torch.stack([(x * torch.linspace(1, 2, x.numel()).to(x).view_as(x)).sum() for x in floating]).sum()
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@differentiable
+def test_gradients_are_derivatives(name: str, pairs: Tensor | None, backend: str) -> None:
+    """Of "torch" second ones of features too."""
+    given, function = prepared(name, torch.float64)
+    options = options_of(pairs) | ({} if name == "pairwise_scores" else {"backend": backend})
+    leaves = [x.clone().requires_grad_() for x in given]
+
+    def outputs(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x for x in function(*tensors, **options) if x.is_floating_point())
+
+    assert gradcheck(outputs, leaves, fast_mode=True)
+    if backend == "torch" and name != "pairwise_scores":
+        twice, fixed = leaves[:2], [x.detach() for x in leaves[2:]]
+        assert gradgradcheck(lambda *x: outputs(*x, *fixed), twice, fast_mode=True)
+
+
+@differentiable
+def test_torch_func_has_the_gradients_of_autograd(name: str, pairs: Tensor | None) -> None:
+    dtype = torch.float64 if name == "triplet_loss" else torch.float32  # whose kernels no transform takes
+    given, function = prepared(name, dtype)
+
+    def loss(*tensors: Tensor) -> Tensor:
+        return weighted(function(*tensors, **options_of(pairs)))
+
+    leaves = [x.clone().requires_grad_() for x in given]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    for ours, theirs in zip(torch.func.grad(loss, argnums=tuple(range(len(given))))(*given), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@differentiable
+def test_whole_graphs_compile(name: str, pairs: Tensor | None) -> None:
+    """With their gradients; what operations are traced as, of any size, is in test_registration.py."""
+    given, function = prepared(name, torch.float32)
+
+    def scored(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return function(*tensors, **options_of(pairs))
+
+    torch.compiler.reset()
+    results = []
+    for each in (torch.compile(scored, fullgraph=True, backend="eager"), scored):
+        leaves = [x.clone().requires_grad_() for x in given]
+        made = each(*leaves)
+        results.append((*made, *torch.autograd.grad(weighted(made), leaves)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("layout", ["packed", "list"])
+@pytest.mark.parametrize("name", ["attention_pool", "scan_attention", "gated_attention_scores", "heterogeneous_scores"])
+def test_compiled_calls_refuse_what_has_no_width(name: str, layout: str) -> None:
+    given, function = prepared(name, torch.float32)
+    offsets = torch.arange(len(given[0]) + 1) * given[0].size(1)
+    changed: list[Any] = [*given]
+    changed[0] = list(given[0]) if layout == "list" else (given[0].flatten(0, 1), offsets)
+    if name == "attention_pool":
+        changed[1] = list(given[1]) if layout == "list" else given[1].flatten(0, 1)
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"takes padded (values|features) inside"):
+        torch.compile(function, fullgraph=True, backend="eager")(*changed)
+
+
+@pytest.mark.parametrize("name", ["gated_attention_scores", "heterogeneous_scores"])
+def test_features_are_let_go_of_with_the_graph(name: str) -> None:
+    """Though scores, and what they remember of their call, stay."""
+    given, function = prepared(name, torch.float32)
+    array = given[0].flatten(0, 1).numpy().copy()
+    remembered, packed = weakref.ref(array), (torch.from_numpy(array), torch.tensor([0, 3, 6]))
+    scores = function(packed, given[1].requires_grad_(), *given[2:])[0]
+    scores.sum().backward()
+    del array, packed
+    assert remembered() is None
+    assert scores.requires_grad
+
+
+@pytest.mark.parametrize("name", [name for name in OF_PAIRS if name != "maxsim_pairs"])
+def test_weights_of_all_pairs_are_not_kept(name: str) -> None:
+    given, function = prepared(name, torch.float32)
+    with pytest.raises(ValueError, match=f"{name} takes pairs or candidates"):
+        function(*given, pairs=None)

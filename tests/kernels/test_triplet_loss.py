@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,47 +18,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
 from tests.kernels.ranking_losses import (
-    NEGATIVES,
     ORDERS,
     REDUCTIONS,
-    check_nan_is_where_hinges_meet_it,
-    check_operations,
-    check_refused_transforms,
-    check_second_derivatives_are_refused,
-    check_traced_for_any_size,
-    check_zero_losses,
+    Kernels,
+    Losses,
+    batches,
     negatives_of_every_kind,
     oracle,
-    with_one_value,
-    without_hinges,
 )
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import ISAS
 
 BACKENDS = ("cpu", "torch", "reference")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@st.composite
-def batches(draw: st.DrawFn, on_grid: bool = False) -> tuple[Tensor, dict[str, Any]]:
-    """Scores in float64 and options; on a grid of eighths hinges are exact in every dtype, and many of them tie."""
-    n_rows = draw(st.integers(0, 7) | st.sampled_from((17, 40) if on_grid else (9,)))
-    before, behind = draw(st.sampled_from((0, 0, 1, 5))), draw(st.sampled_from((0, 0, 2, 30)))
-    n_columns = before + n_rows + behind
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    scores = torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64)
-    scores = (scores * 4).round() / 8 if on_grid else scores * draw(st.sampled_from((0.1, 1.0, 10.0)))
-    ids = st.none() | st.lists(st.integers(-1, 3 * n_rows), min_size=n_columns, max_size=n_columns)
-    return scores, {
-        "margin": draw(st.sampled_from((0.0, 0.25, 1.0) if on_grid else (0.0, 0.2, 1.0))),
-        "negatives": draw(st.sampled_from(NEGATIVES)),
-        "p": draw(st.sampled_from(ORDERS)),
-        "image_ids": draw(ids),
-        "caption_ids": draw(ids),
-        "positive_offset": before,
-    }
 
 
 def reduced(losses: Any, reduction: str) -> Any:
@@ -187,7 +158,6 @@ def test_second_derivatives_are_served_by_torch_alone() -> None:
     loss = triplet_loss(scores, negatives="softmax", backend="torch")
     (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
     assert torch.autograd.grad(gradient.square().sum(), scores)[0].isfinite().all()
-    check_second_derivatives_are_refused("cpu")
 
 
 def test_ids_may_be_tensors_of_any_integer_type() -> None:
@@ -250,38 +220,16 @@ def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tole
     torch.testing.assert_close(scores.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
 
 
-@every_backend
-@negatives_of_every_kind
-@without_hinges
-@pytest.mark.parametrize("p", ORDERS)
-def test_zero_losses_have_zero_gradients(
-    backend: str, negatives: str, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
-) -> None:
-    check_zero_losses(backend, scores, margin=margin, negatives=negatives, p=p, image_ids=image_ids)
+class TestKernels(Kernels):
+    @pytest.fixture
+    def backend(self) -> str:
+        return "cpu"
 
 
-@every_backend
-@negatives_of_every_kind
-@with_one_value
-def test_nan_is_where_hinges_meet_it(
-    backend: str, negatives: str, value: float, place: tuple[int, int], image_ids: list[int] | None
-) -> None:
-    check_nan_is_where_hinges_meet_it(backend, negatives, value, place, image_ids)
-
-
-@negatives_of_every_kind
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_operations(negatives: str, reduction: str) -> None:
-    check_operations("triplet_loss", negatives, reduction)
-
-
-@negatives_of_every_kind
-def test_traced_for_any_size(negatives: str) -> None:
-    check_traced_for_any_size("cpu", negatives)
-
-
-def test_transforms_of_kernels_are_refused() -> None:
-    check_refused_transforms("cpu")
+class TestFormulas(Losses):
+    @pytest.fixture(params=["torch", "reference"])
+    def backend(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
 
 @negatives_of_every_kind
@@ -302,106 +250,34 @@ def test_traced_without_values_and_transformed(negatives: str) -> None:
         assert loss(torch.empty(4, 4)).shape == ()
 
 
-UNSUPPORTED: dict[str, tuple[Callable[[Tensor], Tensor], type[Exception], str]] = {
-    "coo": (Tensor.to_sparse, TypeError, "must be a dense tensor, not a torch.sparse_coo one"),
-    "csr": (Tensor.to_sparse_csr, TypeError, "must be a dense tensor, not a torch.sparse_csr one"),
-    "csc": (Tensor.to_sparse_csc, TypeError, "must be a dense tensor, not a torch.sparse_csc one"),
-    "mkldnn": (Tensor.to_mkldnn, TypeError, "must be a dense tensor, not a torch._mkldnn one"),
-    "nested": (
-        lambda scores: torch.nested.nested_tensor(list(scores)),
-        TypeError,
-        "must be a dense tensor, not a nested one",
-    ),
-    "jagged": (
-        lambda scores: torch.nested.nested_tensor(list(scores), layout=torch.jagged),
-        TypeError,
-        "must be a dense tensor, not a nested one",
-    ),
-    "meta": (lambda scores: scores.to("meta"), ValueError, "is on the meta device, which holds no values"),
-    **{
-        str(dtype): (
-            lambda scores, dtype=dtype: scores.to(dtype),
-            TypeError,
-            f"must be float32, float64, bfloat16 or float16, not {dtype}",
-        )
-        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.complex64, torch.bool)
-    },
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*(prototype stage|beta state)")  # nested and compressed sparse tensors announce it
-@pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_scores_that_are_no_numbers_in_rows_are_named(kind: str) -> None:
-    make, error, message = UNSUPPORTED[kind]
-    with pytest.raises(error, match=re.escape(f"scores {message}")):
-        triplet_loss(make(torch.rand(3, 3)))
-
-
+TWO, OBLONG = torch.ones(2, 2), torch.ones(2, 5)
 ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
+    ("sparse", TWO.to_sparse(), {}, TypeError, "scores must be a dense tensor, not a torch.sparse_coo one"),
+    ("mkldnn", TWO.to_mkldnn(), {}, TypeError, "scores must be a dense tensor, not a torch._mkldnn one"),
+    ("meta", TWO.to("meta"), {}, ValueError, "scores is on the meta device, which holds no values"),
+    ("float8", TWO.to(torch.float8_e5m2), {}, TypeError, "scores must be float32, float64, bfloat16 or float16, not"),
     ("list", [[0.0]], {}, TypeError, "scores must be a floating-point tensor, not list"),
     ("masked", np.ma.masked_array([[0.0]], [[1]]), {}, TypeError, "scores must be a floating-point tensor, not Masked"),
-    ("integers", torch.ones(2, 2).long(), {}, TypeError, "scores must be float32, float64, bfloat16 or float16"),
+    ("integers", TWO.long(), {}, TypeError, "scores must be float32, float64, bfloat16 or float16"),
     ("oblong", torch.ones(3, 2), {}, ValueError, "scores must have a column for every row's positive, got (3, 2)"),
     ("vector", torch.ones(3), {}, ValueError, "scores must have shape (n_rows, n_columns), got (3,)"),
-    ("batch", torch.ones(1, 2, 2), {}, ValueError, "scores must have shape (n_rows, n_columns)"),
-    (
-        "offset",
-        torch.ones(2, 5),
-        {"positive_offset": 4},
-        ValueError,
-        "positive_offset must lie in 0..3, as scores are 2 by 5, not 4",
-    ),
-    ("negative offset", torch.ones(2, 5), {"positive_offset": -1}, ValueError, "positive_offset must lie in 0..3"),
-    ("offset flag", torch.ones(2, 5), {"positive_offset": True}, TypeError, "positive_offset must be an integer"),
-    ("float offset", torch.ones(2, 5), {"positive_offset": 1.0}, TypeError, "positive_offset must be an integer"),
-    (
-        "ids of rows",
-        torch.ones(2, 5),
-        {"image_ids": [0, 1]},
-        ValueError,
-        "image_ids must hold one id for each of 5 columns, got (2,)",
-    ),
-    *(
-        (name, torch.ones(2, 2), options, error, message)
-        for name, options, error, message in (
-            (
-                "negatives",
-                {"negatives": "all"},
-                ValueError,
-                "negatives must be one of hardest, sum, softmax, not 'all'",
-            ),
-            ("reduction", {"reduction": "max"}, ValueError, "reduction must be one of sum, mean, none, not 'max'"),
-            ("margin nan", {"margin": float("nan")}, ValueError, "margin must be a finite number"),
-            ("margin text", {"margin": "0.2"}, TypeError, "margin must be a number, not str"),
-            ("p small", {"p": 0.5}, ValueError, "p must be at least 1, not 0.5"),
-            ("p infinite", {"p": float("inf")}, ValueError, "p must be a finite number"),
-            ("p nan", {"p": float("nan")}, ValueError, "p must be a finite number"),
-            ("p nothing", {"p": None}, TypeError, "p must be a number, not NoneType"),
-            (
-                "few ids",
-                {"image_ids": [1]},
-                ValueError,
-                "image_ids must hold one id for each of 2 columns, got (1,)",
-            ),
-            ("a column", {"caption_ids": torch.ones(2, 1).long()}, ValueError, "caption_ids must hold one id for each"),
-            ("float ids", {"image_ids": [0.0, 1.0]}, TypeError, "image_ids[0] must be an integer, not float"),
-            ("float tensor", {"caption_ids": torch.ones(2)}, TypeError, "caption_ids must be integers"),
-            ("bool ids", {"caption_ids": [1, True]}, TypeError, "caption_ids[1] must be an integer, not bool"),
-            ("huge ids", {"image_ids": [0, 2**64]}, ValueError, "image_ids[1] is 18446744073709551616"),
-            (
-                "masked ids",
-                {"caption_ids": np.ma.masked_array([0, 1], [False, True])},
-                TypeError,
-                "caption_ids must be an array without a mask, not a MaskedArray",
-            ),
-            ("meta ids", {"image_ids": torch.ones(2, device="meta").long()}, ValueError, "image_ids is on the meta"),
-            ("sparse ids", {"image_ids": torch.ones(2).long().to_sparse()}, TypeError, "image_ids must be a dense"),
-            ("an id", {"image_ids": 3}, TypeError, "image_ids must be an integer tensor or a list"),
-            ("backend name", {"backend": "gpu"}, ValueError, "backend must be one of"),
-            ("backend", {"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call"),
-        )
-    ),
-)
+    ("offset", OBLONG, {"positive_offset": 4}, ValueError,
+     "positive_offset must lie in 0..3, as scores are 2 by 5, not 4"),
+    ("negative offset", OBLONG, {"positive_offset": -1}, ValueError, "positive_offset must lie in 0..3"),
+    ("offset flag", OBLONG, {"positive_offset": True}, TypeError, "positive_offset must be an integer"),
+    ("few ids", OBLONG, {"image_ids": [0, 1]}, ValueError, "image_ids must hold one id for each of 5 columns, got (2"),
+    ("float ids", TWO, {"image_ids": [0.0, 1.0]}, TypeError, "image_ids[0] must be an integer, not float"),
+    ("float tensor", TWO, {"caption_ids": torch.ones(2)}, TypeError, "caption_ids must be integers"),
+    ("huge ids", TWO, {"image_ids": [0, 2**64]}, ValueError, "image_ids[1] is 18446744073709551616"),
+    ("an id", TWO, {"image_ids": 3}, TypeError, "image_ids must be an integer tensor or a list"),
+    ("negatives", TWO, {"negatives": "all"}, ValueError, "negatives must be one of hardest, sum, softmax, not 'all'"),
+    ("reduction", TWO, {"reduction": "max"}, ValueError, "reduction must be one of sum, mean, none, not 'max'"),
+    ("margin nan", TWO, {"margin": float("nan")}, ValueError, "margin must be a finite number"),
+    ("margin text", TWO, {"margin": "0.2"}, TypeError, "margin must be a number, not str"),
+    ("p small", TWO, {"p": 0.5}, ValueError, "p must be at least 1, not 0.5"),
+    ("p infinite", TWO, {"p": float("inf")}, ValueError, "p must be a finite number"),
+    ("backend", TWO, {"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from triton.runtime.jit import JITFunction
 
 import crossret_kernels
-from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from crossret_kernels.backends import INTERPRETED
 from tests.kernels.compile_cases import BUILT, FUNCTIONS, WITHOUT_PRODUCTS, compilations, patches, with_little_memory
-from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, launches_of, recorded, shared_memory_of
+from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, launches_of, shared_memory_of
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 COMPILATIONS = {} if INTERPRETED else compilations()
@@ -90,53 +86,3 @@ def kernels() -> set[str]:
 def test_every_kernel_is_compiled() -> None:
     assert set(BUILT) <= set(FUNCTIONS), "an operation without a case"
     assert kernels() == {launch.name for launch, _ in COMPILATIONS.values()}
-
-
-@pytest.mark.parametrize(
-    ("dim", "function", "normalize", "rows"),
-    [
-        (1024, maxsim_scores, False, {256}),
-        (1024, maxsim_scores, True, {128}),
-        (1024, maxsim_argmax, False, {256, 128}),
-        (1000, maxsim_scores, False, {128}),
-        (128, maxsim_scores, False, {128}),
-    ],
-)
-def test_sum_max_takes_its_largest_tile_for_scores_alone(
-    dim: int, function: Callable[..., Any], normalize: bool, rows: set[int]
-) -> None:
-    """What else a thread keeps, beside such a tile, lies in memory. Of 256 rows 5 × 50 take more than 2 × 50 of 128."""
-    regions, words = (torch.zeros(n, rows, dim, dtype=torch.bfloat16) for n, rows in ((24, 50), (40, 20)))
-    with recorded() as launches:
-        function(regions, words, direction="i2t", normalize=normalize, backend="triton")
-    assert {launch.rows for launch in launches if launch.name == "best_of_tiles"} == rows
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_sum_max_is_compiled_once_for_batches_of_any_size(listed: bool) -> None:
-    compiled_for = []
-    for n_images, n_captions, width in ((24, 40, 20), (32, 48, 32), (33, 49, 19)):
-        sides = [torch.zeros(n, width, 128, requires_grad=True) for n in (n_images, n_captions)]
-        lengths = [torch.full((len(side),), 17) for side in sides]
-        pairs = torch.zeros(7, 2, dtype=torch.int64) if listed else None
-        with recorded() as launches:
-            scores = maxsim_scores(*sides, *lengths, pairs=pairs, backend="triton")
-            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
-        compiled_for.append({launch.key for launch in launches})
-    assert max(compiled_for, key=len) == set().union(*compiled_for)  # the smallest batch has no runs to be summed
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_attention_is_compiled_once_for_batches_of_any_size(listed: bool) -> None:
-    """Kept kernels are found by kind and key alone: what Triton compiles must not depend on anything else."""
-    launches: dict[tuple[object, ...], set[str]] = {}
-    for n_images, n_captions, longest, empty in ((24, 40, 20, None), (33, 49, 19, 1), (16, 1, 17, -1)):
-        sides = [torch.zeros(n, rows, 100, requires_grad=True) for n, rows in ((n_images, 36), (n_captions, longest))]
-        lengths = [torch.randint(15, side.size(1) + 1, (len(side),)) for side in sides]
-        pairs = torch.zeros(7, 2, dtype=torch.int64) if listed else None
-        with recorded() as made:
-            scores = scan_scores(*sides, *lengths, pairs=pairs, empty_score=empty, backend="triton")
-            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
-        for launch in made:
-            launches.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
-    assert all(len(keys) == 1 for keys in launches.values()), launches.keys()

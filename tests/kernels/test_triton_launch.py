@@ -93,20 +93,3 @@ def test_a_newer_triton_launches_kernels_itself(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(info, "INTERPRETED", False)
     assert f"\nTriton {triton.__version__}: kernels for CUDA devices of compute capability 8.0 or newer, launched by " \
         f"Triton itself, slower for the host: {newer}\n" in info.describe()  # fmt: skip
-
-
-@pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
-def test_the_public_way_to_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[Any] = []
-
-    class Kernel:
-        fn = staticmethod(reads_constants)
-
-        def __getitem__(self, grid: Any) -> Any:
-            return lambda *given, **options: launched.append((grid, given, options))
-
-    monkeypatch.setattr(triton_launch, "WHY_BY_TRITON", "it is too new")
-    monkeypatch.setattr(triton_launch, "_compiled", {})
-    monkeypatch.setattr(triton_launch, "_known", {})
-    triton_launch.launch(Kernel(), (2, 1, 1), ("argument",), Kind(1, 2, 3), "key", warps=8)
-    assert launched == [((2, 1, 1), ("argument",), {"KIND": (2, 3), "num_warps": 8, "enable_fp_fusion": True})]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from crossret_kernels import attention_pool, backends, maxsim_scores, scan_scores
+from crossret_kernels import backends, maxsim_scores, scan_scores
 
 DEVICE = torch.device("lazy", 0)  # one that every torch knows and none takes for a GPU
 # How many there are of what they return is read.
@@ -100,33 +99,3 @@ def test_one_wait_tells_the_lengths_of_both_sides(
     if backend == "torch":
         sides, given = arguments(layout, torch.clone)
         torch.testing.assert_close(near(scores), function(*sides, **given, backend=backend), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_pairs_on_the_host_are_not_waited_for(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "unsupported_reason", lambda *_: None)
-    monkeypatch.setattr(torch, "lazy", None, raising=False)
-    pairs = torch.tensor([[0, 1], [1, 0]], dtype=dtype)
-    sides, given = arguments("lengths", Far)
-    waits = Waits()
-    with torch.no_grad(), waits:
-        scan_scores(*sides, **given, pairs=pairs, backend="torch")
-    assert waits.seen == ["_to_copy"]  # of the lengths
-
-
-@pytest.mark.parametrize("layout", ["lengths", "mask", "cu_seqlens"])
-def test_one_wait_tells_the_lengths_of_items_that_are_pooled(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "lazy", None, raising=False)
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which knows no such device
-
-    def pooled(far: Callable[[Tensor], Any]) -> Tensor:
-        (values, _), given = arguments(layout, far)
-        of_values = {} if layout == "cu_seqlens" else {layout: given[f"region_{layout}"]}
-        rows = values[0] if layout == "cu_seqlens" else values
-        return attention_pool(values, rows[..., :2], **of_values)
-
-    waits = Waits()
-    with torch.no_grad(), waits:
-        made = pooled(Far)
-    assert waits.seen == ["_to_copy"]
-    torch.testing.assert_close(near(made), pooled(torch.clone), rtol=0, atol=0)

@@ -59,19 +59,6 @@ def test_a_training_launches_what_was_compiled(
     assert sum(counts) == len(compiled)
 
 
-@compiling
-@pytest.mark.parametrize(
-    ("arguments", "compiled"), [(["maxsim", "normalize=True", "--words", "20"], 7), (["triplet_loss", "p=2"], 3)]
-)
-def test_other_operations(
-    arguments: list[str], compiled: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(warmup, "DEVICE", torch.device("cpu"))
-    with recorded():
-        assert warmup.main([*arguments, "--batch", "3"]) == 0
-    assert f": {compiled} kernels in " in capsys.readouterr().out
-
-
 def test_options_are_keyword_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     given = warmup.parsed(["scan", "normalize=True", "pooling=lse", "empty_score=None"])
     assert dict(given.options) == {"normalize": True, "pooling": "lse", "empty_score": None}

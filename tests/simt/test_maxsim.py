@@ -16,25 +16,17 @@ from crossret_kernels.gpu.cuda_library import constant, constants
 from crossret_kernels.gpu.tuning import CudaSumMax, SumMax
 from crossret_kernels.maxsim import tables
 from tests.kernels.maxsim_checks import (
+    UNTIED,
+    ByLengths,
+    GpuCalls,
+    Scores,
     check_argmax_of,
-    check_features_too_short_to_be_inverted,
-    check_first_of_equal_maxima,
-    check_gradients_of_cosines,
-    check_gradients_of_equal_maxima,
-    check_gradients_of_finite_items,
     check_long_items,
-    check_masks_and_items_without_rows,
-    check_padding_is_never_read,
-    check_that_lengths_stay_within_the_features,
-    check_what_is_not_finite,
     directions,
-    ignore_no_numbers,
     listed_or_all,
-    poolings_and_norms,
     randn,
 )
 from tests.kernels.strategies import Features, examples, features, maxsim_options
-from tests.kernels.test_maxsim_scores import UNTIED
 from tests.kernels.tolerance import Expectation
 from tests.simt.launches import SCHEDULES, Device, Schedule
 
@@ -66,6 +58,11 @@ def cut(request: pytest.FixtureRequest) -> Iterator[str]:
             ):
                 patch.setattr(module, name, value)
         yield request.param
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    return "cuda"
 
 
 @pytest.fixture(autouse=True)
@@ -193,24 +190,11 @@ def test_schedules_do_not_show(device: Device, listed: bool, dtype: torch.dtype,
         assert all(torch.equal(result, first) for result, first in zip(results, made[0], strict=True))
 
 
-@listed_or_all
-def test_gradients_of_cosines(listed: bool) -> None:
-    check_gradients_of_cosines("cuda", listed)
-
-
-@directions
-def test_features_too_short_to_be_inverted_have_similarity_zero(direction: str) -> None:
-    check_features_too_short_to_be_inverted("cuda", direction)
-
-
 @pytest.mark.parametrize("scale", [2.0**-80, 2.0**80])
 def test_cosines_of_features_whose_squares_are_out_of_range(scale: float) -> None:
     sides = randn(2, 3, 8, seed=1), randn(3, 4, 8, seed=2)
     expected = maxsim_scores(*sides, normalize=True, backend="cuda")
     assert torch.equal(maxsim_scores(scale * sides[0], sides[1], normalize=True, backend="cuda"), expected)
-
-
-# --- argmax
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -223,54 +207,10 @@ def test_argmax(
     check_argmax_of("cuda", dtype, batch, options)
 
 
-@directions
-def test_of_equal_maxima_the_first_is_the_argmax(direction: str) -> None:
-    check_first_of_equal_maxima("cuda", direction)
+class TestScores(Scores): ...
 
 
-@examples(20)
-@given(seed=st.integers(0, 2**32), options=maxsim_options(), listed=st.booleans())
-def test_of_equal_maxima_the_first_gets_the_gradient(seed: int, options: dict[str, Any], listed: bool) -> None:
-    check_gradients_of_equal_maxima("cuda", seed, options, listed)
+class TestCalls(GpuCalls): ...
 
 
-# --- what is not finite
-
-
-@ignore_no_numbers
-@poolings_and_norms
-def test_what_is_not_finite_stays_in_its_item(direction: str, pooling: str, normalize: bool, listed: bool) -> None:
-    check_what_is_not_finite("cuda", direction, pooling, normalize, listed)
-
-
-@directions
-@ignore_no_numbers
-def test_gradients_of_finite_items_stay_finite(direction: str) -> None:
-    check_gradients_of_finite_items("cuda", direction)
-
-
-@ignore_no_numbers
-@examples(10)
-@given(batch=features(("none",)), options=maxsim_options())
-def test_padding_is_never_read(batch: Features, options: dict[str, Any]) -> None:
-    check_padding_is_never_read("cuda", batch, options)
-
-
-# --- masks
-
-
-@listed_or_all
-def test_lengths_stay_within_the_features(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_that_lengths_stay_within_the_features("cuda", listed, monkeypatch)
-
-
-@pytest.mark.parametrize("products", [SumMax.UNPLANNED_PRODUCTS, 0], ids=["by shapes", "by lengths"])
-@directions
-@pytest.mark.parametrize("pooling", ["avg", "max"])
-@listed_or_all
-@pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
-def test_masks_and_items_without_rows(
-    direction: str, pooling: str, listed: bool, layout: str, products: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", products)
-    check_masks_and_items_without_rows("cuda", direction, pooling, listed, layout)
+class TestByLengths(ByLengths): ...

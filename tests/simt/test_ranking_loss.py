@@ -14,19 +14,12 @@ from torch import Tensor
 from crossret_kernels import triplet_loss
 from crossret_kernels.ranking_loss.options import LossOptions
 from tests.kernels.ranking_losses import (
-    NEGATIVES,
     ORDERS,
     REDUCTIONS,
-    check_nan_is_where_hinges_meet_it,
-    check_operations,
-    check_refused_transforms,
-    check_second_derivatives_are_refused,
-    check_traced_for_any_size,
-    check_zero_losses,
+    Kernels,
+    batches,
     negatives_of_every_kind,
     oracle,
-    with_one_value,
-    without_hinges,
 )
 from tests.kernels.strategies import examples
 from tests.simt.launches import SCHEDULES, Device, Schedule
@@ -40,26 +33,6 @@ pytestmark = pytest.mark.usefixtures("simulated")
 @pytest.fixture(autouse=True)
 def defaults(device: Device) -> None:
     device.choose()
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, dict[str, Any]]:
-    """Scores in eighths, of which hinges are exact in every dtype and many tie, and options."""
-    n_rows = draw(st.integers(0, 9) | st.sampled_from((1, 17, 40)))
-    before, behind = draw(st.sampled_from((0, 0, 1, 5))), draw(st.sampled_from((0, 0, 2, 130)))
-    n_columns = before + n_rows + behind
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    scores = (torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64) * 4).round() / 8
-    few = draw(st.sampled_from((0, 2, n_rows)))
-    ids = st.none() | st.lists(st.integers(-1, few), min_size=n_columns, max_size=n_columns)
-    return scores, {
-        "margin": draw(st.sampled_from((0.0, 0.25, 1.0))),
-        "negatives": draw(st.sampled_from(NEGATIVES)),
-        "p": draw(st.sampled_from(ORDERS)),
-        "image_ids": draw(ids),
-        "caption_ids": draw(ids),
-        "positive_offset": before,
-    }
 
 
 def padded(scores: Tensor, padding: int, shift: int) -> Tensor:
@@ -107,7 +80,7 @@ def check(scores: Tensor, dtype: torch.dtype, *, padding: int = 0, shift: int = 
 
 
 @given(
-    batch=batches(),
+    batch=batches(on_grid=True),
     dtype=st.sampled_from(DTYPES),
     multiprocessors=st.sampled_from((1, 2, 100)),
     padding=st.sampled_from((0, 1, 4)),
@@ -176,35 +149,10 @@ def test_scores_in_any_order(negatives: str, kind: str) -> None:
         torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)
 
 
-@negatives_of_every_kind
-@without_hinges
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("p", ORDERS)
-def test_zero_losses_have_zero_gradients(
-    negatives: str, dtype: torch.dtype, p: float, scores: Tensor, margin: float, image_ids: list[int] | None
-) -> None:
-    check_zero_losses("cuda", scores.to(dtype), margin=margin, negatives=negatives, p=p, image_ids=image_ids)
-
-
-@negatives_of_every_kind
-@with_one_value
-def test_nan_is_where_hinges_meet_it(
-    negatives: str, value: float, place: tuple[int, int], image_ids: list[int] | None
-) -> None:
-    check_nan_is_where_hinges_meet_it("cuda", negatives, value, place, image_ids)
-
-
-@pytest.mark.parametrize("place", [(1, 0), (1, 3), (1, 4), (3, 6)])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@negatives_of_every_kind
-def test_nan_beside_the_positives(negatives: str, value: float, place: tuple[int, int]) -> None:
-    """In columns without a positive and with one: (1, 3) is one itself."""
-    scores = torch.zeros(4, 7)
-    scores[0, 1] = -1.0
-    scores[place] = value
-    options = {"negatives": negatives, "positive_offset": 2, "reduction": "none"}
-    for made, expected in zip(*(derived(scores, backend, **options) for backend in ("cuda", "torch")), strict=True):
-        torch.testing.assert_close(made, expected, equal_nan=True)
+class TestKernels(Kernels):
+    @pytest.fixture
+    def backend(self) -> str:
+        return "cuda"
 
 
 @pytest.mark.parametrize("p", [*ORDERS, 1000.0, 1e6, 1e30])
@@ -222,35 +170,6 @@ def test_no_order_overflows_or_underflows(dtype: torch.dtype, scale: float, tole
     expected, slopes = derived(scores.double() / scale, "torch", **options)
     torch.testing.assert_close(losses.double() / scale, expected, rtol=tolerance, atol=0)
     torch.testing.assert_close(gradient.double(), slopes, rtol=tolerance, atol=tolerance)
-
-
-@negatives_of_every_kind
-def test_loses_no_more_than_twice_what_the_chain_does(negatives: str) -> None:
-    scores = torch.randn(150, 150, generator=torch.Generator().manual_seed(5), dtype=torch.float64).float()
-    options = {"negatives": negatives, "reduction": "none"}
-    exact, eager = (derived(values, "torch", **options) for values in (scores.double(), scores))
-    for made, theirs, right, times in zip(derived(scores, "cuda", **options), eager, exact, (2, 3), strict=True):
-        eps = torch.finfo(torch.float32).eps * float(right.abs().max())
-        assert (made - right).abs().max() <= times * (theirs - right).abs().max() + eps
-
-
-@negatives_of_every_kind
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_operations(negatives: str, reduction: str) -> None:
-    check_operations("triplet_loss_cuda", negatives, reduction)
-
-
-@negatives_of_every_kind
-def test_traced_for_any_size(negatives: str) -> None:
-    check_traced_for_any_size("cuda", negatives)
-
-
-def test_second_derivatives_are_refused() -> None:
-    check_second_derivatives_are_refused("cuda")
-
-
-def test_transforms_are_refused() -> None:
-    check_refused_transforms("cuda")
 
 
 @pytest.mark.parametrize(

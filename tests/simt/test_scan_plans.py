@@ -4,7 +4,7 @@ way scores and gradients are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,18 +13,15 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.cuda import backward, forward, plan
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.gpu.sides import Side
+from crossret_kernels.cross_attention.cuda import plan
 from crossret_kernels.gpu.tuning import CudaAttention
-from tests.kernels.scan_checks.kernels import DIRECTIONS, batch_of
+from tests.kernels.scan_checks.kernels import batch_of
 from tests.kernels.strategies import Features
 from tests.kernels.tolerance import score_weights
 from tests.simt.launches import MOST_SHARED, Device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-LAYOUTS = pytest.mark.parametrize("layout", ["padded", "packed", "list", "mask"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 
@@ -94,9 +91,14 @@ def check_alike(ours: list[Tensor], true: list[Tensor]) -> None:
         assert (made - expected).abs().max() <= unit * expected.abs().max()
 
 
-@pytest.mark.parametrize("listed", [False, True], ids=["all", "listed"])
-@DIRECTIONS
-@LAYOUTS
+@pytest.mark.parametrize(
+    ("layout", "direction", "listed"),  # every two
+    [
+        (layout, direction, (i + j) % 2 == 1)
+        for i, layout in enumerate(("padded", "packed", "list", "mask"))
+        for j, direction in enumerate(("t2i", "i2t"))
+    ],
+)
 @DTYPES
 def test_slots_and_lengths_make_the_same(dtype: torch.dtype, layout: str, direction: str, listed: bool) -> None:
     """Lengths in one part, for which padding leaves no room, and in several."""
@@ -137,37 +139,6 @@ def test_parts_of_items_with_all_their_rows_are_known_from_shapes() -> None:
     check_alike([scores, *gradients], [expected, *of_expected])
 
 
-@pytest.mark.parametrize("own", [0, 1], ids=["regions", "words"])
-@pytest.mark.parametrize("wrong", [(99, -3), (2**40, -(2**40))], ids=str)
-def test_lengths_that_leave_an_item_are_held_within_it(
-    own: int, wrong: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those are that a CUDA graph finds on the device: nothing is read or written that is not the item's."""
-    batch = batch_of(3, 4, longest=(6, 5)).to(torch.float32)
-    held, given = (list(batch.lengths) for _ in range(2))
-    held[own] = held[own].clone()
-    held[own][:2] = torch.tensor([batch.arguments()[own].size(1), 0])
-    given[own] = held[own].clone()
-    given[own][:2] = torch.tensor(wrong)
-    sides = [side.requires_grad_() for side in (batch.regions, batch.words)]
-    results = []
-    for lengths in (held, given):
-        unseen = [Side(x, count, None, None, x.size(1), x.size(1)) for x, count in zip(sides, lengths, strict=True)]
-        monkeypatch.setattr(plan, "both_sides", lambda *_, unseen=unseen: tuple(unseen))
-        scores = scan_scores(*sides, *held, empty_score=0.25, backend="cuda")
-        results.append((scores, *torch.autograd.grad(scores.square().sum(), sides)))
-    for ours, true in zip(*results, strict=True):
-        assert torch.equal(ours, true)
-
-
-def test_lengths_that_do_not_lie_one_beside_the_other() -> None:
-    batch = batch_of(3, 4).to(torch.float32)
-    apart = [torch.stack([own, own * 0 + 99], 1)[:, 0] for own in batch.lengths]
-    assert not apart[0].is_contiguous()
-    scores = scan_scores(batch.regions, batch.words, *apart, backend="cuda")
-    assert torch.equal(scores, scan_scores(batch.regions, batch.words, *batch.lengths, backend="cuda"))
-
-
 def test_padding_longer_than_any_item_that_is_attended_to(simulated: Device) -> None:
     simulated.choose(most_shared=MOST_SHARED[-1])
     batch = batch_of(3, 4).to(torch.float32)
@@ -179,51 +150,3 @@ def test_padding_longer_than_any_item_that_is_attended_to(simulated: Device) -> 
         scores = scan_scores(own, batch.words, *batch.lengths, raw_feature_norm="softmax", backend="cuda")
         made.append([scores, torch.autograd.grad(scores.sum(), own)[0][:, :12]])
     check_alike(*made)
-
-
-@pytest.fixture
-def packings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Which sides were packed."""
-    seen: list[int] = []
-    own: Callable[..., Tensor] = plan.steps.pack_side
-
-    def pack(*arguments: Any) -> Tensor:
-        seen.append(1 - arguments[-1])
-        return own(*arguments)
-
-    monkeypatch.setattr(plan.steps, "pack_side", pack)
-    return seen
-
-
-@pytest.mark.parametrize("listed", [False, True], ids=["all", "listed"])
-@DIRECTIONS
-@DTYPES
-def test_what_is_kept_for_gradients_does_not_change_them(
-    packings: list[int], dtype: torch.dtype, direction: str, listed: bool
-) -> None:
-    """Of float16 nothing is: gradients pack it as float32."""
-    batch = batch_of(4, 5, 20, (70, 9)).to(dtype)
-    pairs = torch.tensor([[0, 4], [1, 2], [3, 0], [0, 4]]) if listed else None
-    codes = CrossAttentionOptions(direction, "clipped_l2norm", 0.1, 9.0, "lse", 6.0, False).codes
-    arguments = (
-        batch.regions, None, batch.region_lengths, None, batch.words, None, batch.word_lengths, None, pairs, None,
-        False, *codes,
-    )  # fmt: skip
-    results = []
-    for save in (False, True):
-        scores, *kept = forward.scores(*arguments, save)
-        assert [x.numel() > 0 for x in kept] == [save and dtype is not torch.float16] * 2
-        grad = score_weights(scores.shape).float()
-        packings.clear()
-        results.append((scores, *backward.gradients(grad, *kept, *arguments, save, True, True)))
-        assert packings == ([] if kept[0].numel() else [1, 0])
-    for ours, true in zip(*results, strict=True):
-        assert torch.equal(ours, true)
-
-
-def test_nothing_is_kept_where_gradients_come_in_parts() -> None:
-    batch = batch_of(4, 5).to(torch.float32)
-    with cut_up(CELLS=100) as seen:
-        made_of(batch)
-    assert max(seen) > 1  # of the gradients; scores, which keep no similarities, came in one
-    assert len(seen) == 2

@@ -146,11 +146,6 @@ def test_no_rows_or_columns(shape: tuple[int, int]) -> None:
     assert values.shape == indices.shape == (shape[0], min(4, shape[1]))
 
 
-def test_one_row_of_scores_for_all() -> None:
-    scores = torch.tensor([[1.0, 3.0, 2.0]]).expand(40, 3)
-    assert merge_in_cuda(*none_yet(40), scores, 0, 2)[1].tolist() == [[1, 2]] * 40
-
-
 def refused(*_: Any) -> None:
     raise AssertionError("merged in PyTorch operations")
 
