@@ -103,6 +103,15 @@ def test_documents_of_each_query(n: int, k: int, q: int, length: int, masked: bo
         torch.testing.assert_close(scores[own], expected.float())
 
 
+def test_lengths_of_documents_of_each_query() -> None:
+    documents, lengths = torch.randn(3, 2, 6, DIM, generator=GENERATOR), torch.tensor([[6, 1], [2, 5], [3, 3]])
+    mask = torch.arange(6) < lengths[..., None]
+    expected = maxsim(QUERIES, documents, document_mask=mask)
+    assert torch.equal(maxsim(QUERIES, documents, document_lengths=lengths), expected)
+    assert torch.equal(maxsim(QUERIES, documents, document_lengths=lengths.numpy()), expected)
+    assert torch.equal(maxsim(QUERIES, documents[:, :, :0], empty_score=-2.0), torch.full((3, 2), -2.0))
+
+
 def test_documents_in_any_memory() -> None:
     """Documents that are views, and candidates that a call takes in slices."""
     documents = DOCUMENTS[:, None].expand(-1, 3, -1, -1).transpose(0, 1)

@@ -20,6 +20,7 @@ from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
 from crossret_kernels.padded import chunked
+from crossret_kernels.padded.arithmetic import pool
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS, Features, examples, nearly_cancelling
 from tests.kernels.tolerance import DEFAULTS, Expectation, least_attended
@@ -187,6 +188,26 @@ def test_powers_of_two_change_no_bit(norm: str, dtype: torch.dtype, direction: s
     for one, other, step in zip(near[1:], far[1:], steps, strict=True):
         torch.testing.assert_close(one, other * 2.0**step, rtol=1e-5, atol=1e-5 * float(one.abs().max()))
         assert one.abs().max() > 0
+
+
+@pytest.mark.parametrize("lambda_lse", [FLOAT32_TINY, 1e-25, 6.0, 1e28, 3e32, FLOAT32_MAX])
+@pytest.mark.parametrize("upstream", [1e-7, 100.0])
+def test_the_gradient_of_log_sum_exp(lambda_lse: float, upstream: float) -> None:
+    """It is a softmax, whatever λ and what comes down to it."""
+    values = torch.tensor([[0.5, -0.5, 0.25, 9.0], [0.25, 0.25, -1.0, 9.0]], requires_grad=True)
+    mask = torch.tensor([[True, True, True, False]]).expand(2, 4)
+    pooled = pool(values, mask, "lse", lambda_lse)
+    (gradient,) = torch.autograd.grad(pooled.sum() * upstream, values)
+    exact = values.detach().double().masked_fill(~mask, -torch.inf)
+    largest = exact.amax(-1, keepdim=True)
+    torch.testing.assert_close(
+        pooled.detach().double(),
+        largest[:, 0] + torch.logsumexp(lambda_lse * (exact - largest), -1) / lambda_lse,
+        rtol=1e-6,
+        atol=0,
+    )
+    expected = torch.softmax(lambda_lse * (exact - largest), -1) * upstream
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=0)
 
 
 def test_compiled_calls_have_no_branches_on_values() -> None:

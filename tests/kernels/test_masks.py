@@ -17,8 +17,10 @@ from crossret_kernels import (
     heterogeneous_attention_weights,
     maxsim_argmax,
     maxsim_scores,
+    maxsim_topk,
     scan_attention,
     scan_scores,
+    scan_topk,
 )
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
@@ -135,6 +137,18 @@ def test_pooled_rows_of_a_mask_are_those_of_packed_ones(backend: str) -> None:
         assert leaf.grad is not None and row.grad is not None
         assert leaf.grad[~side.mask].count_nonzero() == 0
         torch.testing.assert_close(leaf.grad[side.mask], row.grad)
+
+
+@pytest.mark.parametrize("best", [scan_topk, maxsim_topk])
+@pytest.mark.parametrize("query", ["caption", "image"])
+@pytest.mark.parametrize("array", [False, True], ids=["tensors", "arrays"])
+def test_topk_of_masked_rows(best: Callable[..., Any], query: str, array: bool) -> None:
+    images, captions = both_sides()
+    expected = best(images.packed, captions.packed, k=2, query=query)
+    arguments = [images.values, captions.values, images.mask, captions.mask]
+    regions, words, region_mask, word_mask = (x.numpy() for x in arguments) if array else arguments
+    found = best(regions, words, k=2, query=query, region_mask=region_mask, word_mask=word_mask)
+    torch.testing.assert_close(found, expected)
 
 
 # --- torch.compile, and mistakes

@@ -109,11 +109,11 @@ OF_CANDIDATES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("seven_pairs_at_once")
 @pytest.mark.parametrize("name", OF_CANDIDATES)
-@pytest.mark.parametrize(("query", "width"), [("caption", 5), ("image", 16), (None, 3)])
+@pytest.mark.parametrize(("query", "width"), [("caption", 5), ("image", 130), (None, 3)])
 def test_candidates_are_those_of_the_query(name: str, query: str | None, width: int) -> None:
     """Whatever side attends: without a query the attending one's, or the caption's where none does.
 
-    In slices of some rows, and of parts of one.
+    In slices of some rows and of parts of one, where there are many or their integers are narrow.
     """
     function, options = OF_CANDIDATES[name]
     of = query or ("image" if options.get("direction") == "i2t" else "caption")
@@ -125,9 +125,11 @@ def test_candidates_are_those_of_the_query(name: str, query: str | None, width: 
     lengths = {"region_lengths": REGION_LENGTHS, "word_lengths": WORD_LENGTHS}
     ours = function(*sides, **lengths, **options, candidates=candidates, query=query)
     expected = function(*sides, **lengths, **options, pairs=pairs)
-    results = zip(*[made if isinstance(made, tuple) else (made,) for made in (ours, expected)], strict=True)
-    for one, other in results:
+    narrow = function(*sides, **lengths, **options, pairs=pairs.to(torch.uint8))
+    results = [made if isinstance(made, tuple) else (made,) for made in (ours, narrow, expected)]
+    for one, listed, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other.view(*candidates.shape, *other.shape[1:]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(listed, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", OF_CANDIDATES)
