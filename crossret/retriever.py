@@ -17,6 +17,7 @@ from crossret.data.precomputed import check_caption, check_words
 from crossret.data.vocabulary import Vocabulary
 from crossret.explain.photographs import Explanation, read_picture
 from crossret.files.arrays import map_array
+from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
@@ -24,6 +25,7 @@ from crossret.models.checkpoints import model_directory
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
+from crossret_kernels.extending import QUERIES, choose
 
 Pathlike: TypeAlias = "str | os.PathLike[str]"
 Images: TypeAlias = "Tensor | NDArray[Any] | Pathlike | Sequence[Tensor | NDArray[Any] | Pathlike] | Encoded"
@@ -91,7 +93,7 @@ class Retriever:
             FileNotFoundError, ValueError: as ``load_model``. ImportError: the Hub is asked for without the extra.
         """
         place = Path(name)
-        if not place.is_dir():
+        if not os.path.isdir(place):
             place = download(
                 os.fspath(name),
                 revision=revision,
@@ -147,7 +149,12 @@ class Retriever:
         return next(self.model.parameters()).device
 
     def encode_images(
-        self, images: Images, lengths: Tensor | None = None, *, boxes: Tensor | None = None, batch_size: int = 128
+        self,
+        images: Images,
+        lengths: Tensor | NDArray[Any] | None = None,
+        *,
+        boxes: Tensor | NDArray[Any] | None = None,
+        batch_size: int = 128,
     ) -> Encoded:
         """Images as the model compares them.
 
@@ -155,17 +162,24 @@ class Retriever:
             images: region features: a tensor or array (n, R, D), a list of (R_i, D), or the path of such an array,
                 ``.npy``, which is read a batch at a time. Of a model with a backbone: pixels (n, 3, H, W), or the
                 paths of pictures. What is encoded already is returned as it is.
-            lengths: (n,) int64, regions of each image; None where all are.
+            lengths: (n,) int64, regions of each image; None: of a list each array's, of ``SPLIT_ims.npy`` those of
+                ``SPLIT_lengths.npy`` beside it, if there is one, else all.
             boxes: (n, R, 4), x0, y0, x1, y1 of every region, for a model that reads them.
             batch_size: images encoded at a time.
 
         Raises:
-            TypeError, ValueError: as ``Matcher.encode_images``. ValueError: pictures and no transform.
+            TypeError, ValueError: as ``Matcher.encode_images``. ValueError: pictures and no transform, no images, or
+                ``batch_size`` is less than 1.
         """
         if isinstance(images, Encoded):
             return images
         items, own = self._images(images)
+        if not len(items):
+            raise ValueError("images: there are none")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         lengths = own if lengths is None else torch.as_tensor(lengths)
+        boxes = None if boxes is None else torch.as_tensor(boxes)
         parts = []
         with evaluating(self.model):
             for start in range(0, len(items), batch_size):
@@ -189,6 +203,8 @@ class Retriever:
             if not isinstance(text, str):
                 raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
             check_caption(text, f"captions[{number}]")
+        if not texts:
+            raise ValueError("captions: there are none")
         check_words(texts, self.model.config, "captions, number")
         with evaluating(self.model):
             return encode_texts(self.model, texts, self.vocabulary)
@@ -207,15 +223,18 @@ class Retriever:
                 round; encoded or not. A corpus may be a directory that ``crossret encode`` wrote, of any size.
             k: how many; the whole corpus where it has fewer.
             query: what the queries are, "caption" or "image"; None: what they, or a corpus of texts, tell; of encoded
-                ones "caption". A list of strings is captions: pictures are Paths, or go with query="image".
+                ones "caption". Strings are captions, but for names of an ``.npy`` or of a corpus' directory: pictures
+                are Paths, or go with query="image".
 
         Raises:
-            TypeError, ValueError: as what encodes, or k is less than 1.
+            TypeError, ValueError: as what encodes, k is less than 1, or ``query`` is neither.
         """
+        stored = isinstance(corpus, (str, os.PathLike)) and os.path.isdir(corpus)
         if query is None:
-            encoded = isinstance(queries, Encoded) and not _are_texts(corpus)
+            encoded = isinstance(queries, Encoded) and (stored or not _are_texts(corpus))
             query = "caption" if encoded or _are_texts(queries) else "image"
-        if isinstance(corpus, (str, os.PathLike)) and Path(corpus).is_dir():
+        choose("query", query, QUERIES)
+        if stored:
             side: Any = StoredEncoded.of_directory(Path(corpus), "images" if query == "caption" else "captions")
         else:
             side = self.encode_images(corpus) if query == "caption" else self.encode_text(corpus)
@@ -252,9 +271,7 @@ class Retriever:
     def _images(self, images: Any) -> tuple[Any, Tensor | None]:
         """Something of images that slices, and their lengths where a list tells them."""
         if isinstance(images, (str, os.PathLike)):
-            if Path(images).suffix == ".npy":
-                return map_array(Path(images), ndim=3, dtypes=["<f4", "<f2"]), None
-            return [images], None
+            return _mapped(Path(images)) if Path(images).suffix == ".npy" else ([images], None)
         if isinstance(images, (Tensor, np.ndarray)):
             return images, None
         items = list(images)
@@ -282,8 +299,18 @@ class Retriever:
 load = Retriever.from_pretrained
 
 
+def _mapped(path: Path) -> tuple[NDArray[np.floating], Tensor | None]:
+    """The images of a file and, where it is a split's, the lengths that are told beside it."""
+    features = map_array(path, ndim=3, dtypes=["<f4", "<f2"])
+    split = path.name.removesuffix("_ims.npy")
+    lengths = path.with_name(f"{split}_lengths.npy")
+    if split == path.name or not lengths.exists():
+        return features, None
+    return features, torch.from_numpy(read_lengths(lengths, path.name, *features.shape[:2]))
+
+
 def _are_texts(side: Any) -> bool:
-    """Whether these are captions: a text that is no directory, or several."""
+    """Whether these are captions: a text that is no array's name, or several."""
     if isinstance(side, str):
-        return not Path(side).is_dir() and Path(side).suffix != ".npy"
+        return Path(side).suffix != ".npy"
     return isinstance(side, (list, tuple)) and len(side) > 0 and all(isinstance(item, str) for item in side)

@@ -69,18 +69,46 @@ def test_images_of_every_form_are_the_same(tmp_path: Path) -> None:
             encoded = ours.encode_images(images, lengths, batch_size=batch_size)
             assert torch.equal(encoded.lengths, REGION_LENGTHS)
             torch.testing.assert_close(ours.similarity(encoded, CAPTIONS), expected)
-    boxes = ours.encode_images(FEATURES, REGION_LENGTHS, boxes=BOXES, batch_size=2)
-    torch.testing.assert_close(boxes.sequences, ours.model.encode_images(FEATURES, REGION_LENGTHS, BOXES).sequences)
+    located = ours.model.encode_images(FEATURES, REGION_LENGTHS, BOXES).sequences
+    for given in (BOXES, BOXES.numpy()):
+        boxes = ours.encode_images(FEATURES, REGION_LENGTHS, boxes=given, batch_size=2)
+        torch.testing.assert_close(boxes.sequences, located)
+    for empty in ([], FEATURES[:0]):
+        with pytest.raises(ValueError, match="images: there are none"):
+            ours.encode_images(empty)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        ours.encode_images(FEATURES, batch_size=0)
 
 
-def test_text_is_what_the_vocabulary_numbers() -> None:
+def test_of_a_split_on_the_disk_padding_is_not_read(tmp_path: Path) -> None:
+    ours = retriever()
+    np.save(tmp_path / "test_ims.npy", FEATURES.numpy())
+    np.save(tmp_path / "test_lengths.npy", REGION_LENGTHS.numpy())
+    expected = ours.encode_images(FEATURES, REGION_LENGTHS)
+    assert torch.equal(ours.encode_images(tmp_path / "test_ims.npy").lengths, expected.lengths)
+    found = ours.search("a dog", str(tmp_path / "test_ims.npy"))
+    assert torch.equal(found.scores, ours.search("a dog", expected).scores)
+    np.save(tmp_path / "test_lengths.npy", REGION_LENGTHS.numpy() + 4)
+    with pytest.raises(ValueError, match=r"test_lengths.npy: item 0 has length"):
+        ours.encode_images(tmp_path / "test_ims.npy")
+
+
+def test_text_is_what_the_vocabulary_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = retriever()
     encoded = ours.encode_text("A dog, unheard of!")
     tokens = torch.tensor([ours.vocabulary.encode("A dog, unheard of!")])
     expected = ours.model.encode_captions(tokens, torch.tensor([tokens.shape[1]]))
     torch.testing.assert_close(encoded.sequences, expected.sequences)
     assert ours.search("a dog", FEATURES, k=1).indices.shape == (1, 1)
-    with pytest.raises(ValueError, match="nothing to concatenate"):
+    # Whatever files there are, and longer than the name of one can be.
+    monkeypatch.chdir(tmp_path)
+    Path("dog").mkdir()
+    for caption in ("dog", "a dog " * 60):
+        assert torch.equal(ours.search(caption, FEATURES).scores, ours.search([caption], FEATURES).scores)
+        assert torch.equal(ours.search(FEATURES, "a " + caption).scores, ours.search(FEATURES, ["a " + caption]).scores)
+    with pytest.raises(ValueError, match="query must be one of caption, image, not 'text'"):
+        ours.search(["a dog"], FEATURES, query="text")
+    with pytest.raises(ValueError, match="captions: there are none"):
         ours.encode_text([])
     with pytest.raises(ValueError, match=r"captions\[1\]: the caption is empty"):
         ours.encode_text(["a dog", " "])
@@ -190,8 +218,9 @@ def test_without_the_hub_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch
         crossret.load("someone/scan")
     with pytest.raises(ImportError, match=r"pip install 'crossret\[hub\]'"):
         retriever().push_to_hub("someone/scan")
-    with pytest.raises(FileNotFoundError, match="nowhere: no such directory, nor the name of a model of the Hub"):
-        crossret.load("nowhere")
+    for nowhere in ("nowhere", "nowhere" * 99):
+        with pytest.raises(FileNotFoundError, match="nowhere: no such directory, nor the name of a model of the Hub"):
+            crossret.load(nowhere)
 
 
 def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
