@@ -146,8 +146,8 @@ def read_regions(
     """The regions of some images, in memory, with their rows of ``clusters`` (n_images, k)."""
     rows = data.feature_rows[images]
     lengths = None if data.lengths is None else data.lengths[rows]
-    regions = torch.from_numpy(_read_rows(data.features, rows, lengths)).float()
-    boxes = None if data.boxes is None else torch.from_numpy(_read_rows(data.boxes, rows, lengths))
+    regions = torch.from_numpy(read_rows(data.features, rows, lengths)).float()
+    boxes = None if data.boxes is None else torch.from_numpy(read_rows(data.boxes, rows, lengths))
     numbers = None if clusters is None else torch.from_numpy(np.asarray(clusters[images], np.int64))
     return Regions(regions, boxes, numbers, None if lengths is None else torch.from_numpy(lengths))
 
@@ -158,7 +158,7 @@ def region_blocks(data: PrecomputedDataset, size: int) -> Iterator[Regions]:
     return (read_regions(data, slice(begin, begin + block)) for begin in range(0, data.n_images, block))
 
 
-def _read_rows(
+def read_rows(
     array: NDArray[np.floating], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None
 ) -> NDArray[np.floating]:
     """Rows in memory of their own, which may be written to; what lies behind a length is not read, and zero."""

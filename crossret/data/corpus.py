@@ -19,6 +19,7 @@ from crossret.data.batches import (
     caption_batches,
     read_batch,
     read_regions,
+    read_rows,
 )
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.precomputed import PrecomputedDataset, check_words
@@ -172,13 +173,21 @@ class PrecomputedCorpus:
         return read_regions(self.data, images, None if self.clusters is None else self.clusters.of_regions)
 
     def fingerprint(self) -> str:
-        """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced."""
+        """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced.
+
+        What lies behind an image's regions does not count, nor which image a caption is of where all have as many.
+        """
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())
         images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64))
-        for array in (self.data.features, self.data.boxes, self.data.lengths):
+        rows, lengths = self.data.feature_rows[images], self.data.lengths
+        for array in (self.data.features, self.data.boxes):
             if array is not None:  # data without boxes keep the digest that they had before there were any
-                digest.update(array[self.data.feature_rows[images]].tobytes())
+                digest.update(read_rows(array, rows, None if lengths is None else lengths[rows]).tobytes())
+        if lengths is not None:
+            digest.update(lengths.tobytes())
+        if (self.image_of_caption != np.arange(self.n_captions) * self.n_images // self.n_captions).any():
+            digest.update(self.image_of_caption.tobytes())
         return digest.hexdigest()
 
     def training_batches(

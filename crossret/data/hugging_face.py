@@ -7,6 +7,7 @@ from typing import Any
 
 from crossret.data.arrow import ArrowRegions, check_column
 from crossret.data.memory import InMemoryCorpus
+from crossret.data.precomputed import check_caption
 from crossret.data.vocabulary import Vocabulary
 
 _BLOCK = 1024  # rows read at a time
@@ -35,8 +36,9 @@ def from_datasets(
 
     Raises:
         ImportError: the extra ``datasets`` is missing.
-        TypeError: ``dataset`` is no ``Dataset``: one that streams, or several splits. ValueError: a column is not there
-            or not such a column, or as ``InMemoryCorpus``; names the column and the row.
+        TypeError: ``dataset`` is no ``Dataset``: one that streams, or several splits; or a caption is no text.
+            ValueError: a column is not there or not such a column, or as ``InMemoryCorpus``. They name the column and
+            the row.
     """
     try:
         import datasets
@@ -53,6 +55,11 @@ def from_datasets(
     owners: list[int] = []
     for row, value in enumerate(_values(dataset, captions, name)):
         own = value if isinstance(value, list) else [value]
+        for text in own:
+            place = f"{name}: {captions}, row {row}"
+            if not isinstance(text, str):
+                raise TypeError(f"{place}: must be a text or a list of some, not {type(text).__name__}")
+            check_caption(text, place)
         texts += own
         owners += [row] * len(own)
     corners = None if boxes is None else ArrowRegions(dataset, boxes, f"{name}: {boxes}")

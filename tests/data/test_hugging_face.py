@@ -82,7 +82,7 @@ def test_arrays_of_one_shape_and_a_caption_each(dtype: str) -> None:
         ({"features": [[0.0]] * 4}, {}, "features: must be lists of lists of floating point, got list<"),
         ({"features": [*FEATURES[:3], None]}, {}, "features, row 3: holds nothing"),
         ({"features": [*FEATURES[:3], FEATURES[3][:, :2]]}, {}, "row 3: a region of 2 numbers, others have 6"),
-        ({"captions": [*CAPTIONS[:3], [" "]]}, {}, "dataset: captions, 7: the caption is empty"),
+        ({"captions": [*CAPTIONS[:3], [" "]]}, {}, "dataset: captions, row 3: the caption is empty"),
         ({"boxes": BOXES[::-1]}, {"boxes": "boxes"}, "row 0 has not as many boxes as features"),
         ({"boxes": [-box for box in BOXES]}, {"boxes": "boxes"}, "boxes, row 0: the box of region 0 is"),
     ],
@@ -100,6 +100,8 @@ def test_what_is_no_dataset_is_refused_by_name() -> None:
     ):
         with pytest.raises(TypeError, match=message):
             from_datasets(wrong)
+    with pytest.raises(TypeError, match="captions, row 2: must be a text or a list of some, not NoneType"):
+        from_datasets(made(captions=[*CAPTIONS[:2], None, ["a dog"]]))
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

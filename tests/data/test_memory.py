@@ -60,6 +60,7 @@ def test_images_of_captions_may_be_in_any_order() -> None:
     for given in (images, torch.from_numpy(images), images.tolist()):
         corpus = InMemoryCorpus(FEATURES.astype(np.float64), CAPTIONS, given)
         assert corpus.image_of_caption.tolist() == images.tolist()
+        assert corpus.fingerprint() != InMemoryCorpus(FEATURES.astype(np.float64), CAPTIONS).fingerprint()
     batch = corpus.batch([3, 0])
     assert torch.equal(batch.regions, torch.from_numpy(FEATURES[images[[3, 0]]]))
     assert batch.tokens[0, : batch.lengths[0]].tolist() == corpus.vocabulary.encode(CAPTIONS[3])
