@@ -87,7 +87,8 @@ def import_captions(
     """Write ``{split}_caps.txt``, ``{split}_ids.txt`` and ``{split}_caption_ids.txt`` of the splits of such a file.
 
     Where ``{split}_ids.txt`` is there, as ``import-features`` leaves it, captions are in its order, so that they are
-    beside their images' features; else images are in the file's, and ``import-features`` follows it.
+    beside their images' features; else images are in the file's, and ``import-features`` follows it. Where every image
+    is named five times in succession there, as published data name it once a caption, its captions are written once.
 
     Args:
         path, splits: as ``read_karpathy``.
@@ -114,6 +115,11 @@ def import_captions(
                 if path_there.exists():
                     raise FileExistsError(f"{path_there}: is there already; choose another directory")
             ids = read_ids(ids_file) if ids_file.exists() else list(part.captions)
+            once = ids[::CAPTIONS_PER_IMAGE]
+            if ids == [
+                name for name in once for _ in range(CAPTIONS_PER_IMAGE)
+            ]:  # a line a caption, and so are features
+                ids = once
             absent = next((name for name in ids if name not in part.captions), None)
             if absent is not None:
                 raise ValueError(f"{ids_file}: image {absent} has no captions in {path}")

@@ -80,6 +80,16 @@ def test_captions_lie_beside_their_features(features_first: bool, tmp_path: Path
     assert all(np.array_equal(found, rows[number]) for found, number in zip(data.features, order, strict=True))
 
 
+def test_images_that_are_named_once_a_caption_are_one_each(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("9\n" * 5 + "7\n" * 5)
+    source = BottomUpFiles([write(tmp_path / "x.tsv", 7, 8, 9)], tmp_path / "ids.txt")
+    import_features(source, tmp_path / "data", "dev")
+    import_captions(dataset(tmp_path / "x.json", image(7, "val"), image(9, "val")), tmp_path / "data")
+    data = PrecomputedDataset(tmp_path / "data", "dev")
+    assert (data.n_images, data.ids) == (2, ["9", "7"])
+    assert data.captions == captions_of(9, 7)
+
+
 def test_features_in_another_order_are_refused(tmp_path: Path) -> None:
     import_captions(dataset(tmp_path / "x.json", image(7), image(9)), tmp_path / "data")
     with pytest.raises(ValueError, match=r"x.tsv, line 1: image 9 is not what .*train_ids.txt, line 1 names"):

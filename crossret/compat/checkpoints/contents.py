@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -59,7 +60,8 @@ class Contents:
         """
         value = self.values.get(name, default)
         if type(value) not in (kinds if isinstance(kinds, tuple) else (kinds,)):
-            raise ValueError(f"{self.path}: {self.within}{name} is {value!r}, which no published code writes")
+            found = reprlib.repr(value)  # of what holds itself, too
+            raise ValueError(f"{self.path}: {self.within}{name} is {found}, which no published code writes")
         return value
 
     def tensor(self, name: str, dims: int) -> Tensor:

@@ -85,6 +85,7 @@ def import_features(
         lengths: list[int] = []
         write_features = files.enter_context(write_rows(outputs[1], shape, "<f2" if half else "<f4"))
         named = first.image_id is not None and wanted is None
+        outputs += [ids_file] * named  # which is not to stay if the features fail at the very end
         write_ids = files.enter_context(atomic_write(ids_file)) if named else None
         with_boxes = first.boxes is not None
         write_boxes = files.enter_context(write_rows(outputs[0], (shape[0], 4), "<f4")) if with_boxes else None

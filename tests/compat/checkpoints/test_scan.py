@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,10 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path, part: int, name: str,
         import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY)
 
 
+ENDLESS = Namespace()
+ENDLESS.itself = ENDLESS
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -97,6 +102,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path, part: int, name: str,
         ({"lambda_softmax": float("nan")}, "opt: lambda_softmax must be finite"),
         ({"lambda_lse": None}, "opt.lambda_lse is None"),
         ({"margin": True}, "opt.margin is True"),
+        ({"margin": ENDLESS}, "opt.margin is <Namespace instance"),
     ],
 )
 def test_options_that_mean_nothing_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

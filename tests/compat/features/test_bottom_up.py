@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +167,20 @@ def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "_LONGEST_LINE", 100)
     with pytest.raises(ValueError, match=r"a.tsv, line 1: longer than the regions of any image"):
         import_features(BottomUpFiles([path]), tmp_path / "data", "train")
+
+
+def test_a_write_that_fails_at_the_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = os.replace
+
+    def replace(source: str, target: Path) -> None:
+        if target.name == "train_ims.npy":
+            raise OSError(errno.ENOSPC, "no room", str(source))
+        put(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match="no room"):
+        import_features(BottomUpFiles([write(tmp_path / "a.tsv", 1)]), tmp_path / "data", "train")
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
