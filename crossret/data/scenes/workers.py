@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from crossret import pools
 from crossret.data.scenes.task import Rendered, Task, render_task
+from crossret.files.naming import named_errors
 
 
 def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None]:
@@ -24,10 +28,19 @@ def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None
         return
     # Threads of a caller's BLAS do not survive a fork.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=pools.begin)
-    try:
-        yield from pool.map(render_task, tasks)
-    except BrokenProcessPool as error:
-        raise ChildProcessError("a rendering process ended unexpectedly, perhaps for want of memory") from error
-    finally:
-        # Not killed: a result that was half sent would be waited for. What they are at, and a task each, takes moments.
-        pool.shutdown(cancel_futures=True)
+    # Results are in files: a killed worker may have sent a part of one, for the rest of which the pool would wait.
+    with TemporaryDirectory(prefix="crossret-") as place:
+        files = [Path(place, str(number)) for number in range(len(tasks))]
+        try:
+            for file, _ in zip(files, pool.map(_render, tasks, files), strict=True):
+                yield pickle.loads(file.read_bytes())
+                file.unlink()
+        except BrokenProcessPool as error:
+            raise ChildProcessError("a rendering process ended unexpectedly, perhaps for want of memory") from error
+        finally:
+            pool.shutdown(cancel_futures=True)  # what they are at, and a task each, takes moments
+
+
+def _render(task: Task, file: Path) -> None:
+    with named_errors(file):
+        file.write_bytes(pickle.dumps(render_task(task)))
