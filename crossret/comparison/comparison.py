@@ -81,7 +81,8 @@ def run_comparison(
         data = _check_data(trained, conditions)
         for name, settings in trained.items():
             _check(f"variant {name!r}", _run_of(settings, conditions), directory_of(output, name) / CONFIG)
-        _check("another comparison", {"data": data, "split": conditions.split}, output / f"{NAME}.json")
+            _check(f"variant {name!r}", {"split": conditions.split}, directory_of(output, name) / EVALUATION)
+        _check("another comparison", {"split": conditions.split, "data": data}, output / f"{NAME}.json")
         known = {"crossret": metadata.version("crossret"), "command": command, "split": conditions.split}
         report: dict[str, Any] = {**known, "seed": conditions.seed, "data": data, "variants": []}
         for number, (name, settings) in enumerate(trained.items(), start=1):
@@ -212,10 +213,11 @@ def run_command(words: Sequence[str]) -> float | None:
 
 def _result(name: str, directory: Path) -> dict[str, Any]:
     """What a finished variant's files say; raises a ValueError where they are not what a comparison writes."""
-    training = {**read_json_object(directory / TRAINING), "epochs": read_json_lines(directory / LOG)[-1].get("epoch")}
+    training, log = read_json_object(directory / TRAINING), read_json_lines(directory / LOG)
     settings, evaluation = read_toml(directory / CONFIG), read_json_object(directory / EVALUATION)
     result = {"variant": name, **settings, "training": training, "evaluation": evaluation}
     try:
+        training["epochs"] = log[-1]["epoch"]
         cells_of(result)
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"

@@ -115,7 +115,16 @@ def test_finished_variants_are_kept_and_others_go_on(
     assert f"{tmp_path / SCAN.replace(' ', '-')}/run.toml has seed 0, not 1; choose another directory" in crossret.err
     assert crossret(*command, "--preset", "f30k_t2i_avg") == 2
     assert crossret(*command, "--split", "dev") == 2
-    assert "compare.json has " in crossret.err
+    assert "evaluation.json has split test, not dev; choose another directory" in crossret.err
+    assert crossret("compare", scenes, "vse", "--output", tmp_path, "--split", "dev") == 2
+    assert "compare.json has split test, not dev; choose another directory" in crossret.err
+    assert not ran
+    log = tmp_path / SCAN.replace(" ", "-") / "log.jsonl"
+    lines = log.read_text()
+    log.write_text("")
+    assert crossret(*command) == 2
+    assert f"{SCAN.replace(' ', '-')}: not a finished variant (IndexError: " in crossret.err
+    log.write_text(lines)
     (tmp_path / MHSAN.replace(" ", "-") / "evaluation.json").write_text("{}")
     assert crossret(*command) == 2
     assert f"{MHSAN.replace(' ', '-')}: not a finished variant (KeyError: 'models'); remove it" in crossret.err
