@@ -29,7 +29,6 @@ from crossret.cli.commands.sharding import shard
 from crossret.cli.commands.training import train
 from crossret.cli.errors import Interrupted, fail, fail_interrupted, logged
 from crossret.cli.options import option
-from crossret.cli.output import name_standard_output
 from crossret.cli.suggestions import suggestion
 from crossret.files.unicode import escaped, is_unicode
 from crossret.mistakes import mistake
@@ -55,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no arrows still gets its figures
-    name_standard_output()
     for argument in sys.argv[1:] if arguments is None else arguments:
         if not is_unicode(argument):  # which a file of tensors would say after hours of training
             fail(f"argument {escaped(argument)}: not UTF-8")
