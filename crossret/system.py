@@ -32,6 +32,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not say."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def lock(file: BinaryIO) -> None:
     """Lock an open file until it is closed.
 

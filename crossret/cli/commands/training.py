@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossret import system
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import (
     DataDirectory,
@@ -272,15 +272,15 @@ def _fine_tuned(run: Path, model: str | None, preset: str | None, texts: list[st
 
 
 def _check_memory(config: ModelConfig) -> None:
-    """Raise a ValueError where weights, gradients and an optimizer's two averages exceed this machine's memory."""
+    """Raise a ValueError where weights, gradients and an optimizer's two averages are known to exceed all memory."""
     import torch
 
     from crossret.models import MODELS
 
     with torch.device("meta"):
         numbers = sum(parameter.numel() for parameter in MODELS[config.kind][1](config).parameters())
-    needed, there = 4 * 4 * numbers, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    needed, there = 4 * 4 * numbers, system.memory()
+    if there is not None and needed > there:
         named = [field.name for field in dataclasses.fields(config) if field.metadata.get("size")]
         sizes = {name: getattr(config, name) for name in named if getattr(config, name) is not None}
         raise ValueError(
