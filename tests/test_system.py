@@ -12,7 +12,7 @@ from tests.kernels.subprocesses import ROOT, run_python
 
 ELSEWHERE = """
 import mmap, os, pkgutil, signal, sys
-for module, names in ((os, ("sched_getaffinity", "posix_fallocate", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")),
+for module, names in ((os, ("sched_getaffinity", "posix_fallocate", "sysconf", "O_PATH", "O_DIRECTORY", "O_NOFOLLOW")),
                       (signal, ("SIGHUP", "SIGKILL")), (mmap, ("MADV_DONTNEED",))):
     for name in names:
         delattr(module, name)
@@ -24,6 +24,7 @@ for package in (crossret, crossret_kernels):
             __import__(found.name)
 from crossret import system
 assert system.cores() >= 1
+assert system.memory() is None
 with open("x.bin", "w+b") as file:
     system.reserve(file, 100)
 assert os.stat("x.bin").st_size == 100
@@ -44,6 +45,7 @@ def test_everything_is_imported_where_there_is_less_than_linux_has(tmp_path: Pat
 def test_here_everything_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert system.peak_mebibytes() > 1
     assert system.cores() >= 1
+    assert (system.memory() or 0) > 2**27
     monkeypatch.setattr(Path, "exists", lambda path: False)
     assert system.cpu_model() is None
     assert system.peak_mebibytes() > 1
@@ -57,4 +59,4 @@ def test_the_place_of_a_mistake_is_shown_on_demand(shown: bool, tmp_path: Path) 
     done = run_python("-c", code, directory=tmp_path, PYTHONPATH=str(ROOT), **environment)
     assert done.returncode == 2
     assert ("Traceback (most recent call last)" in done.stderr) == shown
-    assert done.stderr.splitlines()[-1] == "crossret: --caption needs --model"
+    assert done.stderr.splitlines()[-1] == "crossret: --caption needs RUN, a model, before CORPUS"
