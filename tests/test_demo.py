@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from crossret.data import PrecomputedDataset
 from crossret.demo import MARK, PICTURES, run_demo
 from crossret.hyperparameters import MODEL_CONFIGS
 
@@ -67,15 +66,6 @@ def test_pictures_are_those_of_the_report(output: Path) -> None:
         with Image.open(path) as picture:
             assert picture.width > 800
             assert len(np.unique(np.asarray(picture.convert("L")))) > 50
-
-
-def test_model_and_scenes_can_be_used_again(output: Path) -> None:
-    assert PrecomputedDataset(output / "scenes", "test").n_images == 4
-    assert {path.name for path in (output / "model" / "best").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "vocabulary.json",
-    }
 
 
 @pytest.mark.parametrize("model", [model for model in MODEL_CONFIGS if model != "scan"])

@@ -13,11 +13,8 @@ from crossret_kernels import UnsupportedByBackend
     ("error", "message"),
     [
         (ValueError("too wide"), "too wide"),
-        (FloatingPointError("the loss is NaN"), "the loss is NaN"),
         (OSError(2, "No such file or directory", "train_ims.npy"), "train_ims.npy: No such file or directory"),
-        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
         (OSError(28, "No space left on device", "standard output"), "standard output: No space left on device"),
-        (ChildProcessError("it ended"), "it ended"),
         (MemoryError("of 9 GiB"), "not enough memory: of 9 GiB"),
         (UnsupportedByBackend("cuda: no device"), "cuda: no device"),
         (

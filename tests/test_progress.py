@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from pathlib import Path
 from typing import Any, cast
@@ -54,25 +53,6 @@ def test_silence_is_broken_after_30_seconds(clock: Clock, capsys: pytest.Capture
         assert capsys.readouterr().err == "[red]encoding\n"
 
 
-@pytest.mark.parametrize(
-    ("before", "done", "seconds", "left"),
-    [
-        (0, 0, 60, ""),  # of a speed that is not known
-        (0, 100, 60, "  0:09:00 left"),
-        (900, 901, 60, "  1:39:00 left"),  # what was done before took none of the time
-        (0, 1, 3600, "  999:00:00 left"),
-    ],
-)
-def test_the_time_left_is_that_at_the_speed_so_far(
-    clock: Clock, capsys: pytest.CaptureFixture[str], before: int, done: int, seconds: float, left: str
-) -> None:
-    with ProgressLines(lambda: "reading", done=before, clock=clock) as lines:
-        lines.update(done, 1000)
-        clock.now += seconds
-        lines.look()
-    assert capsys.readouterr().err == f"reading{left}\n"
-
-
 def start(epochs: int, step: int, epoch_steps: int) -> Start:
     config = TrainingConfig(epochs=epochs)
     return Start(Path(), cast(Any, None), config, step > 0, step // epoch_steps, step, epoch_steps, [])
@@ -121,18 +101,3 @@ def test_other_commands_say_how_far_they_are(
         clock.now += 100
         assert looked.wait(60)
     assert capsys.readouterr().err == "encoding  1,200/6,000  0:06:40 left\n"
-
-
-class Gone(io.StringIO):
-    def write(self, text: str) -> int:
-        raise BrokenPipeError("nobody reads this")
-
-
-def test_a_reader_that_is_gone_ends_nothing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", Gone())
-    show = TerminalProgress(clock=clock)
-    show.on_start(start(3, 0, 10))
-    clock.now += 100
-    show.lines.look()
-    show.on_epoch(Epoch(1, 10, 4.2, METRICS, True, 640.4))
-    show.on_end(None)

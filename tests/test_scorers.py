@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,8 +65,3 @@ def test_an_ensemble_is_the_mean_of_its_scores() -> None:
     torch.testing.assert_close(ensemble(regions, words, LENGTHS, REGION_LENGTHS), expected)
     pairs = torch.tensor([[1, 2]])
     torch.testing.assert_close(ensemble(regions, words, LENGTHS, REGION_LENGTHS, pairs=pairs), expected[[1], [2]])
-
-
-def test_an_ensemble_of_none_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        EnsembleScorer([])

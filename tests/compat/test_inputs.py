@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret.compat import colpali, pylate, scan, sentence_transformers
+from crossret.compat import colpali, pylate, sentence_transformers
 from tests.compat.oracles import embeddings, some
-from tests.compat.published import options
 
 QUERY_MASK, MASK, OWN_MASK = some(3, 5), some(3, 6, seed=1), some(3, 2, 6, seed=2)
 QUERIES = embeddings(3, 5)
@@ -66,16 +65,6 @@ def compiles(function: Callable[..., Any], *layouts: tuple[Any, ...], dynamic: b
     compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="eager")
     for layout in layouts:
         torch.testing.assert_close(compiled(*layout, **own), function(*layout, **own))
-
-
-def test_the_published_functions_compile() -> None:
-    opt = options("i2t")
-    for function, rest in (
-        (scan.xattn_score_t2i, ([6, 1, 4], opt)),
-        (scan.func_attention, (opt, 9.0)),
-        (scan.ContrastiveLoss(opt, 0.2, True), (torch.tensor([6, 1, 4]),)),
-    ):
-        compiles(function, (QUERIES, DOCUMENTS, *rest))
 
 
 REFUSED: dict[str, Callable[[Tensor], Any]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -86,22 +85,6 @@ def test_another_version_is_left_alone(made_up: dict[str, ModuleType]) -> None:
         patch.patch()
     patch.unpatch()
     assert [id(own) for own in state(made_up)] == [id(own) for own in before]
-
-
-@pytest.mark.parametrize("module", ["sentence_transformers.util.similarity", "sentence_transformers.util"])
-def test_an_older_version_is_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a function, and without a whole module."""
-    monkeypatch.setattr(metadata, "version", {"sentence-transformers": "5.3.0"}.__getitem__)
-    for name in [*_held("sentence_transformers"), "sentence_transformers.util.similarity"]:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    for end in (1, 2, 3):
-        name = ".".join(module.split(".")[:end])
-        older = ModuleType(name)
-        older.__path__ = []
-        monkeypatch.setitem(sys.modules, name, older)
-    wanted = r"^sentence-transformers 5\.3\.0 has no sentence_transformers\.util\.similarity.* wants .*>=6; pip install"
-    with pytest.raises(ImportError, match=wanted):
-        sentence_transformers.patch()
 
 
 def _held(package: str) -> list[str]:

@@ -80,8 +80,6 @@ def test_no_items() -> None:
     assert colbert_kd_scores(QUERIES, stacked[:, :0]).shape == (3, 0)
     with pytest.raises(ValueError, match="a and b must hold the same number of items to score as pairs, got 3 and 4"):
         maxsim_pairwise(ITEMS, OTHERS)
-    with pytest.raises(ValueError, match="queries_embeddings and documents_embeddings must hold the same number"):
-        colbert_scores_pairwise([], OTHERS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int8])
@@ -151,14 +149,8 @@ def test_mistakes() -> None:
         maxsim(QUERIES, DOCUMENTS, QUERY_MASK * 0 + torch.tensor([0, 2, 1, 1, 1]))
     with pytest.raises(ValueError, match=r"b_mask must have shape \(4, 6\), got \(4, 7\): it covers 7 tokens, but"):
         maxsim(QUERIES, DOCUMENTS, None, torch.ones(4, 7))
-    with pytest.raises(ValueError, match=r"b_mask must have shape \(4, 6\), got \(4, 6, 1\)$"):
-        maxsim(QUERIES, DOCUMENTS, None, torch.ones(4, 6, 1))
-    with pytest.raises(ValueError, match=r"queries_mask must have shape .* covers 2 tokens, but the padded embeddings"):
-        colbert_scores_pairwise(ITEMS, OTHERS[:3], torch.ones(3, 2))
     with pytest.raises(TypeError, match="must agree"):
         maxsim(QUERIES, DOCUMENTS.bfloat16())
-    with pytest.raises(ValueError, match=r"b must be \(n_documents, L, D\), got shape \(3, 1, 6, 8\)"):
-        maxsim(QUERIES, DOCUMENTS[:3, None])
     with pytest.raises(ValueError, match="documents_embeddings is an empty list"):
         colbert_scores(QUERIES, [])
     with pytest.raises(ValueError, match=r"documents_embeddings\[1\] has shape \(1, 5, 8\), but"):

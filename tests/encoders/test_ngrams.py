@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,9 +57,3 @@ def test_parameters_start_as_xavier_s() -> None:
         assert 0.98 * bound < convolution.weight.abs().max() <= bound
         assert not convolution.bias.any()
     assert not encoder.fc.bias.any()
-
-
-@pytest.mark.parametrize("widths", [(), (3, 0)])
-def test_widths_that_cannot_be(widths: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="widths must be at least one number from 1 up"):
-        NgramEncoder(9, 4, 5, widths=widths)

@@ -47,14 +47,6 @@ def test_every_parameter_learns_and_padding_is_never_read() -> None:
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
 
 
-def test_dropout_is_in_training_only() -> None:
-    encoder = build(dropout=0.3)
-    tokens, lengths = torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 4])
-    assert not torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
-    encoder.eval()
-    assert torch.equal(encoder(tokens, lengths), encoder(tokens, lengths))
-
-
 def test_parameters_start_as_bert_s_and_every_layer_by_itself() -> None:
     encoder = TransformerEncoder(9, 40, 60, layers=2, heads=3, dropout=0.0, longest=8)
     for name, parameter in encoder.named_parameters():

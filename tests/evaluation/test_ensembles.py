@@ -70,7 +70,6 @@ def test_a_stored_score_that_is_not_finite_is_named(
     [
         (np.ones((5, 3), np.float32), r"3 images and 5 captions have scores of shape \(3, 5\), got \(5, 3\)"),
         (np.ones((3, 5), np.int64), "expected dtype float16, float32, float64"),
-        (np.ones((3, 5, 1), np.float32), "expected 2 dimensions"),
     ],
 )
 def test_a_file_that_is_no_matrix_of_scores_is_named(tmp_path: Path, array: NDArray[np.generic], message: str) -> None:

@@ -83,7 +83,6 @@ def test_of_equal_scores_the_lower_index_comes_first() -> None:
 @pytest.mark.parametrize(
     ("images", "captions", "message"),
     [
-        (["40", "7", "8"], CAPTIONS, r"image_ids\[2\]: 8 is not of MS-COCO's 5K test"),
         (["40", "7", "40"], CAPTIONS, r"image_ids\[2\]: 40 is not of MS-COCO's 5K test, or is there twice"),
         (["40", "a.jpg", "7"], CAPTIONS, r"image_ids\[1\]: a.jpg is not of"),
         (["40", "7"], CAPTIONS, "image_ids: 391 of MS-COCO's 5K test is not among the 2"),
@@ -93,12 +92,6 @@ def test_of_equal_scores_the_lower_index_comes_first() -> None:
 def test_ids_that_are_not_the_protocol_s_are_named(small: Path, images: Any, captions: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EccvCaption(list(map(str, images)), list(map(str, captions)))
-
-
-def test_the_package_s_own_data_are_ms_coco_s() -> None:
-    pytest.importorskip("eccv_caption")
-    with pytest.raises(ValueError, match=r"image_ids: .* of MS-COCO's 5K test is not among the 1$"):
-        EccvCaption(["391895"], ["770337"])
 
 
 @pytest.mark.parametrize("owners", [[0, 0, 1, 1, 2, 2], [2, 0, 1, 1, 0, 2], [0, 0, 0, 1, 2, 2], [0, 1, 2]])

@@ -140,12 +140,6 @@ def test_picture_of_a_caption(directory: Path) -> None:
     assert min(outlined(colours)) > 50
 
 
-def test_pictures_of_several_maps_have_their_names(directory: Path) -> None:
-    names = draw_captions(directory, Words("i2t", "t2i"), load(directory), [0])
-    assert names == ["00000-i2t.png", "00000-t2i.png"]
-    assert all((directory / name).is_file() for name in names)
-
-
 def test_picture_of_heads_outlines_what_they_look_at(directory: Path) -> None:
     # The image's two objects, and in the picture of a head the one that it looks at.
     green = []
@@ -153,25 +147,6 @@ def test_picture_of_heads_outlines_what_they_look_at(directory: Path) -> None:
         draw_captions(directory, Heads(*looks), load(directory), [0])
         green.append(outlined(colours_of(directory / "00000.png"))[1])
     assert 2.6 < 2 * green[1] / green[0] < 3.4
-
-
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_a_word_is_shown_with_its_own_relevance(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, direction: str
-) -> None:
-    drawn = []
-    monkeypatch.setattr(crossret.explain.photographs, "draw_attention", lambda *arguments: drawn.append(arguments))
-    split, model = load(directory), Words(direction)
-    draw_captions(directory, model, split, [0])
-    (attention,) = split.attention(model, np.array([0]))
-    (_, _, _, _, panels, _, meaning) = drawn[0]
-    assert [panel.title for panel in panels] == ["dog", "by", "cat"]
-    assert [panel.relevance for panel in panels] == attention.relevances[0, 1:4].tolist()  # without <start> and <end>
-    assert [panel.weights.tolist() for panel in panels] == attention.weights[0, 1:4].tolist()
-    assert (
-        meaning
-        == f"cosine of the {'word with what it looks at' if direction == 't2i' else 'region in red with its words'}"
-    )
 
 
 def colours_of(path: Path) -> np.ndarray:
@@ -191,8 +166,6 @@ def outlined(colours: np.ndarray) -> tuple[int, int]:
         ("{", "line 1: not JSON"),
         ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3]]]}', "line 1: not the grounding of a caption"),
         ('{"words": ["dog", "by", "cat"], "named": [[3, [1, 2, 3, 4]]]}', "line 1: 'named' has a place outside the 3"),
-        ('{"words": ["dog", "by", "cat"], "named": [[0, [1, 2, 3, NaN]]]}', "line 1: 'named' has a box that is not"),
-        ('{"words": ["dog", 1, "cat"], "named": []}', "line 1: 'words' is not a list of words"),
         ('{"words": ["dog", "cat"], "named": []}', "not the words of the captions of test"),
     ],
 )
@@ -213,10 +186,3 @@ def test_a_picture_that_cannot_be_read_is_named(directory: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"images/test/00000\.png"):
         draw_captions(directory, Words("t2i"), split, [0])
     assert not (directory / "00000.png").exists()
-
-
-@pytest.mark.parametrize("name", ["test_boxes.npy", "test_grounding.jsonl"])
-def test_data_that_are_no_scenes_are_named(directory: Path, name: str) -> None:
-    (directory / name).unlink()
-    with pytest.raises(FileNotFoundError, match=name):
-        load(directory)

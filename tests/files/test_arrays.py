@@ -33,22 +33,14 @@ def shaped(shape: str) -> bytes:
             (contents, "not a readable .npy file")
             for contents in (
                 b"",
-                b"PK\x03\x04garbage",
-                b"\x93NUMPY",
                 b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
                 npy(GOOD.replace(")", "")),
-                npy("-" * 9000),
                 npy("(" * 9000),
                 npy("__import__('os')"),
-                npy("{'descr': '<f4', 'shape': (1, 3, 8)}"),
-                npy(GOOD.replace("<f4", "\\d4")),
                 npy(GOOD.replace("<f4", "|O")),
                 npy(GOOD)[:-1],
                 shaped("(-3, -4, 8)"),
-                shaped("(1, 3, " + "9" * 5000 + ")"),
-                shaped(f"({10**12}, {10**6}, 8)"),
                 shaped(f"({2**63 - 1}, {2**63 - 1}, {2**63})"),
-                shaped(f"({2**32}, {2**32}, 8)"),
             )
         ),
         (shaped("(1, 24)"), "expected 3 dimensions"),

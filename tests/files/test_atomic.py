@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import random
 import signal
 import stat
 import subprocess
 import sys
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -77,35 +74,6 @@ def test_a_kill_leaves_the_old_file_alone_and_the_next_write_cleans_up(tmp_path:
     with atomic_write(tmp_path / "other"):
         pass
     assert sorted(os.listdir(tmp_path)) == [anothers.name, "file", "other"]
-
-
-REWRITES = """
-import itertools, json, sys
-from crossret.files.atomic import atomic_write
-for version in itertools.count():
-    with atomic_write(sys.argv[1]) as file:
-        for _ in range(4):  # in pieces, so that a part of a version can be there
-            file.write(json.dumps([version] * 500).encode() + b"\\n")
-            file.flush()
-    if version == 0:
-        print("written", flush=True)
-"""
-
-
-def test_after_every_kill_there_is_one_whole_version(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    moments = random.Random(0)
-    for _ in range(10):
-        with start(REWRITES, path) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"written\n"
-            time.sleep(moments.uniform(0, 0.05))
-            writer.send_signal(signal.SIGKILL)
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-        assert lines == [[lines[0][0]] * 500] * 4
-    with atomic_write(path):
-        pass
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from crossret.data.word_vectors import read_word_vectors
 from crossret.files.arrays import map_array
 from crossret.files.json import read_json, read_json_lines
 from crossret.files.pickled import read_checkpoint
-from crossret.files.regular import read_regular
 from crossret.files.tensors import read_tensors
 from crossret.files.toml import read_toml
 
@@ -73,11 +72,3 @@ def test_what_would_take_all_memory_is_refused_by_its_size(tmp_path: Path, read:
     os.truncate(tmp_path / "file", 2**40)  # which takes no room on the disk
     with pytest.raises(ValueError, match=r"/file: has 1,099,511,627,776 bytes, and at most [0-9,]+ are read of such"):
         read(tmp_path / "file")
-
-
-def test_a_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\0\xff")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    assert read_regular(tmp_path / "link", 2) == b"\0\xff"
-    with pytest.raises(ValueError, match=r"link: has 2 bytes, and at most 1 are read"):
-        read_regular(tmp_path / "link", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -46,11 +45,3 @@ def test_calls_are_captured_in_graphs() -> None:
         scores.copy_(randn(200, 300, seed=seed))
         graph.replay()
         check(made, scores)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_another_device_than_the_current_one() -> None:
-    scores = randn(100, 100).to("cuda:1")
-    made = results(scores, "cuda")
-    assert torch.cuda.current_device() == 0
-    check(made, scores)

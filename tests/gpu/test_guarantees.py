@@ -171,20 +171,6 @@ def test_memory_of_gradients(
 
 
 @backends
-@rows
-@functions
-def test_memory_of_listed_pairs(function: Callable[..., Tensor], rows: tuple[int, int], backend: str) -> None:
-    skip_if_too_long(backend, function, rows)
-    arguments = batch(512, 512, 256, torch.bfloat16, rows)
-    count = 500_000 if rows == SHORT else 20_000
-    pairs = torch.stack([torch.randint(0, 512, (count,), device=DEVICE) for _ in range(2)], 1)
-    scores = function(*arguments, pairs=pairs, backend=backend)
-    weights = randn(*scores.shape, seed=3)
-    assert rise(lambda: function(*(value.detach() for value in arguments), pairs=pairs, backend=backend)) <= MOST_BYTES
-    assert rise(lambda: torch.autograd.grad(scores, arguments[:2], weights, retain_graph=True)) <= MOST_BYTES
-
-
-@backends
 @functions
 def test_autocast_scores_at_its_dtype(function: Callable[..., Tensor], backend: str) -> None:
     arguments = batch()
@@ -245,18 +231,6 @@ def test_padding_is_never_read(dtype: torch.dtype, backend: str) -> None:
             for item, length in zip(side, of_items.tolist(), strict=True):
                 item[length:] = torch.nan
         assert_same(step(function, [*(side.requires_grad_() for side in dirty[:2]), *dirty[2:]], backend), expected)
-
-
-@backends
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@functions
-def test_another_device_than_the_current_one(function: Callable[..., Tensor], backend: str) -> None:
-    arguments = batch()
-    others = [side.detach().to("cuda:1").requires_grad_() for side in arguments[:2]]
-    for ours, theirs in zip(
-        step(function, [*others, *arguments[2:]], backend), step(function, arguments, backend), strict=True
-    ):
-        torch.testing.assert_close(ours.to(DEVICE), theirs)
 
 
 def needs_memory(gibibytes: int) -> None:

@@ -45,12 +45,9 @@ def test_json_there_and_back(example: Example) -> None:
     ("fields", "error", "message"),
     [
         ({"size": True}, TypeError, "size must be int, not True"),
-        ({"size": 1, "rate": True}, TypeError, "rate must be a number, not True"),
         ({"size": 1, "rate": float("nan")}, ValueError, "rate must be finite, not nan"),
-        ({"size": 1, "rate": -1e308}, ValueError, r"rate must be at least -16777216, not -1e\+308"),
         ({"size": 1, "rate": 10**5000}, ValueError, "rate must be at most 16777216, not a whole number beyond 1e308"),
         ({"size": 1, "norm": 1e39}, ValueError, r"norm must be at most 3.4028235e\+38, not 1e\+39"),
-        ({"size": 1, "steps": 10**5000}, ValueError, r"steps must be at most 9.0071993e\+15, not a whole number bey"),
         ({"size": 1, "kind": "three"}, ValueError, "kind must be one of one, two, not 'three'"),
         ({"size": 1, "limit": "all"}, TypeError, "limit must be int, not 'all'"),
         ({"size": 1, "places": (1, 2.0)}, TypeError, r"places must be whole numbers, not \(1, 2.0\)"),
@@ -72,7 +69,6 @@ def test_a_number_that_is_positive_is_so_in_float32() -> None:
     ("text", "message"),
     [
         ("[" * 100_000, "not JSON"),
-        ("[]", "Example: not a JSON object, but list"),
         ('{"size": 1, "sise": 2}', "Example has no field 'sise'"),
         ('{"rate": 1}', "Example lacks the field 'size'"),
         ('{"size": "1"}', "size must be int, not '1'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -36,8 +36,6 @@ def test_a_preset_builds_and_goes_through_json(config: type[ModelConfig], preset
 @pytest.mark.parametrize(
     ("kind", "preset", "expected"),
     [
-        ("scan", "f30k_t2i_lse", {"cross_attention": "t2i", "lambda_softmax": 9, "pooling": "lse", "lambda_lse": 6}),
-        ("scan", "f30k_i2t_lse", {"cross_attention": "i2t", "lambda_softmax": 4, "pooling": "lse", "lambda_lse": 5}),
         ("scan", "coco_i2t_lse", {"lambda_lse": 20, "epochs": 20, "decay_epochs": (10,), "learning_rate": 5e-4}),
         ("scan", "f30k_t2i_avg", {"margin": 0.2, "embed_dim": 1024, "epochs": 30, "learning_rate": 2e-4}),
         ("sman", "f30k", {"alpha": 0.9, "levels": 3, "optimizer": "adadelta", "epochs": 60, "weight_decay": 5e-4}),
@@ -81,6 +79,8 @@ def test_no_torch_is_imported() -> None:
 @pytest.mark.parametrize(
     ("kind", "changed", "unused"),
     [
+        ("scan", {"cross_attention": "ensemble", "i2t_pooling": "avg"}, {"lambda_lse", "i2t_lambda_lse"}),
+        ("scan", {"cross_attention": "ensemble", "pooling": "lse", "i2t_pooling": "lse"}, set()),
         ("sman", {"levels": 2, "intra_pair_weight": 0}, {"alpha", "intra_pair_margin"}),
         ("han", {"text_encoder": "transformer"}, set()),
         ("han", {"layers": 0}, {"transformer_layers", "transformer_heads", "heads", "lambda_attention"}),
@@ -127,8 +127,3 @@ EVERY: list[tuple[dict[str, Any], str]] = [
 def test_a_field_out_of_range_is_named(kind: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MODEL_CONFIGS[kind](**{**SIZES, **changed})
-
-
-def test_heads_of_no_layer_divide_nothing() -> None:
-    han = MODEL_CONFIGS["han"](**SIZES)
-    assert replace(han, layers=0, heads=3).unused()

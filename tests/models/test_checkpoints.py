@@ -85,13 +85,10 @@ def test_a_save_over_another_model_that_fails_leaves_no_weights(
         # A terabyte that is never allocated: the shapes in the weights' header disagree first.
         ('"embed_dim": 4', '"embed_dim": 16000000', r"tensor 'image.fc.weight' is \(4, 5\)"),
         ('"bidirectional": true', '"bidirectional": false', "unexpected tensor 'text.rnn"),
-        ('"embed_dim": 4', '"embed_dim": -4', "embed_dim must be at least 1"),
         ('"embed_dim": 4', '"embed_dim": ' + "1" * 5000, "not JSON ..*5000 digits"),
         ('"vocabulary_size": 7', '"vocabulary_size": 6', "the vocabulary has 7 words, but the model was made for 6"),
         ('"embed_dim": 4', '"size": 4', "ScanConfig has no field 'size'"),
         ('"model": "scan"', '"model": "skan"', "'model' must be one of scan, sman, han, mhsan, oan, vse, not 'skan'"),
-        ('"model": "scan"', '"name": "scan"', "must be an object of 'model' and 'config'"),
-        ('"model"', "model", "not JSON"),
     ],
 )
 def test_forged_hyper_parameters_are_errors(saved: Path, old: str, new: str, message: str) -> None:
@@ -110,8 +107,3 @@ def test_forged_weights_are_errors(saved: Path) -> None:
         ValueError, match=r"model.safetensors: tensor 'text.embed.weight' is .* torch.float64, expected"
     ):
         load_model(saved)
-
-
-def test_a_vocabulary_of_another_size_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the vocabulary has 5 words, but the model was made for 7"):
-        save_model(Scan(CONFIG), tmp_path, Vocabulary(["dog"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,26 +9,19 @@ import torch
 from torch import Tensor
 
 from crossret.models import Scan, ScanConfig
+from tests.compat import published
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, SIZES, TOKENS, double, encode, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pair_by_hand(
-    regions: Tensor, words: Tensor, direction: str, lambda_softmax: float, pooling: str, lambda_lse: float
+    regions: Tensor, words: Tensor, direction: str, lambda_softmax: float, aggregation: str, lambda_lse: float
 ) -> float:
     """Equations 1 to 8 for one image (R, D) and one caption (W, D), with LeakyReLU(0.1) for the clip."""
-    queries, contexts = (words, regions) if direction == "t2i" else (regions, words)
-    similarity = contexts @ queries.T
-    similarity = torch.where(similarity > 0, similarity, 0.1 * similarity)
-    similarity = similarity / similarity.norm(dim=1, keepdim=True)
-    relevances = []
-    for index, query in enumerate(queries):
-        attended = torch.softmax(lambda_softmax * similarity[:, index], dim=0) @ contexts
-        relevances.append((query @ attended / (query.norm() * attended.norm())).item())
-    if pooling == "lse":
-        return math.log(sum(math.exp(lambda_lse * r) for r in relevances)) / lambda_lse
-    return {"avg": sum(relevances) / len(relevances), "sum": sum(relevances), "max": max(relevances)}[pooling]
+    options = published.options(direction, aggregation=aggregation)
+    options.lambda_softmax, options.lambda_lse = lambda_softmax, lambda_lse
+    return float(published.score(regions, words, options))
 
 
 def sum_max_by_hand(regions: Tensor, words: Tensor, direction: str) -> float:
@@ -37,7 +29,7 @@ def sum_max_by_hand(regions: Tensor, words: Tensor, direction: str) -> float:
     return float((regions @ words.T).amax(0 if direction == "t2i" else 1).sum())
 
 
-_T2I_AVG, _T2I_LSE, _I2T_AVG = ("t2i", 9, "avg", 0), ("t2i", 9, "lse", 6), ("i2t", 4, "avg", 0)
+_T2I_AVG, _T2I_LSE, _I2T_AVG = ("t2i", 9, "Mean", 0), ("t2i", 9, "LogSumExp", 6), ("i2t", 4, "Mean", 0)
 
 
 # Tables 1 to 3: a preset with its directions, λ₁, pooling and λ₂.
@@ -46,14 +38,14 @@ _T2I_AVG, _T2I_LSE, _I2T_AVG = ("t2i", 9, "avg", 0), ("t2i", 9, "lse", 6), ("i2t
     [
         ("f30k_t2i_lse", {}, [_T2I_LSE]),
         ("f30k_t2i_avg", {}, [_T2I_AVG]),
-        ("f30k_i2t_lse", {}, [("i2t", 4, "lse", 5)]),
+        ("f30k_i2t_lse", {}, [("i2t", 4, "LogSumExp", 5)]),
         ("f30k_i2t_avg", {}, [_I2T_AVG]),
-        ("f30k_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "lse", 5)]),
-        ("coco_i2t_lse", {}, [("i2t", 4, "lse", 20)]),
+        ("f30k_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "LogSumExp", 5)]),
+        ("coco_i2t_lse", {}, [("i2t", 4, "LogSumExp", 20)]),
         ("coco_t2i_lse_i2t_avg_joint", {}, [_T2I_LSE, _I2T_AVG]),
-        ("coco_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "lse", 20)]),
-        ("f30k_t2i_avg", {"pooling": "sum"}, [("t2i", 9, "sum", 0)]),
-        ("f30k_i2t_avg", {"pooling": "max"}, [("i2t", 4, "max", 0)]),
+        ("coco_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "LogSumExp", 20)]),
+        ("f30k_t2i_avg", {"pooling": "sum"}, [("t2i", 9, "Sum", 0)]),
+        ("f30k_i2t_avg", {"pooling": "max"}, [("i2t", 4, "Max", 0)]),
         ("f30k_sum_max_t2i", {}, [("t2i",)]),
         ("f30k_sum_max_i2t", {}, [("i2t",)]),
     ],
@@ -71,14 +63,6 @@ def test_presets_score_as_the_tables_say(
             sides = regions[: REGION_LENGTHS[image]], words[: LENGTHS[caption]]
             parts = [(pair_by_hand if len(one) == 4 else sum_max_by_hand)(*sides, *one) for one in directions]
             assert scores[image, caption].item() == pytest.approx(sum(parts) / len(parts), rel=1e-6)
-
-
-def test_norms_can_be_left_out() -> None:
-    for image_norm in (True, False):
-        for text_norm in (True, False):
-            images, captions = encode(make("scan", image_norm=image_norm, text_norm=text_norm))
-            for side, normalized in ((images, image_norm), (captions, text_norm)):
-                assert torch.allclose(side.sequences[:, 0].norm(dim=1), torch.ones(3)) == normalized
 
 
 def test_only_the_first_regions_are_kept() -> None:
@@ -112,23 +96,3 @@ def test_attention_options_are_those_of_the_direction() -> None:
 def test_tokens_that_do_not_fit_are_errors(tokens: Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make("scan").encode_captions(tokens, LENGTHS)
-
-
-_OF_I2T = {"i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "unused"),
-    [
-        ({}, {"lambda_lse"} | _OF_I2T),
-        ({"pooling": "lse", "raw_feature_norm": "softmax"}, {"clip_slope"} | _OF_I2T),
-        ({"cross_attention": "ensemble", "i2t_pooling": "avg"}, {"lambda_lse", "i2t_lambda_lse"}),
-        ({"cross_attention": "ensemble", "pooling": "lse", "i2t_pooling": "lse"}, set()),
-        (
-            {"cross_attention": "sum_max_i2t", "pooling": "lse"},
-            {"raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"} | _OF_I2T,
-        ),
-    ],
-)
-def test_unused_fields_are_known(fields: dict[str, Any], unused: set[str]) -> None:
-    assert set(ScanConfig(**SIZES, **fields).unused()) == unused

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret.models.sman import spatial_order
 from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, cosine, double, encode, items, make
 from tests.models.loss_loops import triplet_by_hand
 
@@ -89,21 +88,6 @@ def test_scores_are_the_paper_s(fields: dict[str, Any], boxes: Tensor | None) ->
                     torch.testing.assert_close(ours[1], torch.stack(word_weights))
 
 
-def test_only_the_location_memory_reads_the_order() -> None:
-    order = torch.tensor([2, 0, 3, 1])
-    for location in (True, False):
-        model = make("sman", location=location)
-        with torch.no_grad():
-            scores, turned = (
-                model.score(*encode(model, FEATURES[:, places], torch.full((3,), 4), None))
-                for places in (torch.arange(4), order)
-            )
-            boxed = model.score(*encode(model, FEATURES[:, order], torch.full((3,), 4), BOXES[:, order]))
-            straight = model.score(*encode(model, FEATURES, torch.full((3,), 4), BOXES))
-        assert torch.allclose(scores, turned, rtol=1e-5, atol=1e-6) != location
-        torch.testing.assert_close(boxed, straight, rtol=1e-5, atol=1e-6)
-
-
 def test_a_model_trained_by_boxes_needs_them_and_another_does_not_read_them() -> None:
     by_boxes, as_they_come, either = (make("sman", spatial_order=order) for order in (True, False, None))
     with torch.no_grad():
@@ -114,21 +98,6 @@ def test_a_model_trained_by_boxes_needs_them_and_another_does_not_read_them() ->
         with pytest.raises(ValueError, match=r"^boxes are needed: this model reads regions in the order of"):
             by_boxes.encode_images(FEATURES)
         make("sman", spatial_order=True, location=False).encode_images(FEATURES)
-
-
-def test_spatial_order_is_by_rows() -> None:
-    def box(x: float, y: float) -> list[float]:
-        return [x - 1, y - 2, x + 1, y + 2]
-
-    boxes = torch.tensor(
-        [
-            [box(5, 9), box(7, 3), box(2, 3), box(0, 0), box(9, 1)],
-            [box(1, 4), box(0, 4), box(1, 4), [torch.nan] * 4, box(0, 0)],
-        ]
-    )
-    order = spatial_order(boxes, torch.tensor([5, 3]))
-    assert order.tolist()[0] == [3, 4, 2, 1, 0]
-    assert order.tolist()[1] == [1, 0, 2, 3, 4] or order.tolist()[1] == [1, 0, 2, 4, 3]  # the last two are padding
 
 
 @pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])

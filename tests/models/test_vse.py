@@ -10,27 +10,12 @@ from torch import Tensor
 
 from crossret.models import vse
 from crossret.models.vse import order_similarities
+from tests.encoders.test_regions_and_words import gru_by_hand
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, double, encode, items, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RANDOM = torch.Generator().manual_seed(2)
 IMAGES, CAPTIONS = (torch.randn(n, 8, generator=RANDOM, dtype=torch.float64) for n in (5, 4))
-
-
-def last_state(rnn: Any, words: Tensor) -> Tensor:
-    """Of one caption's vectors (W, word_dim) the top layer's last state: gates of Cho et al., as torch has them."""
-    for layer in range(rnn.num_layers):
-        weights = [getattr(rnn, f"{part}_l{layer}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        state, states = torch.zeros(rnn.hidden_size, dtype=words.dtype), []
-        for word in words:
-            r, z, n = (weights[0] @ word + weights[2]).chunk(3)
-            before_r, before_z, before_n = (weights[1] @ state + weights[3]).chunk(3)
-            new = (n + (r + before_r).sigmoid() * before_n).tanh()
-            update = (z + before_z).sigmoid()
-            state = new + update * (state - new)
-            states.append(state)
-        words = torch.stack(states)
-    return words[-1]
 
 
 def vectors_by_hand(model: Any) -> tuple[list[Tensor], list[Tensor]]:
@@ -40,8 +25,10 @@ def vectors_by_hand(model: Any) -> tuple[list[Tensor], list[Tensor]]:
         embedded = model.image.fc.weight @ (sum(regions) / len(regions)) + model.image.fc.bias
         of_images.append(embedded / embedded.norm() if model.config.image_norm else embedded)
     for tokens, length in zip(TOKENS, LENGTHS.tolist(), strict=True):
-        state = last_state(model.text.rnn, model.text.embed.weight[tokens[:length]])
-        of_captions.append(state / state.norm())
+        words = model.text.embed.weight[tokens[:length]]
+        for layer in range(model.text.rnn.num_layers):
+            words = torch.stack(gru_by_hand(model.text.rnn, words, f"_l{layer}"))
+        of_captions.append(words[-1] / words[-1].norm())
     if model.config.use_abs:
         return [one.abs() for one in of_images], [one.abs() for one in of_captions]
     return of_images, of_captions

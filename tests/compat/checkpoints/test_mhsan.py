@@ -61,20 +61,15 @@ def test_both_ways_are_what_is_asked_for(tmp_path: Path) -> None:
             torch.zeros(8, 6, 3, 3),
             r"spaConv\.weight has shape \(8, 6, 3, 3\), expected",
         ),
-        ("cap_emb.module.ws1.weight", torch.zeros(3, 9), r"cap_emb\.ws1\.weight has shape \(3, 9\), expected \(3, 8\)"),
         ("cap_emb.module.rnn.rnn_lst.1.weight", torch.zeros(8, 25), r"rnn_lst\.1\.weight has shape .* 3 or 4 times 8"),
-        ("cap_emb.module.rnn.rnn_lst.0.bias", torch.zeros(8), r"rnn_lst\.0\.bias has shape \(8,\), expected \(16,\)"),
         ("cap_emb.module.rnn.rnn_lst.0.scale_x", torch.tensor([1.7]), r"scale_x is not 1: highways are not scaled"),
         ("cap_emb.module.rnn.rnn_lst.3.weight", torch.zeros(8, 24), r"rnn_lst\.2\.weight is missing"),
         ("fc.weight", torch.zeros(1), r"tensor state_dict\.fc\.weight is there twice, with and without module"),
-        ("cap_emb.module.extra", torch.zeros(1), r"unexpected tensor state_dict\.cap_emb\.extra"),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(tmp_path: Path, name: str, value: torch.Tensor | None, message: str) -> None:
+def test_tensors_that_do_not_fit_are_named(tmp_path: Path, name: str, value: torch.Tensor, message: str) -> None:
     checkpoint = mhsan_checkpoint()
     checkpoint["state_dict"][name] = value
-    if value is None:
-        del checkpoint["state_dict"][name]
     with pytest.raises(ValueError, match=rf"x.pth: .*{message}"):
         import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY, Words(*word_files(tmp_path)))
 
@@ -87,14 +82,6 @@ def test_words_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"dictionary.txt: has no word UNK"):
         import_checkpoint(path, VOCABULARY, Words(table, dictionary))
     dictionary.write_text("eos\nUNK\ncat\n")
-    with pytest.raises(ValueError, match=r"utable.npy: 2 vectors for 3 words of .*dictionary.txt"):
-        import_checkpoint(path, VOCABULARY, Words(table, dictionary))
     np.save(table, np.zeros((3, 5), np.float32))
     with pytest.raises(ValueError, match=r"utable.npy: vectors have 5 dimensions, but the model reads 4"):
-        import_checkpoint(path, VOCABULARY, Words(table, dictionary))
-    np.save(table, np.full((3, 4), [[0.0], [0.0], [np.inf]]))
-    with pytest.raises(ValueError, match=r"utable.npy: the vector of 'cat' is not finite in float32"):
-        import_checkpoint(path, VOCABULARY, Words(table, dictionary))
-    np.save(table, np.array([None] * 3))
-    with pytest.raises(ValueError, match=r"utable.npy: .*Python objects"):
         import_checkpoint(path, VOCABULARY, Words(table, dictionary))

@@ -62,13 +62,9 @@ def test_an_option_of_later_versions_has_the_default_of_earlier_ones(tmp_path: P
     ("part", "name", "value", "message"),
     [
         (0, "fc.weight", None, r"tensor model\[0\].fc.weight is missing"),
-        (0, "fc.bias", torch.zeros(4), r"tensor model\[0\].fc.bias has shape \(4,\), expected \(5,\)"),
-        (0, "fc.weight", torch.zeros(5, 6).double(), r"tensor model\[0\].fc.weight is .* torch.float64, expected"),
         (0, "fc.bias", torch.full((5,), torch.inf), r"tensor model\[0\].fc.bias is not finite"),
-        (0, "cnn.weight", torch.ones(2, 2), r"unexpected tensor model\[0\].cnn.weight: SCAN's code has no such"),
         (0, "fc.weight", torch.eye(5, 6).to_sparse(), r"tensor model\[0\].fc.weight is \(5, 6\)"),
         (0, "fc.bias", torch.zeros(1).expand(2**23), r"tensor model\[0\].fc.bias is .* larger than the file"),
-        (1, "rnn.bias_hh_l0_reverse", None, r"tensor model\[1\].rnn.bias_hh_l0_reverse is missing"),
         (1, "rnn.weight_ih_l1", torch.zeros(15, 5), r"unexpected tensor model\[1\].rnn.weight_ih_l1: SCAN's GRU has"),
         (
             1,
@@ -98,10 +94,7 @@ ENDLESS.itself = ENDLESS
         ({"agg_func": "Median"}, "opt.agg_func must be one of LogSumExp, Max, Sum, Mean, not 'Median'"),
         ({"cross_attn": "all"}, "opt: cross_attention must be one of"),
         ({"raw_feature_norm": 3}, "opt.raw_feature_norm is 3, which no published code writes"),
-        ({"max_violation": "yes"}, "opt.max_violation is 'yes'"),
         ({"lambda_softmax": float("nan")}, "opt: lambda_softmax must be finite"),
-        ({"lambda_lse": None}, "opt.lambda_lse is None"),
-        ({"margin": True}, "opt.margin is True"),
         ({"margin": ENDLESS}, "opt.margin is <Namespace instance"),
     ],
 )
@@ -110,23 +103,9 @@ def test_options_that_mean_nothing_are_named(tmp_path: Path, changes: dict[str, 
         import_checkpoint(save(scan_checkpoint(**changes), tmp_path / "x.pth"), VOCABULARY)
 
 
-@pytest.mark.parametrize("size", [1e30, 1e-30])
-def test_weight_norm_of_any_size(tmp_path: Path, size: float) -> None:
-    """Whose squares overflow or vanish: the direction is what it was."""
-    models = []
-    for factor in (1.0, size):
-        checkpoint = scan_checkpoint(weight_norm=True)
-        checkpoint["model"][0]["fc.weight_v"] *= factor
-        models.append(import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY))
-    torch.testing.assert_close(models[1].image.fc.weight, models[0].image.fc.weight)
-    checkpoint["model"][0].update({"fc.weight_v": torch.eye(5, 6), "fc.weight_g": torch.tensor(3e38)})
-    assert import_checkpoint(save(checkpoint, tmp_path / "x.pth"), VOCABULARY).image.fc.weight.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({}, r"no checkpoint of SCAN, VSE\+\+ or MHSAN: 'model' is no image and text"),
         ({"model": [1, 2, 3]}, r"no checkpoint of SCAN, VSE\+\+ or MHSAN: 'model' is no image and text"),
         ({"model": [{}, {}]}, "opt is no dictionary by strings"),
         ({"model": [{}, 3], "opt": {"cross_attn": "t2i"}}, r"model\[1\] is no dictionary by strings"),

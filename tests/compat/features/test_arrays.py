@@ -34,13 +34,9 @@ def test_an_array_is_written_in_float32_and_float16_as_it_is(tmp_path: Path, dty
 @pytest.mark.parametrize(
     ("features", "boxes", "message"),
     [
-        (FEATURES[0], None, r"x.npy: expected 3 dimensions"),
-        (FEATURES.astype(np.int64), None, r"x.npy: expected dtype"),
         (FEATURES, BOXES[:4], r"boxes.npy: shape \(4, 3, 4\) is not \(5, 3, 4\)"),
         (np.where(np.arange(5)[:, None, None] == 3, np.nan, FEATURES), None, r"x.npy, row 3: features of region 0"),
         (np.where(FEATURES == FEATURES[4, 2, 1], 1e300, FEATURES), None, r"x.npy, row 4: features of region 2"),
-        (np.full((5, 3, 4), np.inf, np.float16), None, r"x.npy, row 0: features of region 0 are not finite"),
-        (FEATURES, np.where(BOXES == BOXES[1, 2, 0], np.nan, BOXES), r"boxes.npy, row 1: the box of region 2 is not"),
         (FEATURES, np.where(BOXES == BOXES[4, 0, 3], 1e39, BOXES), r"boxes.npy, row 4: the box of region 0 is not"),
         (FEATURES, BOXES - [0, 0, 2, 0], r"boxes.npy, row 0: the box of region 0 is .*: not x0, y0, x1, y1 .*, width"),
     ],
@@ -87,35 +83,19 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
     spoilt = FEATURES.copy()
     spoilt[3, 1, 0] = np.nan
     with h5py.File(path, "w") as file:
-        for name, values in {"nan": spoilt, "flat": FEATURES[0], "whole": FEATURES.astype(int)}.items():
-            file[name] = values
-        file["group/in"] = FEATURES
-        file["group/again"] = file["group"]  # a group in itself
+        file["nan"], file["flat"] = spoilt, FEATURES[0]
         file["elsewhere"] = h5py.ExternalLink(tmp_path / "other.h5", "features")
-        file["soft"] = h5py.SoftLink("/nan")
-        file["away"] = h5py.ExternalLink(tmp_path / "other.h5", "/")
-        file["group/away"] = h5py.SoftLink("/away")
-        file["group/boxes"] = BOXES
-        file["type"] = np.dtype("f4")
         layout = h5py.VirtualLayout(shape=FEATURES.shape, dtype="f8")
         layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "features", shape=FEATURES.shape)
         file.create_virtual_dataset("composed", layout)
         file.create_dataset("raw", (5, 3, 4), "f8", external=[(str(tmp_path / "raw.bin"), 0, 480)])
         file.create_dataset("vast", (2**20, 2**10, 2**10), "f4", chunks=(2**10, 2**8, 2**10))
-        file.create_dataset("wide", (2, 2**15, 2**15), "f4", chunks=(1, 2**8, 2**8))
     for name, message in (
-        ("none", "no data set 'none' in it, .*; there is composed, flat, group/boxes, group/in, nan, raw, vast, "),
-        ("group", "no data set 'group' in it"),
-        ("type", "no data set 'type' in it"),
         ("elsewhere", "no data set 'elsewhere' in it, but for links, which are not followed"),
-        ("soft", "no data set 'soft' in it, but for links"),
-        ("away/features", "no data set 'away/features' in it, but for links"),
         ("flat", r"data set 'flat' has shape \(3, 4\), expected 3 dimensions"),
-        ("whole", "data set 'whole' is int64, not float16"),
         ("composed", "data set 'composed' is stored in other files"),
         ("raw", "data set 'raw' is stored in other files"),
         ("vast", r"data set 'vast' has chunks of shape \(1024, 256, 1024\), too large to read"),
-        ("wide", r"wide: images of shape \(32768, 32768\) are larger than any"),
         ("nan", "nan, row 3: features of region 1 are not finite in float32"),
     ):
         with pytest.raises(ValueError, match=rf"^{path}: {message}"):
@@ -137,10 +117,6 @@ def test_data_sets_are_whole(tmp_path: Path, h5py: Any) -> None:
         message = rf"^{path}: data set '{name}' is not whole: {blocks} blocks were ever written"
         with pytest.raises(ValueError, match=message):
             Hdf5File(path, name)
-    with pytest.raises(ValueError, match=r"data set 'boxes' is not whole"):
-        with h5py.File(path, "a") as file:
-            file.create_dataset("boxes", (5, 3, 4), "f4")
-        Hdf5File(path, "whole", "boxes")
     assert import_features(Hdf5File(path, "whole", "/zeros"), tmp_path / "data", "test").images == 5
 
 
@@ -155,15 +131,3 @@ def test_what_is_no_hdf5_is_told(tmp_path: Path, h5py: Any) -> None:
             Hdf5File(path)
     with pytest.raises(FileNotFoundError):
         Hdf5File(tmp_path / "none.h5")
-
-
-def test_a_damaged_block_is_named(tmp_path: Path, h5py: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 1)
-    path = tmp_path / "x.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("features", data=FEATURES, chunks=(1, 3, 4), fletcher32=True)
-    contents, row = path.read_bytes(), FEATURES[3].tobytes()
-    assert contents.count(row) == 1
-    path.write_bytes(contents.replace(row, row[::-1]))
-    with pytest.raises(ValueError, match=r"x.h5: features, row 3 and after: damaged"):
-        import_features(Hdf5File(path), tmp_path / "data", "test")

@@ -109,20 +109,12 @@ INFINITE[1, 2] = np.inf
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": ""}, r"image_id is b'', not a name in ASCII"),
         ({"image_id": "ä"}, r"image_id is .* not a name in ASCII"),
         ({"image_w": "x"}, r"image_w is b'x', not a whole number above 0"),
-        ({"image_h": "0"}, r"image_h is b'0', not a whole number above 0"),
-        ({"image_h": "-3"}, r"image_h is b'-3', not a whole number above 0"),
         ({"num_boxes": "9" * 5000}, r"num_boxes is b'9{40}', not a whole number above 0"),
-        ({"num_boxes": "999999999"}, r"boxes has 48 bytes, not as many float32 for each of 999999999 boxes"),
         ({"num_boxes": "6"}, r"boxes has 12 numbers, expected 4 for each of 6 boxes"),
-        ({"boxes": encoded(np.zeros((3, 5), np.float32))}, r"boxes has 15 numbers, expected 4 for each of 3 boxes"),
         ({"boxes": "b'AAAA'"}, r"boxes is not base64 \("),
-        ({"features": "A" * 81}, r"features is not base64 \("),
-        ({"features": ""}, r"features has 0 bytes, not as many float32 for each of 3 boxes"),
         ({"features": "AAAA"}, r"features has 3 bytes, not as many"),
-        ({"boxes": encoded(np.full((3, 4), np.nan))}, r"the box of region 0 is not finite in float32"),
         ({"features": encoded(INFINITE)}, r"features of region 1 are not finite in float32"),
         (
             {"features": encoded(np.zeros((3, 4), np.float32))},
@@ -140,30 +132,14 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, str], mess
     assert [path.name for path in tmp_path.iterdir()] == ["a.tsv"]
 
 
-@pytest.mark.parametrize("text", ["\n", "1\n", "no tabs"])
-def test_a_line_without_fields_is_named(tmp_path: Path, text: str) -> None:
-    path = write(tmp_path / "a.tsv", 1)
-    path.write_text(path.read_text() + text)
-    (tmp_path / "ids.txt").write_text("1\n")
-    for ids in (None, tmp_path / "ids.txt"):
-        with pytest.raises(ValueError, match=r"a.tsv, line 2: no tab in it, expected 6 fields"):
-            import_features(BottomUpFiles([path], ids), tmp_path / "data", "train")
-
-
 def test_lines_and_ids_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ids = write(tmp_path / "a.tsv", 1, 2), tmp_path / "ids.txt"
     ids.write_text("1\n4\n")
     with pytest.raises(ValueError, match=r"ids.txt, line 2: no image '4' in .*a.tsv"):
         list(BottomUpFiles([path], ids))
-    ids.write_text("")
-    with pytest.raises(ValueError, match=r"ids.txt: no ids in it"):
-        BottomUpFiles([path], ids)
     ids.write_text("1\n")
     with pytest.raises(ValueError, match=r"b.tsv, line 1: image '2' is at .*a.tsv, line 2 already"):
         list(BottomUpFiles([path, write(tmp_path / "b.tsv", 2)], ids))
-    (tmp_path / "empty.tsv").touch()
-    with pytest.raises(ValueError, match=r"empty.tsv: no images in it"):
-        import_features(BottomUpFiles([tmp_path / "empty.tsv"]), tmp_path / "data", "train")
     monkeypatch.setattr(module, "_LONGEST_LINE", 100)
     with pytest.raises(ValueError, match=r"a.tsv, line 1: longer than the regions of any image"):
         import_features(BottomUpFiles([path]), tmp_path / "data", "train")
