@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+import typer
 
 from crossret import cli
+from crossret.cli.application import app
 from tests.processes import started
 
 TINY = ["--set", "embed_dim=8 word_dim=4", "--batch-size", "16", "--learning-rate", "0.01"]
@@ -22,24 +24,7 @@ TINY_MODELS = {
     "oan": ["--set", "heads=2 text_encoder=lstm inter_attention=false"],
     "vse": ["--set", "measure=order use_abs=true"],
 }
-COMMANDS = [
-    "demo",
-    "render-scenes",
-    "cluster-regions",
-    "perturb",
-    "presets",
-    "train",
-    "compare",
-    "encode",
-    "evaluate",
-    "explain",
-    "score",
-    "search",
-    "shard",
-    "import-scan",
-    "import-captions",
-    "import-features",
-]
+COMMANDS = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process
 
 

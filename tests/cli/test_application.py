@@ -68,26 +68,9 @@ def test_a_shell_completes_what_is_typed(words: str, offered: str) -> None:
     assert offered in done.stdout.split()
 
 
-def test_a_shell_is_told_how_to_ask() -> None:
-    environment = {**ENVIRONMENT, "_CROSSRET_COMPLETE": "source_bash"}
-    done = subprocess.run(
-        [sys.executable, "-m", "crossret"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "_CROSSRET_COMPLETE=complete_bash" in done.stdout
-
-
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, crossret.cli; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
-
-
-@pytest.mark.parametrize("split", ["dm[b]", "[red]x", ":cat:", "a\\"])
-def test_names_are_shown_as_they_are(crossret: Cli, data: Path, trained: Path, tmp_path: Path, split: str) -> None:
-    for name in ("ims.npy", "caps.txt"):
-        (tmp_path / f"{split}_{name}").parent.mkdir(exist_ok=True)
-        (tmp_path / f"{split}_{name}").write_bytes((data / f"test_{name}").read_bytes())
-    assert crossret("evaluate", trained, tmp_path, "--split", split) == 0
-    assert f"{split}: 10 images" in crossret.out
 
 
 def test_names_and_captions_are_shown_and_not_obeyed(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -119,27 +102,6 @@ def test_whoever_stops_reading_is_told_nothing(unbuffered: str) -> None:
     with started(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        ([b"train", b"data", b"--output", "ä".encode() + b"run\xff"], r"ärun\xff"),
-        ([b"--caption=\x80 dog"], r"--caption=\x80 dog"),
-    ],
-)
-def test_an_argument_that_is_not_utf_8_is_refused_at_once(arguments: list[bytes], shown: str) -> None:
-    command = [sys.executable.encode(), b"-m", b"crossret", *arguments]
-    done = subprocess.run(command, env={**ENVIRONMENT, "PYTHONUTF8": "1"}, capture_output=True)
-    assert (done.returncode, done.stderr.decode()) == (2, f"crossret: argument {shown}: not UTF-8\n")
-
-
-def test_render_scenes(crossret: Cli, tmp_path: Path) -> None:
-    assert (
-        crossret("render-scenes", "--output", tmp_path, "--train", "2", "--dev", "1", "--test", "1", "--workers", "1")
-        == 0
-    )
-    assert json.loads((tmp_path / "scenes.json").read_text())["counts"] == {"train": 2, "dev": 1, "test": 1}
 
 
 def test_what_is_chosen_is_told_where_that_is_asked_for(crossret: Cli, data: Path, trained: Path) -> None:

@@ -74,33 +74,3 @@ def test_of_two_at_once_the_second_is_told(crossret: Cli, places: dict[str, Path
             f"crossret: {output}: in use by process {os.getpid()} on "
         )
     assert os.listdir(output) == []
-
-
-@pytest.mark.parametrize("command", ALL.values(), ids=ALL)
-def test_what_cannot_be_made_is_named(
-    crossret: Cli, places: dict[str, Path], tmp_path: Path, command: list[str]
-) -> None:
-    (tmp_path / "file").touch()
-    message = error_of(crossret, command, {**places, "output": tmp_path / "file" / "new"})
-    assert message.startswith(f"crossret: {tmp_path / 'file' / 'new'}: ")
-    assert os.listdir(tmp_path) == ["file"]
-
-
-FAILING = {
-    "import-scan": ["import-scan", "{made}/vocab.json", "--vocabulary", "{made}/vocab.json"],
-    "encode": ["encode", "{trained}", "{made}"],
-    "shard": ["shard", "{made}", "--shards", "4"],
-    "perturb": ["perturb", "{made}", "--shuffle"],
-    "cluster-regions": ["cluster-regions", "{data}", "--clusters", "9"],
-    "import-features": ["import-features", "{made}/features.npy", "--split", "x", "--boxes", "{made}/vocab.json"],
-    "train": ["train", "{made}"],
-    "compare": ["compare", "{made}", "vse"],
-}
-
-
-@pytest.mark.parametrize("command", FAILING.values(), ids=FAILING)
-def test_nothing_is_left_of_one_that_fails(
-    crossret: Cli, places: dict[str, Path], tmp_path: Path, command: list[str]
-) -> None:
-    error_of(crossret, [*command, "--output", "{output}/deep"], places)
-    assert os.listdir(tmp_path) == []

@@ -8,27 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from torch import nn
 
 from crossret.data import PrecomputedDataset
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset, five_fold, retrieval_metrics, score_matrix
-from crossret.models import Mhsan
-from crossret.models.checkpoints import load_model, save_model
-from tests.cli.command import TINY, Cli
+from crossret.models.checkpoints import load_model
+from tests.cli.command import Cli
 
 
 def scores_of(run: Path, data: Path) -> NDArray[np.float32]:
     model, vocabulary = load_model(run / "best")
     return score_matrix(model, *encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary)))
-
-
-def test_a_model_with_a_backbone_is_one_of_python(crossret: Cli, data: Path, mhsan: Path, tmp_path: Path) -> None:
-    model, vocabulary = load_model(mhsan / "best")
-    save_model(Mhsan(model.config, nn.Conv2d(3, model.config.image_dim, 1)), tmp_path, vocabulary)
-    assert crossret("evaluate", tmp_path, data) == 2
-    assert crossret.err.startswith(f"crossret: {tmp_path}/model.safetensors: the model reads pixels through a backbone")
-    assert crossret.err.endswith("by load_model(directory, backbone=...) with a module like it\n")
 
 
 @pytest.mark.parametrize("five_fold", [False, True])
@@ -133,17 +123,6 @@ def test_mistakes_are_told_before_anything_is_scored(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.npy", "nan.npy"]
 
 
-def test_a_model_is_refused_data_with_fewer_regions_than_it_uses(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert crossret("train", data, "--output", run, "--epochs", "1", "--set", "region_count=3", *TINY) == 0
-    assert crossret("evaluate", run, data) == 0
-    np.save(tmp_path / "test_ims.npy", np.zeros((10, 2, 6), np.float32))
-    (tmp_path / "test_caps.txt").write_bytes((data / "test_caps.txt").read_bytes())
-    assert crossret("evaluate", run, tmp_path) == 2
-    expected = f"{tmp_path}/test_ims.npy: images have 2 regions, fewer than the model's region_count 3"
-    assert crossret.err == f"crossret: {expected}\n"
-
-
 def test_protocols_of_others_are_printed_and_written(
     crossret: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,14 +140,9 @@ def test_protocols_of_others_are_printed_and_written(
     figures = json.loads((tmp_path / "x.json").read_text())
     assert figures["fico_itr"]["R@5"] == pytest.approx({"i2t": figures["i2t_r5"], "t2i": figures["t2i_r5"]})
     assert "mAP" not in figures["fico_itr"]
-    np.save(data / "test_labels.npy", np.array([0, 1, 1]))
-    assert crossret(*command, "fico_itr") == 0
-    assert f"{json.loads((tmp_path / 'x.json').read_text())['fico_itr']['mAP']['t2i']:.1f}" in crossret.out
     assert crossret(*command, "eccv") == 2
     assert f"{data}/test_ids.txt: no such file; --protocol eccv needs MS-COCO's ids" in crossret.err
     (data / "test_ids.txt").write_text("40\n7\n391\n")
-    assert crossret(*command, "eccv") == 2
-    assert "test_caption_ids.txt: no such file" in crossret.err
     (data / "test_caption_ids.txt").write_text("".join(f"{number}\n" for number in range(15)))
     own = {image: list(range(5 * place, 5 * place + 5)) for place, image in enumerate((40, 7, 391))}
     for name in ("original", "cxc", "eccv"):

@@ -22,24 +22,6 @@ def test_tsv_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
     assert PrecomputedDataset(data, "dev").boxes is not None
 
 
-def test_npy_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.ones((4, 3, 2)))
-    assert (
-        crossret(
-            "import-features",
-            tmp_path / "x.npy",
-            "--output",
-            tmp_path / "data",
-            "--split",
-            "test",
-            "--region-count",
-            "1",
-        )
-        == 0
-    )
-    assert crossret.out == f"{tmp_path}/data: features of 4 images, 1 regions of 2 each\n"
-
-
 def test_mistakes_are_one_line(crossret: Cli, tmp_path: Path) -> None:
     def mistake(*arguments: str | Path) -> str:
         assert crossret("import-features", *arguments, "--output", tmp_path / "data", "--split", "dev") == 2

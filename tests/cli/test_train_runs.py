@@ -48,6 +48,8 @@ def test_a_run_s_settings_do_the_same_again(
     for path in first.rglob("*"):
         if path.is_file() and not path.name.startswith("."):
             assert path.read_bytes() == (again / path.relative_to(first)).read_bytes(), path
+    assert crossret("evaluate", first, data) == 0, crossret.err
+    assert "test: 10 images" in crossret.out
 
 
 def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
@@ -71,18 +73,11 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
     [
         ("epoch = 3", "mine.toml: train has no setting 'epoch'; did you mean epochs?"),
         ('output = "runs"', "mine.toml: train has no setting 'output'"),
-        ("resume = true", "mine.toml: train has no setting 'resume'"),
-        ("epochs = 2.5", "epochs must be a whole number, not '2.5'"),
         ('amp = "perhaps"', "mine.toml: amp: "),
         ("settings = [[1]]", "mine.toml: settings: must be a number, a text, true, false or a list of these"),
         ('settings = ["clusters=3"]', "clusters: scan has no such setting; han has"),
-        ('optimizer = "sgd"', "mine.toml: optimizer: "),
-        ("[training]\nepochs = 3", "mine.toml: train has no setting 'training'"),
-        ("epochs = {}", "mine.toml: epochs: must be a number"),
         ('data = "nowhere"', "mine.toml: data: "),
         ("epochs =", "mine.toml: not TOML"),
-        ("seed = 1.5", "mine.toml: seed: "),
-        ("learning_rate = inf", "learning_rate must be a number, not 'inf'"),
     ],
 )
 def test_settings_that_are_none_are_named(
@@ -112,15 +107,6 @@ def test_a_choice_typed_beside_a_run_s_settings_brings_its_own(
     assert han_schedule == MODEL_CONFIGS["han"].schedule("f30k", batch_size=7)
     assert (same.embed_dim, same_schedule.epochs, same_schedule.batch_size) == (8, 2, 16)
     assert tuned == load_model(trained / "best")[0].config
-
-
-def test_a_file_s_value_that_is_typed_otherwise_need_not_hold(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
-) -> None:
-    (tmp_path / "moved.toml").write_text('data = "nowhere"\nfine_tune = "nowhere"\nepochs = 2.5\n')
-    options = ["--fine-tune", trained, "--epochs", "3"]
-    assert crossret("train", data, "--config", tmp_path / "moved.toml", "--output", tmp_path / "run", *options) == 130
-    assert seen[0][1].epochs == 3
 
 
 def test_settings_are_those_of_a_training_that_was_not_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -174,17 +160,10 @@ def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
     needed = f"{boxed}/test_boxes.npy: no such file, but the model was made to read regions in the order of their boxes"
     assert crossret("evaluate", tmp_path / "ordered", boxed) == 2
     assert crossret.err == f"crossret: {needed}\n"
-    (boxed / "dev_boxes.npy").rename(boxed / "away.npy")
+    (boxed / "dev_boxes.npy").unlink()
     assert crossret(*train, tmp_path / "half") == 2
     assert f"{boxed}/dev_boxes.npy: no such file, but " in crossret.err
     assert not (tmp_path / "half").exists()
-    (boxed / "away.npy").rename(boxed / "dev_boxes.npy")
-    train[1] = data
-    assert crossret(*train, tmp_path / "unordered") == 0, crossret.err
-    assert f"as they come, not in spatial order: there is no {data}/train_boxes.npy" in crossret.err
-    tuned = ["train", boxed, "--fine-tune", tmp_path / "unordered", "--epochs", "1", "--output", tmp_path / "tuned"]
-    assert crossret(*tuned) == 0, crossret.err
-    assert "as they come, not in spatial order: this model was trained so" in crossret.err
 
 
 def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
@@ -206,11 +185,8 @@ def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Pa
     ("options", "message"),
     [
         (["--set", "embed_dim=16"], "'image.fc.weight' is (8, 6) torch.float32; with the hyper-parameters"),
-        (["--set", "cross_attention=sum_max_t2i lambda_softmax=3"], "lambda_softmax=3 makes no difference"),
         (["--model", "han"], "--model han: the model of --fine-tune"),
-        (["--set", "clusters=3"], "clusters: scan has no such setting"),
         (["--min-count", "3"], "--min-count makes no difference with --fine-tune"),
-        (["--count-dev"], "--count-dev makes no difference with --fine-tune"),
         (["--vocabulary", "{vectors}"], "--vocabulary makes no difference with --fine-tune"),
         (["--word-vectors", "{vectors}"], "--word-vectors makes no difference with --fine-tune"),
     ],

@@ -17,10 +17,8 @@ from PIL import Image
 from crossret import cli
 from crossret.comparison import comparison
 from crossret.comparison.comparison import run_command
-from crossret.comparison.plot import draw_comparison
 from crossret.comparison.table import cells_of
 from crossret.data import render_scenes
-from crossret.hyperparameters import MODEL_CONFIGS
 from tests.cli.command import Cli, start
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -170,17 +168,6 @@ def test_a_mistake_is_one_line_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_all_models_are_compared_by_default(crossret: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Any] = []
-    monkeypatch.setattr(comparison, "run_comparison", lambda *given, **named: seen.extend([*given, named["command"]]))
-    assert crossret("compare", tmp_path, "--output", tmp_path / "out", "--epochs", "3") == 0
-    assert list(seen[0]) == list(MODEL_CONFIGS)
-    assert seen[3] == (
-        f"crossret compare {tmp_path} {' '.join(MODEL_CONFIGS)} --output {tmp_path}/out "
-        "--preset scenes --split test --seed 0 --epochs 3"
-    )
-
-
 def test_a_command_that_fails_has_said_why(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match=f"^crossret evaluate {tmp_path} failed, as it says$"):
         run_command(["evaluate", str(tmp_path), str(tmp_path)])
@@ -210,15 +197,3 @@ def test_the_same_command_goes_on_after_ctrl_c(crossret: Cli, scenes: Path, tmp_
     assert (result["training"]["epochs"], result["training"]["sessions"]) == (9, 2)
     assert result["training"]["seconds"] > before["seconds"] > 0
     assert result["training"]["peak_mebibytes"] > 50
-
-
-@pytest.mark.parametrize("count", [1, 20])
-def test_pictures_of_few_and_many(tmp_path: Path, count: int) -> None:
-    results = [
-        {"variant": f"scan margin={i}", "training": {"seconds": 9.0}, "evaluation": {"i2t_r1": 12.34, "t2i_r1": 0.0}}
-        for i in range(count)
-    ]
-    draw_comparison(tmp_path / "picture.png", results)
-    with Image.open(tmp_path / "picture.png") as picture:
-        assert picture.width == 1216
-        assert picture.height == pytest.approx(160 * (1.0 + 0.42 * count), abs=2)
