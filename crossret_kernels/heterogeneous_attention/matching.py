@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
-from crossret_kernels.padded.arithmetic import safe_divide
+from crossret_kernels.padded.arithmetic import norm, safe_divide
 
 
 class PairFeatures(NamedTuple):
@@ -31,21 +31,21 @@ def match_locally(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[T
     (contexts, context_mask), (queries, query_mask) = (
         (regions, words) if options.direction == "t2i" else (words, regions)
     )
-    context_norms, query_norms = (torch.linalg.vector_norm(x, dim=-1) for x in (contexts, queries))
+    context_norms, query_norms = (norm(x) for x in (contexts, queries))
     cosines = safe_divide(safe_divide(contexts @ queries.mT, context_norms[:, :, None]), query_norms[:, None, :])
     weights = torch.softmax(attention_logits(cosines, context_mask, query_mask, options.local), -2)
     attended = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
     # Of a unit query there is but its length to know, 1, or 0 where it was zero.
     lengths = query_norms.sign()[..., None]
-    relevance = relevances((weights * cosines).sum(-2), torch.linalg.vector_norm(attended, dim=-1), lengths)
+    relevance = relevances((weights * cosines).sum(-2), norm(attended), lengths)
     return score_with_attention(weights, relevance, context_mask, query_mask, options.local)
 
 
 def match_globally(pairs: PairFeatures) -> Tensor:
     """The cosines (P,) of the first region with the first word of each pair."""
     v, e = first_valid(pairs.regions, pairs.region_mask), first_valid(pairs.words, pairs.word_mask)
-    product = safe_divide((v * e).sum(-1), torch.linalg.vector_norm(v, dim=-1))
-    return safe_divide(product, torch.linalg.vector_norm(e, dim=-1))
+    product = safe_divide((v * e).sum(-1), norm(v))
+    return safe_divide(product, norm(e))
 
 
 def first_valid(rows: Tensor, mask: Tensor) -> Tensor:

@@ -61,8 +61,14 @@ def scaled(vectors: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Te
 
 def vector_length(vectors: Tensor) -> Tensor:
     """‖x‖₂ along the last dimension, with gradient 0 at x = 0."""
-    scale = power_of_two(torch.linalg.vector_norm(vectors.detach(), dim=-1))
-    return torch.linalg.vector_norm(vectors * scale[..., None], dim=-1) / scale
+    scale = power_of_two(norm(vectors.detach()))
+    return norm(vectors * scale[..., None]) / scale
+
+
+def norm(vectors: Tensor) -> Tensor:
+    """‖x‖₂ along the last dimension."""
+    # Not by dim=-1 alone: PyTorch 2.10's torch.compile then takes a dimension of one number for one that stays.
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).squeeze(-1)
 
 
 def safe_sqrt(squares: Tensor) -> Tensor:
