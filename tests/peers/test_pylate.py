@@ -110,3 +110,12 @@ def test_rerank(model: Any) -> None:
         assert [result["id"] for result in own] == [result["id"] for result in their]
         found = torch.tensor([result["score"] for result in own])
         torch.testing.assert_close(found, torch.tensor([result["score"] for result in their]))
+
+
+def test_the_example_trains_and_reranks(tiny: Path, tmp_path: Path) -> None:
+    example = pytest.importorskip("examples.pylate_training", reason=WHY, exc_type=ImportError)
+    try:
+        found = example.main(str(tiny), str(tmp_path), steps=2)
+    finally:
+        compat.unpatch()
+    assert [len(best) for best in found] == [8] * 4
