@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test docs package torches peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,43 @@ test: lint  ## check the sources, then run the test suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
 
+docs: setup  ## build the documentation into build/docs, strictly; its generated tables are written anew
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# On what stands for a bare machine: an environment of its own, and no compiler on PATH.
+BARE := build/bare
+IN_BARE = cd $(BARE) && env -i HOME=$(CURDIR)/$(BARE) PATH=$(CURDIR)/$(BARE)/bin
+
+package: setup  ## build the wheel and the source distribution into dist/, check them, install the wheel without a compiler
+	rm -rf dist $(BARE)
+	CROSSRET_FORCE_NATIVE=1 $(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(BARE)
+	$(BARE)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt torch "$$(ls dist/*.whl)[app]"
+	$(IN_BARE) python -c 'import torch, crossret_kernels.backends as b; assert b.NATIVE_MISSING is None, b.NATIVE_MISSING'
+	$(IN_BARE) python -m crossret_kernels.info
+	$(IN_BARE) crossret render-scenes scenes --train 20 --dev 5 --test 5
+
+# PyPI's builds of PyTorch for Linux bring CUDA along: some gigabytes each.
+TORCHES := build/torches
+TORCH_oldest := torch==2.10.*
+TORCH_newest := torch
+
+torches: setup torches-oldest torches-newest  ## run the kernels' tests with the oldest and the newest PyTorch that are supported, which it downloads
+
+torches-%: $(TORCHES)/%/.installed
+	PYTHONPATH=$(CURDIR) HYPOTHESIS_PROFILE=brief $(TORCHES)/$*/bin/python -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider \
+		-W default -m 'not gpu and not emulated' -rs tests/kernels tests/models tests/training
+
+.PRECIOUS: $(TORCHES)/%/.installed
+$(TORCHES)/%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCHES)/$*
+	grep -v '^torch==\|^triton==' constraints.txt > $(TORCHES)/$*/constraints.txt
+	$(TORCHES)/$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(TORCHES)/$*/constraints.txt '$(TORCH_$*)' \
+		pytest hypothesis pytest-benchmark typer rich pillow matplotlib safetensors tomli-w h5py tensorboard setuptools
+	@touch $@
+
 # Packages that want other versions of each other have an environment each, by tests/peers/*.txt; what *-alone.txt names
 # is installed without what it asks for. They take this checkout and its native library, by the torch that built it.
 PEERS := build/peers
@@ -40,8 +77,9 @@ peers-%: $(PEERS)/%/.installed
 	$(BIN)/python setup.py --quiet egg_info --egg-base $(PEERS)
 	$(PEER_PYTHON) -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -W default --disable-warnings -rs tests/peers tests/compat
 
-peers-bench: setup $(PEER_NAMES:%=peers-bench-%)  ## measure these packages' training and reranking beside crossret, kept under benchmarks/results and in the README
+peers-bench: setup $(PEER_NAMES:%=peers-bench-%)  ## measure these packages' training and reranking beside crossret, kept under benchmarks/results and in docs/benchmarks.md
 	$(BIN)/python -m benchmarks.peer_report $(PEER_NAMES:%=.benchmarks/peers-%.json) --record
+	$(BIN)/python -m benchmarks.chart
 
 peers-bench-%: $(PEERS)/%/.installed
 	mkdir -p .benchmarks
@@ -153,13 +191,14 @@ bench-all: setup  ## run every benchmark
 	$(BENCHMARK)
 	$(REPORT)
 
-bench-record: setup  ## the same, kept under benchmarks/results and in the README
+bench-record: setup  ## the same, kept under benchmarks/results and in docs/benchmarks.md
 	mkdir -p .benchmarks
 	$(BENCHMARK)
 	$(REPORT) --record
+	$(BIN)/python -m benchmarks.chart
 
 # Figures are measured whatever suite and sanitizer show, which say at the end whether all is well.
-gpu:  ## on a machine with a GPU: run its tests, compute-sanitizer and benchmarks, kept under benchmarks/results and in the README
+gpu:  ## on a machine with a GPU: run its tests, compute-sanitizer and benchmarks, kept under benchmarks/results and in docs/benchmarks.md
 	$(MAKE) gpu-test; tests=$$?; $(MAKE) gpu-sanitize; sanitized=$$?; $(MAKE) gpu-bench && exit $$((tests | sanitized))
 
 # SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from.
@@ -206,5 +245,5 @@ $(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC) $(wildcard tests
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml | $(NATIVE)
-	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint]'
+	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint,docs,package]'
 	@touch $@
