@@ -1,4 +1,4 @@
-"""The README's part on other late-interaction packages: python -m benchmarks.peer_report RUN.json … [--record].
+"""The page's part on other late-interaction packages: python -m benchmarks.peer_report RUN.json … [--record].
 
 Every RUN is what `benchmarks.peers` wrote in one environment. Without --record the table is printed.
 """
@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, ROOT, command_line, print_report, replace_between_markers
-from crossret.files.atomic import atomic_write
+from benchmarks.report import RESULTS, ROOT, command_line, print_report, with_section, write_page
 from crossret.files.json import parse_json_object, write_json
 
 BEGIN, END = "<!-- benchmarks of peers: written by make peers-bench -->", "<!-- /benchmarks of peers -->"
@@ -54,15 +53,12 @@ def _short(figure: float) -> str:
 
 
 def record(run: dict[str, Any], root: Path) -> list[Path]:
-    """Keeps a run under `root`: results and README's table. Returns what was written."""
-    readme = root / "README.md"
-    text = replace_between_markers(readme.read_text(encoding="utf-8"), table(run), readme.name, BEGIN, END)
+    """Keeps a run under `root`: results, the page's table. Returns what was written."""
+    page = with_section(root, table(run), BEGIN, END)
     kept = root / RESULTS / "peers" / f"{run['date']}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_json(kept, run)
-    with atomic_write(readme) as file:
-        file.write(text.encode())
-    return [kept, readme]
+    return [kept, write_page(root, page)]
 
 
 def lines_of(arguments: argparse.Namespace) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a benchmark run showed: a table on the terminal and, to be kept, files under results/ and the README's table.
+"""What a benchmark run showed: a table on the terminal and, to be kept, files under results/ and docs/benchmarks.md.
 
 python -m benchmarks.report RUN.json [--record]
 """
@@ -17,6 +17,8 @@ from crossret.files.atomic import atomic_write
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("benchmarks/results")
+PAGE = Path("docs/benchmarks.md")
+PICTURE = Path("docs/assets/batch-sizes.png")
 BEGIN, END = "<!-- benchmarks: written by make bench-record -->", "<!-- /benchmarks -->"
 
 
@@ -34,19 +36,27 @@ def replace_between_markers(text: str, table: str, place: str, begin_line: str =
 
 
 def record(run: Path, root: Path) -> list[Path]:
-    """Keeps a run under `root`: results, plot, README's table. Returns what was written."""
+    """Keeps a run under `root`: results, plot, the page's table. Returns what was written."""
     results = read_results(run)
-    readme = root / "README.md"
-    picture = RESULTS / f"{results.name}.png"
-    table = f"{markdown_table(results)}\n\n![Pairs scored a second against batch size]({picture.as_posix()})"
-    text = replace_between_markers(readme.read_text(encoding="utf-8"), table, readme.name)
+    table = f"{markdown_table(results)}\n\n![Pairs scored a second against batch size](assets/{PICTURE.name})"
+    page = with_section(root, table)
     (root / RESULTS).mkdir(parents=True, exist_ok=True)
     kept = root / RESULTS / f"{results.name}.json"
-    plot_batch_sizes(results, root / picture)
+    plot_batch_sizes(results, root / PICTURE)
     write_results(results, kept)
-    with atomic_write(readme) as file:
+    return [kept, root / PICTURE, write_page(root, page)]
+
+
+def with_section(root: Path, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """The page of benchmarks with a table between its markers; see `replace_between_markers`."""
+    return replace_between_markers((root / PAGE).read_text(encoding="utf-8"), table, PAGE.name, begin, end)
+
+
+def write_page(root: Path, text: str) -> Path:
+    """Writes the page; returns where."""
+    with atomic_write(root / PAGE) as file:
         file.write(text.encode())
-    return [kept, root / picture, readme]
+    return root / PAGE
 
 
 def lines_of(arguments: argparse.Namespace) -> Iterator[str]:

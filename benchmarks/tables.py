@@ -1,4 +1,4 @@
-"""Results as tables: all of them on the terminal, the main ones in the README."""
+"""Results as tables: all of them on the terminal, the main ones in docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEGEND = (
     "and no bound: pairs without a gradient need fewer.\nPeak memory is beyond inputs and results."
 )
 NONE = "–"
-# Columns of the README's table: operation, dtype, heading.
+# Columns of the page's table: operation, dtype, heading.
 MAIN = (
     ("t2i LSE forward", "float32", "t2i LSE"),
     ("i2t AVG forward", "float32", "i2t AVG"),
@@ -23,7 +23,7 @@ MAIN = (
     ("Sum-Max", "float32", "Sum-Max"),
     ("Sum-Max", "bfloat16", "Sum-Max, bf16"),
 )
-THREADS = 2  # of the README's table
+THREADS = 2  # of the page's table
 
 
 def terminal_table(results: Results) -> str:

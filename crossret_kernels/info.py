@@ -23,9 +23,26 @@ from crossret_kernels.backends import (
     select_backend,
     unsupported_reason,
 )
+from crossret_kernels.cross_attention import op as cross_attention
+from crossret_kernels.maxsim import op as maxsim
+from crossret_kernels.ranking_loss import op as ranking_loss
 
 if TRITON_MISSING is None:
     from crossret_kernels.gpu.triton_launch import WHY_BY_TRITON
+
+
+_IN_TORCH = ("torch", "reference")
+# Public functions by the backends that have a row for them; all of one row go through the same table.
+OPERATIONS = {
+    ("scan_scores", "scan_topk"): tuple(cross_attention.SCORES),
+    ("maxsim_scores", "maxsim_topk", "late_interaction"): tuple(maxsim.SCORES),
+    ("maxsim_argmax",): tuple(maxsim.ARGMAX),
+    ("triplet_loss",): (*ranking_loss.KERNELS, *_IN_TORCH),
+    ("scan_attention",): _IN_TORCH,
+    ("gated_attention_scores", "gated_attention_weights"): _IN_TORCH,
+    ("heterogeneous_scores", "heterogeneous_attention_weights"): _IN_TORCH,
+    ("attention_pool", "attention_pool_weights"): _IN_TORCH,
+}
 
 
 def describe() -> str:

@@ -132,8 +132,9 @@ def maxsim_pairs(
     Args:
         pairs: (P, 2) integers (query, document); None: the first query with the first document, and so on, of as many
             queries as documents.
-        queries, documents, query_lengths, document_lengths, query_mask, document_mask, direction, pooling, normalize,
-            empty_score, backend: as in `maxsim`; documents are for all queries.
+        queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
+            for all queries.
+        direction, pooling, normalize, empty_score, backend: as in `maxsim`.
 
     Returns:
         (P,), float32, float64 for float64. Differentiable in queries and documents.
@@ -178,9 +179,10 @@ def retrieve(
     Args:
         k: how many to retrieve, at least 1; all documents where there are fewer.
         largest: True: those of the greatest scores, the greatest first; False: of the smallest, the smallest first.
-        queries, documents, query_lengths, document_lengths, query_mask, document_mask, direction, pooling, normalize,
-            empty_score, backend: as in `maxsim`; documents are for all queries. NumPy arrays of documents may be
-            larger than memory if they are memory-mapped: they are read once, from front to back.
+        queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
+            for all queries. NumPy arrays of documents may be larger than memory if they are memory-mapped: they are
+            read once, from front to back.
+        direction, pooling, normalize, empty_score, backend: as in `maxsim`.
         progress: called with (documents scored so far, all of them) now and then; what it raises ends the search.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The README's part on GPUs, from the files under results/: python -m benchmarks.gpu.report [--record].
+"""The page's part on GPUs, from the files under results/: python -m benchmarks.gpu.report [--record].
 
 Without --record it is printed. Figures of other kernels than today's are marked as stale; without any it says so.
 """
@@ -13,8 +13,7 @@ from pathlib import Path
 from benchmarks.gpu.results import GpuResults, read_gpu_results
 from benchmarks.gpu.sources import ROOT, source_hashes
 from benchmarks.gpu.tables import gpu_table
-from benchmarks.report import RESULTS, command_line, print_report, replace_between_markers
-from crossret.files.atomic import atomic_write
+from benchmarks.report import RESULTS, command_line, print_report, with_section, write_page
 
 BEGIN, END = "<!-- benchmarks on GPUs: written by make gpu -->", "<!-- /benchmarks on GPUs -->"
 PENDING = "Figures of the GPU kernels are pending: no GPU was at hand yet. `make gpu` makes them."
@@ -33,12 +32,8 @@ def section(root: Path) -> str:
 
 
 def record(root: Path) -> Path:
-    """Writes the section into the README, between its markers."""
-    readme = root / "README.md"
-    text = replace_between_markers(readme.read_text(encoding="utf-8"), section(root), readme.name, BEGIN, END)
-    with atomic_write(readme) as file:
-        file.write(text.encode())
-    return readme
+    """Writes the section into the page of benchmarks; returns where that is."""
+    return write_page(root, with_section(root, section(root), BEGIN, END))
 
 
 def lines_of(arguments: argparse.Namespace) -> list[str]:

@@ -47,8 +47,9 @@ def scan_topk(
             front to back; queries once for each block of it. Arrays go block by block to the other side's device.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize, empty_score, factors,
-            backend: as in `scan_scores`. A corpus that is asked again and again had better keep its factors.
+        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize: as in `scan_scores`.
+        empty_score, factors, backend: as in `scan_scores`. A corpus that is asked again and again had better keep its
+            factors.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 

@@ -38,7 +38,7 @@ def _triton() -> Kernels:
     return Kernels(forward.loss, backward.gradient)
 
 
-_LOSSES = {
+KERNELS = {
     "cpu": define("triplet_loss", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
     "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
     "cuda": define("triplet_loss_cuda", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
@@ -97,10 +97,10 @@ def triplet_loss(
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     chosen = select_backend(backend, scores.device, scores.dtype, _refusal(scores))
-    if chosen not in _LOSSES:
+    if chosen not in KERNELS:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)
-    made = _LOSSES[chosen](scores, images, captions, *options.codes, positive_offset)
+    made = KERNELS[chosen](scores, images, captions, *options.codes, positive_offset)
     # As torch's own sums have it, which autocast keeps from overflowing.
     wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
     return made if wide else made.to(scores.dtype)

@@ -24,6 +24,7 @@ from benchmarks.gpu.scores import ScoreCase
 from benchmarks.gpu.sources import KERNELS, kernel_sources, source_hashes
 from benchmarks.gpu.tables import STALE, gpu_table, missed_targets
 from benchmarks.gpu.work import GpuCase
+from benchmarks.report import PAGE
 from crossret_kernels.backends import FASTEST_FIRST
 
 CPU = torch.device("cpu")
@@ -108,9 +109,9 @@ def test_cuda_is_not_taken_before_figures_show_it_faster() -> None:
     assert [reason for backend in ahead for reason in doubts(backend, "triton", recorded, source_hashes())] == []
 
 
-def test_the_readme_of_the_project_is_up_to_date() -> None:
+def test_the_page_of_the_project_is_up_to_date() -> None:
     """Figures in it that kernels no longer give are marked: `python -m benchmarks.gpu.report --record`."""
-    text = (report.ROOT / "README.md").read_text(encoding="utf-8")
+    text = (report.ROOT / PAGE).read_text(encoding="utf-8")
     assert f"{report.BEGIN}\n{report.section(report.ROOT)}\n{report.END}" in text
 
 

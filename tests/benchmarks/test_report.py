@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks import report
+from benchmarks import chart, report
 from benchmarks.results import Measurement, read_results, write_results
 from benchmarks.tables import terminal_table
 
@@ -104,22 +104,29 @@ def test_what_is_kept_reads_back_and_names_nobody(run: Path, tmp_path: Path) -> 
     assert read_results(path) == results
 
 
-def test_record_writes_files_and_the_readme_between_its_markers(run: Path, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
+def test_record_writes_files_and_the_page_between_its_markers(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / report.PAGE
+    (page.parent / "assets").mkdir(parents=True)
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n", encoding="utf-8")
     kept, picture, _ = report.record(run, tmp_path)
-    text = readme.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{report.BEGIN}\n| µs a pair |")
     assert "\n\nSome (R) CPU, 2 cores, torch 2.11, 2026-01-02, 2 threads.\n\n![" in text
     assert text.endswith(f"{report.END}\nafter\n")
     assert "old" not in text
-    assert f"]({picture.relative_to(tmp_path).as_posix()})" in text
+    assert f"]({picture.relative_to(page.parent).as_posix()})" in text
     assert read_results(kept) == read_results(run)
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert image.width > 1000
 
 
-def test_the_readme_of_the_project_has_the_markers() -> None:
-    text = (report.ROOT / "README.md").read_text(encoding="utf-8")
-    assert "| new |" in report.replace_between_markers(text, "| new |", "README.md")
+def test_the_page_of_the_project_has_the_markers() -> None:
+    assert "| new |" in report.with_section(report.ROOT, "| new |")
+
+
+def test_the_chart_has_a_bar_for_every_training_step_of_the_newest_records() -> None:
+    found, where = chart.bars(report.ROOT)
+    assert len(found) == 5
+    assert all(theirs > ours > 0 for bar in found for theirs, ours in (bar.milliseconds, bar.mebibytes))
+    assert "threads" in where
