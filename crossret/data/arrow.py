@@ -35,6 +35,8 @@ class ArrowRegions:
             if len(empty):
                 raise ValueError(f"{place}, row {first + empty[0]}: holds nothing")
             widths = _lengths(lists.flatten())
+            if not widths[0]:
+                raise ValueError(f"{place}, row {first}: a region of no numbers")
             dim = dim or int(widths[0])
             other = np.flatnonzero(widths != dim)
             if len(other):

@@ -76,6 +76,8 @@ class _InMemory(PrecomputedDataset):
         if 0 in self.features.shape:
             raise ValueError(f"{name}: features have shape {self.features.shape}, which holds nothing")
         self.captions, self.captions_name = list(captions), f"{name}: captions"
+        if not self.captions:
+            raise ValueError(f"{name}: captions: there are none")
         for number, caption in enumerate(self.captions, start=1):
             if not isinstance(caption, str):
                 raise TypeError(f"{name}: captions, {number}: must be a text, not {type(caption).__name__}")

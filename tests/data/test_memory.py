@@ -79,6 +79,7 @@ def test_a_loader_makes_its_batches() -> None:
         ({"features": FEATURES.astype(np.int64)}, TypeError, "corpus: features must be floating point, got int64"),
         ({"features": FEATURES[0]}, ValueError, "corpus: features must have 3 dimensions, got shape"),
         ({"features": FEATURES[:0]}, ValueError, "which holds nothing"),
+        ({"captions": [], "image_of_caption": np.zeros(0, int)}, ValueError, "corpus: captions: there are none"),
         ({"captions": CAPTIONS[:7]}, ValueError, "7 captions of 6 images, .* pass image_of_caption"),
         ({"captions": ["a dog", " ", *CAPTIONS[2:]]}, ValueError, "corpus: captions, 2: the caption is empty"),
         ({"captions": [3, *CAPTIONS[1:]]}, TypeError, "captions, 1: must be a text, not int"),
