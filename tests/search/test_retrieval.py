@@ -74,18 +74,6 @@ def test_it_is_the_begin_of_all_scores_sorted(
     assert model.training
 
 
-def test_a_mistake_leaves_the_model_as_it_was(corpus: PrecomputedCorpus) -> None:
-    model = model_of(corpus, "t2i").train()
-    source = SplitSource(model, corpus)
-    with pytest.raises(ValueError, match="nothing to concatenate"):
-        encode_texts(model, [], corpus.vocabulary)
-    with pytest.raises(ValueError, match="image 150: the corpus has images 0 to 149"):
-        source.picked([0, 150])
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        retrieve(model, source.picked([0]), source.side("captions"), k=0, query="image")
-    assert model.training
-
-
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_json_cannot_hold_are_named(wrong: float) -> None:
     values, indices = torch.tensor([[1.0, 0.5], [2.0, wrong]]), torch.tensor([[3, 4], [5, 6]])

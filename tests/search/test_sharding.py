@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret.search import sharding
-from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
-from crossret_kernels import maxsim_scores
-from tests.cli.command import Cli
 
 
 def write_corpus(directory: Path, lengths: np.ndarray, layout: str) -> None:
@@ -58,42 +53,6 @@ def test_shards_hold_everything_in_order(
     stored = [items.values.size // 4 for items in opened]
     if sum(stored) >= count * max(lengths):
         assert max(stored) <= sum(stored) / count + 2 * max(lengths), "about as many rows in each"
-
-
-def test_shards_are_searched_as_the_whole(tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    write_corpus(tmp_path / "whole", np.random.default_rng(1).integers(1, 9, 50), "packed")
-    cut_corpus(tmp_path / "whole", tmp_path / "cut", shards=7)
-    np.save(tmp_path / "queries.npy", np.random.default_rng(2).standard_normal((3, 4, 4)))
-    queries = StoredItems.of_file(tmp_path / "queries.npy")
-    # Sum-Max gives a pair the same bits in any batch.
-    whole, cut = (
-        retrieve(
-            partial(maxsim_scores, direction="i2t"),
-            queries,
-            StoredShards.of_directory(tmp_path / name),
-            k=20,
-            query="image",
-        )
-        for name in ("whole", "cut")
-    )
-    for found, wanted in zip(cut, whole, strict=True):
-        assert torch.equal(found, wanted)
-
-
-def test_the_command_and_the_search_after_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    crossret = Cli(capsys)
-    (tmp_path / "whole").mkdir()
-    write_corpus(tmp_path / "whole", np.array([3, 1, 2, 4]), "packed")
-    np.save(tmp_path / "queries.npy", np.ones((2, 3, 4), np.float32))
-    assert crossret("shard", tmp_path / "whole", "--output", tmp_path / "cut", "--shards", "3") == 0, crossret.err
-    assert "4 items in 3 shards of 1 to 2" in crossret.out
-    arguments = ["--words", tmp_path / "queries.npy", "-k", "2", "--output", tmp_path / "found.jsonl"]
-    assert crossret("search", tmp_path / "cut", *arguments) == 0, crossret.err
-    assert "4 images searched" in crossret.out
-    (tmp_path / "cut" / "00001" / "values.npy").unlink()
-    assert crossret("search", tmp_path / "cut", *arguments) == 2
-    assert f"{tmp_path}/cut/00001: no features.npy, and no values.npy" in crossret.err
 
 
 def test_it_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,21 +110,3 @@ def test_captions_are_true_of_the_picture(seed, index):
         else:
             assert not {"side", "corner", "middle", "top", "bottom"} & set(words)
         assert {word for word in words if word in BACKGROUNDS} <= {scene.background}
-
-
-def test_captions_differ_in_what_they_tell():
-    captions = [
-        caption
-        for index in range(100)
-        for caption in describe(sample_scene(0, "dev", index), np.random.default_rng(index))
-    ]
-    counts = [len(caption.named) for caption in captions]
-    assert min(counts.count(number) for number in (1, 2, 3)) > 15
-    for word in (*TEXTURES, *SIZE_MEANING, *MEANING, *PLACES):
-        assert sum(word in tokenize(caption.text) for caption in captions) > 3
-
-
-def test_captions_depend_on_the_generator_alone():
-    scene = sample_scene(0, "dev", 4)
-    one, same, other = (describe(scene, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert one == same != other

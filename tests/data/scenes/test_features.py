@@ -18,15 +18,6 @@ def pixels():
     return draw_scene(sample_scene(0, "dev", 2)).pixels
 
 
-def test_shape_dtype_and_scale(pixels):
-    boxes = sample_boxes(draw_scene(sample_scene(0, "dev", 2)).object_boxes, np.random.default_rng(0))
-    features = region_features(pixels, boxes)
-    assert features.shape == (12, 256)
-    assert features.dtype == np.float32
-    assert np.isfinite(features).all()
-    assert 0.2 < features.std(axis=0).mean() < 2
-
-
 def test_pixels_inside_the_box_matter_and_those_outside_do_not(pixels):
     inside, outside = pixels.copy(), pixels.copy()
     inside[70:80, 90:100] = 255 - inside[70:80, 90:100]
