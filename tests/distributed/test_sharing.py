@@ -168,29 +168,6 @@ def test_gradients_are_summed_where_any_rank_has_one() -> None:
         assert str(of_rank) == str([*expected, torch.tensor([11.0], dtype=torch.float64)])
 
 
-def raised_by_the_first() -> list[str]:
-    """The kind and words of what every rank raises."""
-
-    class Local(ValueError):
-        """An error that cannot be pickled."""
-
-    def fail(error: Exception) -> None:
-        raise error
-
-    said = []
-    for error in (ValueError("plain"), Local("local")):
-        with pytest.raises((ValueError, RuntimeError)) as raised:
-            Group.current().first(lambda error=error: fail(error))  # type: ignore[misc]
-        said.append(f"{type(raised.value).__name__}: {raised.value}")
-    return said
-
-
-def test_an_error_that_cannot_be_pickled_is_still_what_all_ranks_raise() -> None:
-    first, second = on_ranks(2, raised_by_the_first)
-    assert first == ["ValueError: plain", "Local: local"]
-    assert second == ["ValueError: plain", "RuntimeError: Local: local"]
-
-
 @pytest.mark.parametrize(("size", "total"), [(1, 5), (2, 5), (3, 2), (4, 4)])
 def test_a_batch_is_cut_into_contiguous_parts(size: int, total: int) -> None:
     shares = [Share.cut(Group(rank, size), total) for rank in range(size)]
@@ -203,29 +180,11 @@ def test_what_does_not_fit_the_share_is_an_error() -> None:
     share = Share(Group(1, 2), (1, 2))
     with pytest.raises(ValueError, match=r"scores of rank 1 must have shape \(2, 3\), its share of a batch of 3, got"):
         TripletLoss()(torch.zeros(3, 3), share=share)
+    with pytest.raises(ValueError, match="reduction must be one of sum, mean, not"):  # before anything is sent
+        TripletLoss(reduction="none")(torch.zeros(2, 3), share=share)
+    with pytest.raises(ValueError, match=r"image_ids must hold one id for each of this rank's 2 pairs, got \(3,\)"):
+        TripletLoss()(torch.zeros(2, 3), torch.arange(3), share=share)
     with pytest.raises(ValueError, match="positive_offset is the share's, 1, and must not be given beside it"):
         TripletLoss()(torch.zeros(2, 3), positive_offset=1, share=share)
     with pytest.raises(ValueError, match=r"tensor of rank 1 must have shape \(2, 4\)"):
         share.gathered(torch.zeros(1, 4))
-
-
-def test_what_is_no_loss_or_no_id_is_an_error_before_anything_is_sent() -> None:
-    """No group is there to send by: in one process these are errors, too."""
-    share, scores = Share(Group(0, 2), (2, 1)), torch.zeros(2, 3)
-    for reduction in ("none", "average"):
-        with pytest.raises(ValueError, match="reduction must be one of sum, mean, not"):
-            TripletLoss(reduction=reduction)(scores, share=share)
-    with pytest.raises(TypeError, match="scores must be"):
-        TripletLoss()(scores.long(), share=share)
-    with pytest.raises(ValueError, match=r"image_ids must hold one id for each of this rank's 2 pairs, got \(3,\)"):
-        TripletLoss()(scores, torch.arange(3), share=share)
-    with pytest.raises(TypeError, match="image_ids must be integers"):
-        TripletLoss()(scores, torch.zeros(2), share=share)
-
-
-def test_cosines_and_negatives_within_a_modality_are_checked() -> None:
-    scores = torch.eye(3)
-    with pytest.raises(ValueError, match="intra_negatives must be one of own, partner, none, not 'partners'"):
-        StructurePreservingLoss(intra_negatives="partners")(scores, scores, scores)
-    with pytest.raises(ValueError, match=r"captions must have the scores' shape \(3, 3\), got \(3, 2\)"):
-        StructurePreservingLoss()(scores, scores, scores[:, :2])

@@ -111,27 +111,6 @@ def test_what_a_callback_draws_changes_nothing(straight: Path, tmp_path: Path) -
     assert_same_training(tmp_path, straight)
 
 
-def test_every_callback_that_started_is_ended_and_the_first_error_is_told(tmp_path: Path) -> None:
-    class Broken(Callback):
-        def __init__(self, call: str) -> None:
-            setattr(self, call, self.fail)
-            self.call = call
-
-        def fail(self, *_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device", self.call)
-
-    model, heard, late = make_model(), Heard(), Heard()
-    model.text.embed.weight.requires_grad_(False)
-    with pytest.raises(OSError) as caught:
-        run(tmp_path, model=model, callbacks=[heard, Broken("on_end"), Broken("on_start"), late])
-    assert caught.value.filename == "on_start"
-    assert [name for name, _ in heard.told] == ["start", "end"]
-    assert late.told == []
-    assert not (tmp_path / "checkpoint.safetensors").exists()
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert frozen == {"text.embed.weight"}
-
-
 def test_csv_files_hold_what_the_log_holds(straight: Path) -> None:
     run(straight, resume=True, callbacks=[Csv()])  # of a training that did not write them before
     _, lines, _ = everything(straight)

@@ -30,13 +30,8 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
     [
         ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
         ({"config": replace(CONFIG, decay_epochs=(2, 3))}, r"was trained with decay_epochs = \[2\], not \[2, 3\]"),
-        ({"config": replace(CONFIG, optimizer="adadelta")}, "was trained with optimizer = adam, not adadelta"),
         ({"config": replace(CONFIG, parameter_groups=GROUPS)}, r"was trained with parameter_groups = \[\], not \[{"),
-        ({"config": replace(CONFIG, decay="cosine")}, "was trained with decay = step, not cosine"),
         ({"config": replace(CONFIG, accumulate=2)}, "was trained with accumulate = 1, not 2"),
-        ({"config": replace(CONFIG, warmup_steps=3)}, "was trained with warmup_steps = 0, not 3"),
-        ({"config": replace(CONFIG, same_image_negatives=True)}, "was trained with same_image_negatives = False, not"),
-        ({"train_data": ToyCorpus(23)}, "was trained with training captions = 44, not 46"),
         ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
         ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
         ({"model": make_model(pooling="max")}, "was trained with the model's pooling = avg, not max"),
@@ -62,8 +57,6 @@ def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None
 
     for key, value, message in (
         ("format", "another", "not a training checkpoint of this version"),
-        ("position", "[]", "its position: not a JSON object, but list"),
-        ("run", "[" * 200_000, "its run: not JSON"),
         ("machine", "{}", "its machine must have threads"),
         ("position", changed(epoch_step=2), "its position is no step of epochs of 6"),
         ("position", changed(log_bytes=1.5), "its position must have epoch .int., epoch_step .int."),

@@ -92,17 +92,13 @@ def test_a_finished_training_resumes_to_its_result(straight: Path) -> None:
 def test_epochs_can_be_added_and_other_threads_are_said(tmp_path: Path, straight: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        run(tmp_path / "same", replace(CONFIG, epochs=1))
+        run(tmp_path / "same", resume=True)
+        assert_same_training(tmp_path / "same", straight)
         run(tmp_path, replace(CONFIG, epochs=1, encode_chunk=2))
-        run(tmp_path, replace(CONFIG, epochs=1), resume=True)
     torch.set_num_threads(2)
     try:
         with pytest.warns(ResumedElsewhere, match=r"with 1 thread .* resumed with 2 threads .* not bit for bit"):
             assert run(tmp_path, resume=True).epochs_run == 3
     finally:
         torch.set_num_threads(1)
-
-
-def test_epochs_added_are_those_of_one_training(tmp_path: Path, straight: Path) -> None:
-    run(tmp_path, replace(CONFIG, epochs=1))
-    run(tmp_path, resume=True)
-    assert_same_training(tmp_path, straight)

@@ -10,7 +10,7 @@ import torch
 
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.files.json import read_json_lines
-from crossret.training import Callback, load_model, train
+from crossret.training import Callback, load_model
 from crossret.training.callbacks import Start, Step
 from tests.training.toy import CONFIG, DEV, TRAIN, Gradients, everything, make_model, run
 
@@ -63,14 +63,3 @@ def test_the_caller_s_random_numbers_are_not_touched(tmp_path: Path) -> None:
     torch.manual_seed(5)
     run(tmp_path, replace(CONFIG, epochs=1), model=model)
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_progress_is_shown_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = replace(CONFIG, epochs=1)
-    train(make_model(), TRAIN, DEV, config, tmp_path / "shown")
-    shown = capsys.readouterr()
-    assert "epoch 1  loss" in shown.err
-    assert "rsum" in shown.err
-    assert not shown.out
-    train(make_model(), TRAIN, DEV, config, tmp_path / "silent", progress=False)
-    assert capsys.readouterr() == ("", "")

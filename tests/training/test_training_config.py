@@ -17,15 +17,10 @@ GROUPS = (ParameterGroup("image.fc", 0.1), ParameterGroup("text", 2.0, 0.0))
     ("fields", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"accumulate": 0}, "accumulate must be at least 1"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
-        ({"patience": 0}, "patience must be at least 1"),
         ({"optimizer": "sgd"}, "optimizer must be one of adam, adamw, adadelta, not 'sgd'"),
         ({"decay": "linear"}, "decay must be one of step, cosine, not 'linear'"),
         ({"learning_rate": 0.0}, "learning_rate must be greater than 0"),
         ({"weight_decay": -1e-6}, "weight_decay must be at least 0"),
-        ({"gradient_norm": -1.0}, "gradient_norm must be greater than 0"),
-        ({"decay_epochs": (0,)}, r"decay_epochs must ascend from 1 on, not \[0\]"),
         ({"decay_epochs": (4, 4)}, r"decay_epochs must ascend from 1 on, not \[4, 4\]"),
         ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
         ({"select_by": "r5"}, "select_by must be one of rsum, r1, not 'r5'"),
@@ -33,7 +28,6 @@ GROUPS = (ParameterGroup("image.fc", 0.1), ParameterGroup("text", 2.0, 0.0))
         ({"parameter_groups": ({"prefix": "a", "weight_decay": -1},)}, "weight_decay must be at least 0, not -1"),
         ({"parameter_groups": ({"prefix": "a", "rate": 1},)}, "ParameterGroup has no field 'rate'"),
         ({"parameter_groups": ("a:1",)}, "parameter_groups must be of ParameterGroup, not"),
-        ({"parameter_groups": "a:1"}, "parameter_groups must be of ParameterGroup, not 'a:1'"),
     ],
 )
 def test_a_field_out_of_range_is_named(fields: dict[str, Any], message: str) -> None:
