@@ -44,7 +44,7 @@ package: setup  ## build the wheel and the source distribution into dist/, check
 	$(BARE)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt torch "$$(ls dist/*.whl)[app]"
 	$(IN_BARE) python -c 'import torch, crossret_kernels.backends as b; assert b.NATIVE_MISSING is None, b.NATIVE_MISSING'
 	$(IN_BARE) python -m crossret_kernels.info
-	$(IN_BARE) crossret render-scenes scenes --train 20 --dev 5 --test 5
+	$(IN_BARE) crossret render-scenes --output scenes --train 20 --dev 5 --test 5
 
 # PyPI's builds of PyTorch for Linux bring CUDA along: some gigabytes each.
 TORCHES := build/torches
