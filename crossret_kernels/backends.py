@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -128,13 +129,15 @@ def select_in_torch(requested: str | None, made: str, takes_padded: str, *sides:
 
 
 def select_backend(
-    requested: str | None, device: torch.device, dtype: torch.dtype, no_kernels: str | None = None
-) -> str:
+    requested: str | None, device: torch.device, dtype: torch.dtype, no_kernels: str | None = None,
+    served_by: Collection[str] = BACKENDS,
+) -> str:  # fmt: skip
     """The backend that serves a call: named by the argument, else preferred by CROSSRET_BACKEND, else the fastest.
 
     The argument is a demand. A preference is taken for every call that it can serve, and is as if not set for others.
 
     `no_kernels` tells why those of no backend serve this very call, whatever else they serve; None where they may.
+    `served_by` names the backends whose kernels make the operation at all.
     Warns, once a process, where only the missing native library makes the fastest a slow one; not in what
     torch.compile traces, whose graph a warning would break.
 
@@ -145,16 +148,16 @@ def select_backend(
         if name not in BACKENDS:
             source = "backend" if requested is not None else ENVIRONMENT_VARIABLE
             raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, not {name!r}")
-        reason = _refusal(name, device, dtype, no_kernels)
+        reason = _refusal(name, device, dtype, no_kernels, served_by)
         if reason is None:
             return name
         if requested is not None:
             raise UnsupportedByBackend(f"backend {name!r} cannot serve this call: {reason}")
-    missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, no_kernels) == NATIVE_MISSING
+    missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, no_kernels, served_by) == NATIVE_MISSING
     if missed and not is_compiling():
         _warn_of_slow_scores()
     for backend in FASTEST_FIRST.get(_type_of(device), ()):
-        if _refusal(backend, device, dtype, no_kernels) is None:
+        if _refusal(backend, device, dtype, no_kernels, served_by) is None:
             return backend
     return "torch"
 
@@ -169,10 +172,14 @@ def _type_of(device: torch.device) -> str:
     return "cpu" if device == _CPU else device.type
 
 
-def _refusal(backend: str, device: torch.device, dtype: torch.dtype, no_kernels: str | None) -> str | None:
+def _refusal(
+    backend: str, device: torch.device, dtype: torch.dtype, no_kernels: str | None, served_by: Collection[str]
+) -> str | None:
     reason = unsupported_reason(backend, device, dtype)
     if backend in ("torch", "reference") or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
         return reason
+    if no_kernels is None and backend not in served_by:
+        no_kernels = f"its kernels do not make this, those of {' and '.join(map(repr, served_by))} do"
     return no_kernels or reason  # what has no kernel does not miss the library
 
 

@@ -34,12 +34,13 @@ class Kernels(NamedTuple):
 
 def define(
     name: str, operands: Sequence[Operand], options: str, fake: Callable[..., Any] | None = None, *,
-    made: str = "Tensor", kernels: Callable[[], Kernels] | None = None, autocast: bool = False, saves: bool = False,
+    made: str = "Tensor", results: int = 1, kernels: Callable[[], Kernels] | None = None, autocast: bool = False,
+    saves: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Registers ``crossret::<name>``, which takes the operands, then `options`, in schema notation, and returns `made`.
 
-    Where an operand is differentiable there is ``crossret::<name>_backward`` too: it takes the gradient of the first
-    result, all further results, which are made for it and have no gradient, then what the operation takes, and of
+    Where an operand is differentiable there is ``crossret::<name>_backward`` too: it takes the gradients of the first
+    `results`, all further results, which are made for it and have no gradient, then what the operation takes, and of
     several differentiable operands a flag for each, whether its gradient is wanted; it returns theirs. The overload
     "plain" of either passes autograd by.
 
@@ -53,7 +54,8 @@ def define(
             are empty without it, where nothing is recorded or `torch.compile` has to know their shapes, and gradients
             then do without them.
 
-    Returns the first result as a function of the same arguments, differentiable under `torch.func`, too.
+    Returns the first result, or the first few in a tuple, as a function of the same arguments, differentiable under
+    `torch.func`, too.
     """
     parts = [*(f"{operand.kind} {operand.name}" for operand in operands), options, "bool save" if saves else ""]
     schema = ", ".join(filter(None, parts))
@@ -65,27 +67,30 @@ def define(
         if autocast:
             _register_autocast(name, operation)
         return called_directly(operation) if not autocast else operation
-    n_kept = made.count("Tensor") - 1
+    n_kept = made.count("Tensor") - results
+    n_given = results + n_kept  # of a gradient's arguments, ahead of the operation's own
     fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
     backward = _Python(lambda: kernels().backward) if kernels else None
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
     kept = [f"Tensor kept_{index}" for index in range(n_kept)]
-    gradients_schema = ", ".join(["Tensor grad", *kept, schema, *flags])
+    grads = ["Tensor grad"] if results == 1 else [f"Tensor grad_{index}" for index in range(results)]
+    gradients_schema = ", ".join([*grads, *kept, schema, *flags])
     of_gradients = ", ".join(["Tensor"] * len(differentiable))
     of_gradients = f"({of_gradients})" if len(differentiable) > 1 else of_gradients
     for plain in (False, True):
         overload = ".plain" if plain else ""
         _register(name + overload, f"({schema}) -> {made}", fake, forward, plain)
-        fake_back = _fake_gradients([1 + n_kept + index for index in differentiable])
+        fake_back = _fake_gradients([n_given + index for index in differentiable])
         _register(f"{name}_backward{overload}", f"({gradients_schema}) -> {of_gradients}", fake_back, backward, plain)
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
 
-    features, grads = _picked(differentiable), _picked([0, *(1 + n_kept + index for index in differentiable)])
+    features = _picked(differentiable)
+    given = _picked([*range(results), *(n_given + index for index in differentiable)])
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     directly = _directly(operation, features, forward)
-    own = _eagerly(gradients, grads, _directly(gradients, grads, backward), once.apply, once.apply, False)
-    function = _differentiable(operation.plain, own, len(operands), differentiable, n_kept)
-    recorded = _recorded(function, directly)
+    own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
+    function = _differentiable(operation.plain, own, len(operands), differentiable, results)
+    recorded = _recorded(function, directly, results)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
@@ -104,7 +109,10 @@ def define(
         return function.apply(*arguments)
 
     called = _eagerly(operation, features, directly, record, transform, saves)
-    return called if not n_kept else lambda *arguments: called(*arguments)[0]
+    if not n_kept:
+        return called
+    wanted = 0 if results == 1 else slice(results)
+    return lambda *arguments: called(*arguments)[wanted]
 
 
 def needs_gradient(tensors: Sequence[Tensor]) -> bool:
@@ -216,7 +224,7 @@ def _differentiable(
     gradients: Callable[..., Any],
     n_operands: int,
     differentiable: Sequence[int],
-    n_kept: int,
+    n_results: int,
 ) -> Any:
     """A plain operation with its gradients as an autograd.Function."""
     several = len(differentiable) > 1
@@ -229,8 +237,8 @@ def _differentiable(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            kept = tuple(output[1:]) if n_kept else ()
-            if n_kept:
+            kept = () if isinstance(output, Tensor) else tuple(output[n_results:])
+            if kept:
                 ctx.mark_non_differentiable(*kept)
             Made.keep(ctx, inputs, kept)
 
@@ -240,27 +248,27 @@ def _differentiable(
             ctx.options = inputs[n_operands:]
 
         @staticmethod
-        def made(ctx: Any, grad: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
+        def made(ctx: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
             """Those of the differentiable arguments."""
             if not several:
-                return [gradients(grad, *ctx.saved_tensors, *ctx.options)]
-            made = gradients(grad, *ctx.saved_tensors, *ctx.options, *needed)
+                return [gradients(*grads, *ctx.saved_tensors, *ctx.options)]
+            made = gradients(*grads, *ctx.saved_tensors, *ctx.options, *needed)
             return [gradient if wanted else None for gradient, wanted in zip(made, needed, strict=True)]
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, *_of_kept: Tensor) -> tuple[Tensor | None, ...]:
-            made = Made.made(ctx, grad, [ctx.needs_input_grad[index] for index in differentiable])
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            made = Made.made(ctx, grads[:n_results], [ctx.needs_input_grad[index] for index in differentiable])
             by_index = dict(zip(differentiable, made, strict=True))
             return tuple(by_index.get(index) for index in range(n_operands + len(ctx.options)))
 
     return Made
 
 
-def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
+def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> Any:
     """What `_differentiable` makes, as a function of its differentiable arguments alone and, in one more, of all.
 
     It is of the older kind: torch binds a newer one's arguments by inspection, and looks at each of them several times,
-    which costs as much as a small score. It returns the first result alone; of several, in a tuple.
+    which costs as much as a small score. It returns the results that have a gradient; those of several, in a tuple.
     """
 
     class Recorded(torch.autograd.Function):
@@ -269,12 +277,12 @@ def _recorded(function: Any, directly: Callable[..., Any]) -> Any:
             arguments = given[-1]
             made = directly(*arguments)
             one = isinstance(made, Tensor)
-            function.keep(ctx, arguments, () if one else tuple(made[1:]))
-            return made if one else (made[0],)
+            function.keep(ctx, arguments, () if one else tuple(made[n_results:]))
+            return made if one else tuple(made[:n_results])
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-            return (*function.made(ctx, grad, ctx.needs_input_grad[:-1]), None)
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            return (*function.made(ctx, grads, ctx.needs_input_grad[:-1]), None)
 
     return Recorded
 

@@ -1,4 +1,5 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
+#include "attention_pool/problem.h"
 #include "cross_attention/problem.h"
 #include "maxsim/problem.h"
 #include "ranking_loss/problem.h"
@@ -17,6 +18,9 @@
 #include "maxsim/both.inl"
 #include "maxsim/best.inl"
 #include "ranking_loss/hinges.inl"
+#include "attention_pool/weights.inl"
+#include "attention_pool/forward.inl"
+#include "attention_pool/backward.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {

@@ -133,6 +133,30 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
     return agreed
 
 
+def compare_pooling(placement: str, dim: int, dtype: torch.dtype) -> int:
+    """Attention pooling of packed rows by few and many heads."""
+    agreed, n = 0, len(WORD_LENGTHS)
+    values = features(WORD_LENGTHS, dim, dtype, placement, 0)
+    beyond = PADDING if placement == "padding" else 0
+    for heads, isa in itertools.product((1, 5, 18), ISAS):
+        torch.ops.crossret.select_cpu_isa(isa)
+        logits = features(WORD_LENGTHS, heads, torch.float32, "end", 1)
+        grads = [torch.randn(n, heads, width, generator=torch.Generator().manual_seed(width)) for width in (dim, 20)]
+        found = []
+        with guarded(placement) as memory:
+            for copy in (memory.copy, lambda x, beyond=0: torch.cat([x, x.new_zeros(beyond, *x.shape[1:])])):
+                rows = copy(values, beyond)
+                arguments = rows[:, rows.size(1) - dim :], copy(offsets(WORD_LENGTHS)), None, None, copy(logits, beyond)
+                made = torch.ops.crossret.attention_pool(*arguments, 20)
+                own = [copy(grad) for grad in grads]
+                found.append((*made, *torch.ops.crossret.attention_pool_backward(*own, *arguments, 20, True, True)))
+            for ours, theirs in zip(*found, strict=True):
+                assert torch.equal(ours, theirs)
+            agreed += 2
+            del rows, arguments, own
+    return agreed
+
+
 def read_outside(placement: str) -> None:
     with guarded(placement) as memory:
         tensor = memory.copy(torch.ones(3))
@@ -142,10 +166,13 @@ def read_outside(placement: str) -> None:
 
 def agreements(placement: str, normalize: bool) -> int:
     pairs = torch.tensor([[2, 1], [0, 3], [0, 3], [1, 2], [2, 3]])
-    return sum(
+    agreed = sum(
         compare(placement, normalize, dim, dtype, selected)
         for dim, dtype, selected in itertools.product(DIMS, DTYPES, (None, pairs))
     )
+    if not normalize:
+        agreed += sum(compare_pooling(placement, dim, dtype) for dim, dtype in itertools.product(DIMS, DTYPES))
+    return agreed
 
 
 def main(*cases: str) -> None:

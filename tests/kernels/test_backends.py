@@ -98,7 +98,7 @@ LAYERS = make_layers(1, 8)
 
 # What no kernel makes, and types that none takes.
 IN_TORCH: dict[str, Callable[..., Any]] = {
-    "attention_pool": lambda **options: attention_pool(REGIONS, REGIONS, **options),
+    "attention_pool in float64": lambda **options: attention_pool(REGIONS.double(), REGIONS.double(), **options),
     "scan_attention": lambda **options: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]]), **options),
     "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
     "heterogeneous_scores": lambda **options: heterogeneous_scores(REGIONS, WORDS, layers=LAYERS, **options),
@@ -117,6 +117,15 @@ def test_a_preference_that_cannot_serve_is_none(name: str, backend: str, monkeyp
     torch.testing.assert_close(call(), expected, rtol=0, atol=0)
     with pytest.raises(UnsupportedByBackend, match=f"backend '{backend}' cannot serve this call: "):
         call(backend=backend)
+
+
+def test_a_backend_without_the_operation_refuses_and_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it serves others."""
+    monkeypatch.setattr(backends, "unsupported_reason", lambda *_: None)
+    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this, those of 'cpu' and 'triton' do"):
+        select_backend("cuda", CPU, torch.float32, served_by=("cpu", "triton"))
+    monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
+    assert select_backend(None, CPU, torch.float32, served_by=("cpu", "triton")) == "cpu"
 
 
 @functions
@@ -307,7 +316,7 @@ def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callabl
         lambda: maxsim_scores(REGIONS, WORDS, backend="torch"),
         lambda: maxsim_scores(REGIONS, WORDS, backend="reference"),
         lambda: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]])),
-        lambda: attention_pool(REGIONS, REGIONS),
+        lambda: attention_pool(REGIONS.double(), REGIONS.double()),
     ],
     ids=["float64", "torch", "reference", "attention", "pooling"],
 )

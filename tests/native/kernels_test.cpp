@@ -1,6 +1,6 @@
 // Checks the kernels of every instruction set against the formulas in double precision, one pair at a time, without
 // torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes; and
-// ranking losses.
+// ranking losses and attention pooling.
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
@@ -12,12 +12,14 @@
 #include <thread>
 #include <vector>
 
+#include "attention_pool/cpu.h"
 #include "cross_attention/cpu.h"
 #include "dispatch.h"
 #include "maxsim/cpu.h"
 #include "pairs/parallel.h"
 #include "batch.h"
 #include "losses.h"
+#include "pooling.h"
 
 namespace crossret {
 
@@ -32,6 +34,8 @@ namespace crossret {
   const MaxSimKernels maxsim_kernels{};                                             \
   extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));       \
   const RankingLossKernels ranking_loss_kernels{};                                  \
+  extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));   \
+  const AttentionPoolKernels attention_pool_kernels{};                              \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -157,6 +161,7 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < names.size(); ++i) {
     select_isa(names[i]);
     check_losses(kernels(Dtype::float32, false));
+    check_pooling(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }

@@ -1,0 +1,91 @@
+// Attention pooling: the rows of an item in blocks, and their softmax weights, heads side by side as logits lie.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// Rows of an item that are held at a time: with those fetched behind them in the second cache.
+constexpr int64_t kMostPoolRows = 64, kPoolBytes = int64_t{128} << 10;
+
+// As many blocks of nearly one length as hold an item.
+static inline int64_t pool_rows(const AttentionPoolCall& call, int64_t length) {
+  const int64_t fit = kPoolBytes / (call.values.dim * call.values.element_bytes());
+  const int64_t most = fit < 4 ? 4 : fit > kMostPoolRows ? kMostPoolRows : fit;
+  const int64_t blocks = (length + most - 1) / most;
+  return (length + blocks - 1) / blocks;
+}
+
+static inline int64_t pool_row(int64_t heads) { return round_up(heads, V::width); }
+
+// Columns of the gradient of all heads that stay in the first cache.
+static inline int64_t pool_columns(const AttentionPoolCall& call) {
+  constexpr int64_t cached = 4608, unit = 4 * V::width;
+  const int64_t fit = cached / call.heads / unit * unit, most = fit < unit ? unit : fit;
+  return most < call.values.dim ? most : call.values.dim;
+}
+
+struct PoolScratch {
+  float *maxima, *sums, *along;  // of every head
+  float *weights, *dots;         // of a block's rows
+  float* partial;                // of a block's rows, where heads come in several tiles
+
+  PoolScratch(const AttentionPoolCall& call, Workspace& workspace)
+      : maxima(workspace.floats(pool_row(call.heads))),
+        sums(workspace.floats(pool_row(call.heads))),
+        along(workspace.floats(pool_row(call.heads))),
+        weights(workspace.floats(kMostPoolRows * pool_row(call.heads))),
+        dots(workspace.floats(kMostPoolRows * pool_row(call.heads))),
+        partial(workspace.floats(call.heads > V::tile_rows ? kMostPoolRows * pool_columns(call) : 0)) {}
+};
+
+static void pool_scratch(const AttentionPoolCall& call, Workspace& workspace) { PoolScratch(call, workspace); }
+
+static inline const float* pool_logits(const AttentionPoolCall& call, int64_t item, int64_t r) {
+  return call.logits + call.values.gradient_row(item, r) * call.heads;
+}
+
+// The greatest logit of every head; a NaN shows in its exponential.
+static void pool_maxima(const AttentionPoolCall& call, int64_t item, float* maxima) {
+  for (int64_t h = 0; h < call.heads; h += V::width) {
+    const int64_t left = call.heads - h;
+    F most = V::load(pool_logits(call, item, 0) + h, left);
+    for (int64_t r = 1; r < call.values.length(item); ++r) {
+      most = V::max(V::load(pool_logits(call, item, r) + h, left), most);
+    }
+    V::store(maxima + h, most);
+  }
+}
+
+// exp(logit − greatest) of so many rows; calls use(r, h, exponentials) for every vector of heads h of a row r.
+template <class Use>
+static inline void pool_exponentials(const AttentionPoolCall& call, int64_t item, int64_t first, int64_t rows,
+                                     const float* maxima, const Use& use) {
+  for (int64_t h = 0; h < call.heads; h += V::width) {
+    const F most = V::load(maxima + h);
+    for (int64_t r = 0; r < rows; ++r) {
+      use(r, h, exp(V::sub(V::load(pool_logits(call, item, first + r) + h, call.heads - h), most)));
+    }
+  }
+}
+
+static inline void pool_clear(float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += V::width) V::store(x + i, V::zero(), count - i);
+}
+
+static inline void pool_invert(float* sums, int64_t heads) {
+  for (int64_t h = 0; h < heads; h += V::width) V::store(sums + h, V::div(V::set(1.0f), V::load(sums + h)));
+}
+
+// Tiles of so many heads as registers hold, all of nearly one height; calls run(first, heads).
+template <class Run>
+static inline void each_pool_heads(int64_t heads, const Run& run) {
+  int64_t h = 0;
+  for (int64_t tiles = (heads + V::tile_rows - 1) / V::tile_rows; tiles > 0; --tiles) {
+    const int64_t height = (heads - h + tiles - 1) / tiles;
+    run(h, height);
+    h += height;
+  }
+}
+
+constexpr int kPoolRegisters = V::tile_rows > 6 ? 32 : 16;
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret
