@@ -17,7 +17,7 @@ from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, check_traceable, is_packed
 from crossret_kernels.inputs.tensors import Array, check_has_values
-from crossret_kernels.operations import Operand, define, needs_gradient
+from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
 from crossret_kernels.torch_internals import transformed
 
 # Values as `Ragged.tensors` gives them, and logits in float32, laid out alike.
@@ -37,8 +37,17 @@ def _pooled_like(
     return logits.new_empty(pooled), logits.new_empty(weights)
 
 
+def _triton() -> Kernels:
+    from crossret_kernels.attention_pool.triton import backward, forward
+
+    return Kernels(forward.pool, backward.gradients)
+
+
 _POOLS = {
     "cpu": define("attention_pool", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2),
+    "triton": define(
+        "attention_pool_triton", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2, kernels=_triton
+    ),
 }
 _IN_TORCH = {"torch": attention_pool_chunked, "reference": attention_pool_reference}
 
@@ -75,9 +84,9 @@ def attention_pool(
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
         lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
         mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
-        backend: "cpu", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does. "cpu" reads the values once for all heads, and once more for
-            gradients; of a list it joins the items first. "torch" alone is differentiable twice and takes float64, and
+        backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+            call, else the fastest that does. "cpu" and "triton" read the values once for all heads, and once more for
+            gradients; of a list they join the items first. "torch" alone is differentiable twice and takes float64, and
             None takes it under torch.func's transforms.
 
     Returns:

@@ -14,12 +14,17 @@ from typing import Any
 import torch
 
 import crossret_kernels
-from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import attention_pool_weights, maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
 from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
-FUNCTIONS = {"cross_attention": scan_scores, "maxsim": maxsim_scores, "ranking_loss": triplet_loss}
+FUNCTIONS = {
+    "attention_pool": attention_pool_weights,
+    "cross_attention": scan_scores,
+    "maxsim": maxsim_scores,
+    "ranking_loss": triplet_loss,
+}
 # Operations are known by their folders: what has no Triton yet has no cases.
 BUILT = {path.parent.name for path in Path(crossret_kernels.__file__).parent.glob("*/triton")}
 
@@ -92,6 +97,18 @@ class Loss(Case):
         torch.autograd.grad(loss, scores, torch.ones_like(loss))
 
 
+class Pooling(Case):
+    """A call of `attention_pool_weights` by so many heads, and its gradients."""
+
+    def call(self) -> None:
+        rows = (40,) if self.packed else (2, 20)
+        options = dict(self.options)
+        sides = [torch.zeros(*rows, size, dtype=DTYPES[self.precision]) for size in (self.dim, options.pop("heads"))]
+        first = (sides[0].requires_grad_(), torch.tensor([0, 15, 40])) if self.packed else sides[0].requires_grad_()
+        made = attention_pool_weights(first, sides[1].requires_grad_(), backend="triton", **options)
+        torch.autograd.grad(sum(x.sum() for x in made), sides)
+
+
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -101,6 +118,7 @@ long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=Tr
 WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
+    "softmax_statistics", "pool_rows", "pooled_value_gradients", "pooled_dots", "pooled_logit_gradients",
 }  # fmt: skip
 FEW_KINDS = 3
 
@@ -150,6 +168,9 @@ COVERING = [
     Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
     Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
+    Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
+    Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
+    Pooling("attention_pool", "float16", (80,), dim=300, options={"heads": 70, "mask": torch.ones(2, 20) > 0}),
 ]
 
 

@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
 from triton.runtime import driver
 
-from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import attention_pool, backends, maxsim_scores, scan_scores, triplet_loss
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
 
@@ -51,10 +51,15 @@ def lose() -> None:
     triplet_loss(torch.zeros(5, 5, requires_grad=True), negatives="hardest", backend="triton").backward()
 
 
+def pool() -> None:
+    attention_pool(features(3, 12, 32), features(3, 12, 2), [9, 2, 12], backend="triton").sum().backward()
+
+
 CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
+    "attention_pool": pool,
 }
 
 

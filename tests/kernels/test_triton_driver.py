@@ -31,5 +31,11 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     launched = dict(line.split(": ") for line in result.stdout.splitlines())
     # Of attention both sides packed, Gram matrices, attention twice and pooling; then as many of gradients.
-    expected = {"scan_scores": "12", "maxsim_scores": "4", "triplet_loss": "3", "scan_scores by Triton": "12"}
+    expected = {
+        "scan_scores": "12",
+        "maxsim_scores": "4",
+        "triplet_loss": "3",
+        "attention_pool": "6",
+        "scan_scores by Triton": "12",
+    }
     assert launched == expected
