@@ -2,126 +2,140 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Columns [column, column + columns) of some rows and heads.
-struct PoolGradientTile {
-  const float* grads;  // (heads, dim): ∂L/∂pooled of the first head
-  int64_t dim;
+// Rows of a block, with ∂L/∂pooled (heads, dim; row stride `step`) of their item.
+struct PoolGradientBlock {
   const char* const* rows;
-  char* const* out;      // rows of the values' gradient; null where it is not wanted
-  const float* weights;  // (rows, ld)
-  float* dots;           // (rows, ld), to which ⟨∂L/∂pooled, value⟩ are added
+  const char* const* ahead;  // as many, read after these
+  char* const* out;          // of the values' gradient
+  int64_t count, heads, dim, step;
+  const float* grads;
+  const float* weights;  // (count, ld)
+  float* dots;           // (count, ld), to which ⟨∂L/∂pooled, value⟩ are added
   int64_t ld;
-  float* sums;  // (rows, columns): of the gradient so far, where heads come in several tiles
-  int64_t column, columns;
-  bool first, last;  // whether these are the first heads, the last
 };
 
-// A vector of columns of R rows. Where `whole`, all heads are in the tile and the values' gradient is wanted: without
-// further ways through it the sums stay in registers.
-template <Dtype dtype, bool whole, int H, int R>
-static inline __attribute__((always_inline)) void pool_gradient_step(const PoolGradientTile& tile,
-                                                                     const char* const (&rows)[R],
-                                                                     char* const (&out)[R],
-                                                                     const float (&weights)[R][H], int64_t c,
-                                                                     int64_t left, F (&dots)[H][R]) {
-  F x[R], made[R];
-#pragma GCC unroll 4
+// Of the values: R rows of Σ weight · ∂L/∂pooled over heads, C vectors of columns.
+template <Dtype dtype, int R, int C>
+static inline __attribute__((always_inline)) void pool_value_tile(const PoolGradientBlock& block, int64_t row,
+                                                                  int64_t column, int64_t left) {
+  F sums[R][C];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    x[r] = load_features(rows[r], dtype, c, left);
-    made[r] = whole || tile.first ? V::zero() : V::load(tile.sums + r * tile.columns + c - tile.column, left);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < H; ++i) {
-    const F grad = V::load(tile.grads + i * tile.dim + c, left);
 #pragma GCC unroll 4
+    for (int j = 0; j < C; ++j) sums[r][j] = V::zero();
+  }
+  const float* grads = block.grads + column;
+  const float* const weights = block.weights + row * block.ld;
+  for (int64_t h = 0; h < block.heads; ++h, grads += block.step) {
+    F grad[C];
+#pragma GCC unroll 4
+    for (int j = 0; j < C; ++j) grad[j] = V::load(grads + j * V::width, left - j * V::width);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      dots[i][r] = V::fma(grad, x[r], dots[i][r]);
-      made[r] = V::fma(V::set(weights[r][i]), grad, made[r]);
+      const F weight = V::set(weights[r * block.ld + h]);
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) sums[r][j] = V::fma(weight, grad[j], sums[r][j]);
     }
   }
-  if (!whole && tile.out == nullptr) return;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    if (whole || tile.last) {
-      store_features(out[r], dtype, c, made[r], left);
-    } else {
-      V::store(tile.sums + r * tile.columns + c - tile.column, made[r], left);
+#pragma GCC unroll 4
+    for (int j = 0; j < C; ++j) {
+      store_features(block.out[row + r], dtype, column + j * V::width, sums[r][j], left - j * V::width);
     }
   }
 }
 
-template <Dtype dtype, bool whole, int H, int R>
-static __attribute__((noinline)) void pool_gradient_tile(const PoolGradientTile& given) {
-  const PoolGradientTile tile = given;
-  F dots[H][R];
+// All columns of `rows` rows, up to R.
+template <Dtype dtype, int R>
+static __attribute__((noinline)) void pool_value_rows(const PoolGradientBlock& block, int64_t row, int64_t rows) {
+  if constexpr (R > 1) {
+    if (rows < R) return pool_value_rows<dtype, R - 1>(block, row, rows);
+  }
+  constexpr int C = kPoolRegisters == 32 ? 4 : 2;
+  int64_t column = 0;
+  for (; column + C * V::width <= block.dim; column += C * V::width) {
+    pool_value_tile<dtype, R, C>(block, row, column, C * V::width);
+  }
+  for (; column < block.dim; column += V::width) {
+    pool_value_tile<dtype, R, 1>(block, row, column, block.dim - column);
+  }
+}
+
+template <Dtype dtype, int H, int R>
+static inline __attribute__((always_inline)) void pool_dots_step(const float* grads, int64_t step,
+                                                                 const char* const (&rows)[R], int64_t column,
+                                                                 int64_t left, F (&sums)[H][R]) {
+  F x[R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) x[r] = load_features(rows[r], dtype, column, left);
 #pragma GCC unroll 16
   for (int i = 0; i < H; ++i) {
+    const F grad = V::load(grads + i * step + column, left);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) dots[i][r] = V::zero();
+    for (int r = 0; r < R; ++r) sums[i][r] = V::fma(grad, x[r], sums[i][r]);
   }
-  float weights[R][H];  // at places that the compiler knows
+}
+
+// Adds the products of columns [column, end) of R rows with H heads from h on.
+template <Dtype dtype, int H, int R>
+static __attribute__((noinline)) void pool_dots_tile(const PoolGradientBlock& block, int64_t row, int64_t h,
+                                                     int64_t column, int64_t end) {
+  F sums[H][R];
+  const char *rows[R], *ahead[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < H; ++i) weights[r][i] = tile.weights[r * tile.ld + i];
+    rows[r] = block.rows[row + r];
+    ahead[r] = h == 0 ? block.ahead[row + r] : rows[r];
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i) sums[i][r] = V::zero();
   }
-  const char* rows[R];
-  char* out[R];
+  const float* const grads = block.grads + h * block.step;
+  for (; column + V::width <= end; column += V::width) {
+    constexpr int64_t bytes = dtype == Dtype::float32 ? 4 : 2;
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) rows[r] = tile.rows[r], out[r] = whole || tile.out ? tile.out[r] : nullptr;
-  const int64_t end = tile.column + tile.columns;
-  int64_t c = tile.column;
-  for (; c + V::width <= end; c += V::width) {
-    pool_gradient_step<dtype, whole, H, R>(tile, rows, out, weights, c, V::width, dots);
+    for (int r = 0; r < R; ++r) __builtin_prefetch(ahead[r] + column * bytes, 0, 2);
+    pool_dots_step<dtype, H, R>(grads, block.step, rows, column, V::width, sums);
   }
-  if (c < end) pool_gradient_step<dtype, whole, H, R>(tile, rows, out, weights, c, end - c, dots);
+  if (column < end) pool_dots_step<dtype, H, R>(grads, block.step, rows, column, end - column, sums);
+  // Unrolled, or the sums would be written to memory at every step.
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int h = 0; h < H; h += V::width) {
+    for (int i = 0; i < H; i += V::width) {
       F parts[V::width];
 #pragma GCC unroll 16
-      for (int i = 0; i < V::width; ++i) parts[i] = h + i < H ? dots[h + i < H ? h + i : 0][r] : V::zero();
-      float* const to = tile.dots + r * tile.ld + h;
-      V::store(to, V::add(V::load(to, H - h), sum_rows(parts)), H - h);
+      for (int k = 0; k < V::width; ++k) parts[k] = i + k < H ? sums[i + k < H ? i + k : 0][r] : V::zero();
+      float* const to = block.dots + (row + r) * block.ld + h + i;
+      V::store(to, V::add(V::load(to, H - i), sum_rows(parts)), H - i);
     }
   }
 }
 
-// Rows [0, count) of `heads` heads, up to H, and so many rows at a time as registers hold.
+// All rows, so many at a time as registers hold beside `heads` heads, up to H.
 template <Dtype dtype, int H>
-static void pool_gradient_rows(PoolGradientTile tile, int64_t heads, int64_t count) {
+static void pool_dots_heads(const PoolGradientBlock& block, int64_t h, int64_t heads, int64_t column, int64_t end) {
   if constexpr (H > 1) {
-    if (heads < H) return pool_gradient_rows<dtype, H - 1>(tile, heads, count);
+    if (heads < H) return pool_dots_heads<dtype, H - 1>(block, h, heads, column, end);
   }
-  constexpr int R = H * 4 + 9 <= kPoolRegisters ? 4 : H * 2 + 5 <= kPoolRegisters ? 2 : 1;
-  const auto next = [&](int64_t rows) {
-    tile.rows += rows;
-    if (tile.out != nullptr) tile.out += rows;
-    tile.weights += rows * tile.ld;
-    tile.dots += rows * tile.ld;
-    tile.sums += rows * tile.columns;
-    count -= rows;
-  };
-  const bool whole = tile.first && tile.last && tile.out != nullptr;
-  for (; whole && count >= R; next(R)) pool_gradient_tile<dtype, true, H, R>(tile);
-  for (; count > 0; next(1)) pool_gradient_tile<dtype, false, H, 1>(tile);
+  constexpr int R = H * 4 + 5 <= kPoolRegisters ? 4 : H * 2 + 3 <= kPoolRegisters ? 2 : 1;
+  int64_t row = 0;
+  for (; row + R <= block.count; row += R) pool_dots_tile<dtype, H, R>(block, row, h, column, end);
+  for (; row < block.count; ++row) pool_dots_tile<dtype, H, 1>(block, row, h, column, end);
 }
 
-// A block of rows, a slice of columns at a time.
 template <Dtype dtype>
-static void pool_gradient_block(const AttentionPoolCall& call, PoolGradientTile tile, int64_t count) {
-  for (tile.column = 0; tile.column < call.values.dim; tile.column += tile.columns) {
-    const int64_t most = pool_columns(call), left = call.values.dim - tile.column;
-    tile.columns = most < left ? most : left;
-    each_pool_heads(call.heads, [&](int64_t h, int64_t height) {
-      PoolGradientTile own = tile;
-      own.grads += h * tile.dim;
-      own.weights += h;
-      own.dots += h;
-      own.first = h == 0;
-      own.last = h + height == call.heads;
-      pool_gradient_rows<dtype, V::tile_rows>(own, height, count);
+static void pool_gradient_block(const AttentionPoolCall& call, const PoolGradientBlock& block, bool of_logits) {
+  const int64_t most = pool_columns(call);
+  for (int64_t column = 0; of_logits && column < block.dim; column += most) {
+    const int64_t end = column + most < block.dim ? column + most : block.dim;
+    each_pool_heads(block.heads, [&](int64_t h, int64_t height) {
+      pool_dots_heads<dtype, V::tile_rows>(block, h, height, column, end);
     });
+  }
+  constexpr int64_t rows = 6;
+  for (int64_t row = 0; block.out != nullptr && row < block.count; row += rows) {
+    pool_value_rows<dtype, rows>(block, row, rows < block.count - row ? rows : block.count - row);
   }
 }
 
@@ -135,6 +149,13 @@ static void pool_gradients(const AttentionPoolCall& call, const AttentionPoolGra
   const int32_t* const places = side.items[item].places;
   const float* const of_weights = gradients.weights ? gradients.weights + item * heads * call.width : nullptr;
   const auto logits = [&](int64_t r) { return gradients.logits + side.gradient_row(item, r) * heads; };
+  const int64_t step = pad_row(side.dim);
+  for (int64_t h = 0; h < heads; ++h) {
+    const float* const grads = gradients.pooled + (item * heads + h) * side.dim;
+    for (int64_t c = 0; c < side.dim; c += V::width) {
+      V::store(scratch.grads + h * step + c, V::load(grads + c, side.dim - c), side.dim - c);
+    }
+  }
   pool_maxima(call, item, scratch.maxima);
   pool_clear(scratch.sums, ld);
   pool_clear(scratch.along, ld);
@@ -142,36 +163,41 @@ static void pool_gradients(const AttentionPoolCall& call, const AttentionPoolGra
                     [&](int64_t, int64_t h, F e) { V::store(scratch.sums + h, V::add(V::load(scratch.sums + h), e)); });
   pool_invert(scratch.sums, heads);
   const int64_t rows = pool_rows(call, length), row_bytes = side.dim * side.element_bytes();
-  const char* own[kMostPoolRows];
+  const char *own[kMostPoolRows], *ahead[kMostPoolRows];
   char* out[kMostPoolRows];
   for (int64_t first = 0; first < length; first += rows) {
     const int64_t count = rows < length - first ? rows : length - first;
     for (int64_t r = 0; r < count; ++r) {
       own[r] = static_cast<const char*>(side.row(item, first + r));
+      ahead[r] = pool_ahead(side, item, first + count + r, own[r]);
       if (gradients.values) out[r] = gradients.values + side.gradient_row(item, first + r) * row_bytes;
     }
     pool_exponentials(call, item, first, count, scratch.maxima, [&](int64_t r, int64_t h, F e) {
       V::store(scratch.weights + r * ld + h, V::mul(e, V::load(scratch.sums + h)));
     });
     pool_clear(scratch.dots, count * ld);
-    PoolGradientTile tile{};
-    tile.grads = gradients.pooled + item * heads * side.dim;
-    tile.dim = side.dim;
-    tile.rows = own;
-    tile.out = gradients.values ? out : nullptr;
-    tile.weights = scratch.weights;
-    tile.dots = scratch.dots;
-    tile.ld = ld;
-    tile.sums = scratch.partial;
+    PoolGradientBlock block{};
+    block.rows = own;
+    block.ahead = ahead;
+    block.out = gradients.values ? out : nullptr;
+    block.count = count;
+    block.heads = heads;
+    block.dim = side.dim;
+    block.step = step;
+    block.grads = scratch.grads;
+    block.weights = scratch.weights;
+    block.dots = scratch.dots;
+    block.ld = ld;
+    const bool of_logits = gradients.logits != nullptr;
     switch (side.dtype) {
       case Dtype::bfloat16:
-        pool_gradient_block<Dtype::bfloat16>(call, tile, count);
+        pool_gradient_block<Dtype::bfloat16>(call, block, of_logits);
         break;
       case Dtype::float16:
-        pool_gradient_block<Dtype::float16>(call, tile, count);
+        pool_gradient_block<Dtype::float16>(call, block, of_logits);
         break;
       default:
-        pool_gradient_block<Dtype::float32>(call, tile, count);
+        pool_gradient_block<Dtype::float32>(call, block, of_logits);
     }
     for (int64_t r = 0; gradients.logits != nullptr && r < count; ++r) {
       float* const dots = scratch.dots + r * ld;

@@ -48,13 +48,18 @@ static inline __attribute__((always_inline)) void pool_tile(const PoolBlock& blo
       for (int j = 0; j < C; ++j) sums[i][j] = V::fma(weight, x[j], sums[i][j]);
     }
   }
+  if (block.scales != nullptr) {
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i) {
+      const F scale = V::set(block.scales[h + i]);
+#pragma GCC unroll 8
+      for (int j = 0; j < C; ++j) sums[i][j] = V::mul(sums[i][j], scale);
+    }
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < H; ++i) {
-    const F scale = V::set(block.scales ? block.scales[h + i] : 1.0f);
 #pragma GCC unroll 8
-    for (int j = 0; j < C; ++j) {
-      V::store(out + i * block.dim + j * V::width, V::mul(sums[i][j], scale), left - j * V::width);
-    }
+    for (int j = 0; j < C; ++j) V::store(out + i * block.dim + j * V::width, sums[i][j], left - j * V::width);
   }
 }
 
@@ -101,11 +106,7 @@ static void pool_item(const AttentionPoolCall& call, const AttentionPoolResults&
     });
     for (int64_t r = 0; r < count; ++r) {
       own[r] = static_cast<const char*>(side.row(item, first + r));
-      const int64_t next = first + count + r;  // in this item or the one that its thread most likely takes next
-      const bool here = next < length, there = item + 1 < side.count && next - length < side.length(item + 1);
-      ahead[r] = here    ? static_cast<const char*>(side.row(item, next))
-                 : there ? static_cast<const char*>(side.row(item + 1, next - length))
-                         : own[r];
+      ahead[r] = pool_ahead(side, item, first + count + r, own[r]);
       for (int64_t h = 0; weights != nullptr && h < heads; ++h) {
         weights[h * call.width + place(first + r)] = scratch.weights[r * ld + h];
       }

@@ -3,7 +3,7 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 // Rows of an item that are held at a time: with those fetched behind them in the second cache.
-constexpr int64_t kMostPoolRows = 64, kPoolBytes = int64_t{128} << 10;
+constexpr int64_t kMostPoolRows = 64, kPoolBytes = int64_t{256} << 10;
 
 // As many blocks of nearly one length as hold an item.
 static inline int64_t pool_rows(const AttentionPoolCall& call, int64_t length) {
@@ -25,7 +25,7 @@ static inline int64_t pool_columns(const AttentionPoolCall& call) {
 struct PoolScratch {
   float *maxima, *sums, *along;  // of every head
   float *weights, *dots;         // of a block's rows
-  float* partial;                // of a block's rows, where heads come in several tiles
+  float* grads;                  // ∂L/∂pooled, copied to rows that do not share the sets of the first cache
 
   PoolScratch(const AttentionPoolCall& call, Workspace& workspace)
       : maxima(workspace.floats(pool_row(call.heads))),
@@ -33,13 +33,21 @@ struct PoolScratch {
         along(workspace.floats(pool_row(call.heads))),
         weights(workspace.floats(kMostPoolRows * pool_row(call.heads))),
         dots(workspace.floats(kMostPoolRows * pool_row(call.heads))),
-        partial(workspace.floats(call.heads > V::tile_rows ? kMostPoolRows * pool_columns(call) : 0)) {}
+        grads(workspace.floats(call.heads * pad_row(call.values.dim))) {}
 };
 
 static void pool_scratch(const AttentionPoolCall& call, Workspace& workspace) { PoolScratch(call, workspace); }
 
 static inline const float* pool_logits(const AttentionPoolCall& call, int64_t item, int64_t r) {
   return call.logits + call.values.gradient_row(item, r) * call.heads;
+}
+
+// Row r of an item or, behind its end, of the item that its thread most likely takes next; else the row given.
+static inline const char* pool_ahead(const Side& side, int64_t item, int64_t r, const char* other) {
+  const int64_t length = side.length(item);
+  if (r < length) return static_cast<const char*>(side.row(item, r));
+  const bool there = item + 1 < side.count && r - length < side.length(item + 1);
+  return there ? static_cast<const char*>(side.row(item + 1, r - length)) : other;
 }
 
 // The greatest logit of every head; a NaN shows in its exponential.
