@@ -9,6 +9,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
+from crossret_kernels.attention_pool import op as attention_pool
 from crossret_kernels.backends import (
     BACKENDS,
     CUDA_ARCHITECTURES,
@@ -41,7 +42,7 @@ OPERATIONS = {
     ("scan_attention",): _IN_TORCH,
     ("gated_attention_scores", "gated_attention_weights"): _IN_TORCH,
     ("heterogeneous_scores", "heterogeneous_attention_weights"): _IN_TORCH,
-    ("attention_pool", "attention_pool_weights"): _IN_TORCH,
+    ("attention_pool", "attention_pool_weights"): (*attention_pool.KERNELS, *_IN_TORCH),
 }
 
 

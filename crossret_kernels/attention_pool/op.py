@@ -43,7 +43,7 @@ def _triton() -> Kernels:
     return Kernels(forward.pool, backward.gradients)
 
 
-_POOLS = {
+KERNELS = {
     "cpu": define("attention_pool", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2),
     "triton": define(
         "attention_pool_triton", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2, kernels=_triton
@@ -125,7 +125,7 @@ def _pool(
     heads = _as_logits(logits, values, items)
     check_traceable("attention_pool takes padded values", items)
     refusal = "torch.func's transforms and forward-mode differentiation go through 'torch'" if transformed() else None
-    chosen = select_backend(backend, items.values.device, items.values.dtype, refusal, tuple(_POOLS))
+    chosen = select_backend(backend, items.values.device, items.values.dtype, refusal, tuple(KERNELS))
     if chosen in _IN_TORCH:
         if heads.items is None:  # a gradient goes through the logits
             items = items.joined()
@@ -133,7 +133,7 @@ def _pool(
             return PooledAttention(*_IN_TORCH[chosen](items, heads))
     items, heads = items.joined(), heads.joined()
     width = items.width if weights else 0
-    return PooledAttention(*_POOLS[chosen](*items.tensors(), heads.values.float(), width))
+    return PooledAttention(*KERNELS[chosen](*items.tensors(), heads.values.float(), width))
 
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
