@@ -118,7 +118,8 @@ static void pool_dots_heads(const PoolGradientBlock& block, int64_t h, int64_t h
   if constexpr (H > 1) {
     if (heads < H) return pool_dots_heads<dtype, H - 1>(block, h, heads, column, end);
   }
-  constexpr int R = H * 4 + 5 <= kPoolRegisters ? 4 : H * 2 + 3 <= kPoolRegisters ? 2 : 1;
+  constexpr int beside = dtype == Dtype::float32 || kPoolRegisters == 32 ? 5 : 9;  // halves are widened in some of 16
+  constexpr int R = H * 4 + beside <= kPoolRegisters ? 4 : H * 2 + 3 <= kPoolRegisters ? 2 : 1;
   int64_t row = 0;
   for (; row + R <= block.count; row += R) pool_dots_tile<dtype, H, R>(block, row, h, column, end);
   for (; row < block.count; ++row) pool_dots_tile<dtype, H, 1>(block, row, h, column, end);

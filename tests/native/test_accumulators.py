@@ -33,13 +33,18 @@ def functions(listing: str) -> Iterator[tuple[str, Instructions]]:
 
 
 def innermost_loops(instructions: Instructions) -> Iterator[list[str]]:
-    """From the target of every jump back to the jump, where no other such loop lies between."""
+    """From the target of every jump back to the jump, where neither another such loop lies between nor a return.
+
+    With a return between it is no loop: a rare case behind the function's end, as that of a row's last columns, goes on
+    in its middle.
+    """
     places = {address: place for place, (address, _) in enumerate(instructions)}
     loops = []
     for place, (_, text) in enumerate(instructions):
         jump = JUMP.match(text)
         target = None if jump is None else places.get(int(jump[1], 16))
-        if target is not None and target <= place:
+        back = target is not None and target <= place
+        if back and not any(text.startswith("ret") for _, text in instructions[target:place]):
             loops.append((target, place))
     for first, last in loops:
         if not any((first, last) != (a, b) and first <= a and b <= last for a, b in loops):
