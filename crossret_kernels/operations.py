@@ -14,6 +14,7 @@ from torch.compiler import is_compiling
 from crossret_kernels.torch_internals import called_directly, nothing_dispatches, transformed, without_autocast
 
 _LIBRARY = torch.library.Library("crossret", "DEF")
+_FOR_GRADIENTS: dict[str, Callable[..., Any]] = {}  # by the operation's name
 DEVICE_TYPES = {"cpu": ("CPU", "AutocastCPU"), "cuda": ("CUDA", "AutocastCUDA")}  # and their dispatch keys
 
 
@@ -91,6 +92,9 @@ def define(
     own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
     function = _differentiable(operation.plain, own, len(operands), differentiable, results)
     recorded = _recorded(function, directly, results)
+    if fake is not None and not n_kept:
+        unmade = _recorded(function, fake, results)
+        _FOR_GRADIENTS[name] = lambda *arguments: unmade.apply(*features(arguments), arguments)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
             f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
@@ -113,6 +117,14 @@ def define(
         return called
     wanted = 0 if results == 1 else slice(results)
     return lambda *arguments: called(*arguments)[wanted]
+
+
+def for_gradients(name: str) -> Callable[..., Any]:
+    """The operation of this name for its backward pass alone: what it returns has a graph and no values.
+
+    For gradients that are given already, of results that are not looked at: the forward pass is not run for them.
+    """
+    return _FOR_GRADIENTS[name]
 
 
 def needs_gradient(tensors: Sequence[Tensor]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -86,6 +86,12 @@ class Shared(ABC):
     def score(self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Scores of pairs of these, and what else there is."""
 
+    def score_for_gradients(
+        self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """The same where the graph alone is wanted: fused kernels leave the values out."""
+        return self.score(images, captions, pairing, parameters)
+
     @abstractmethod
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The same of all pairs, by operations that can be traced, transformed and differentiated twice."""
@@ -143,7 +149,7 @@ def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     first = 2 + call.n_beside
     results = call.results(tensors[-1])
     with torch.no_grad():
-        for made, where in _blocks(call, tensors[:first], tensors[first:], [None] * first):
+        for made, where in _blocks(call, call.score, tensors[:first], tensors[first:], [None] * first):
             for result, values in zip(results, made, strict=False):  # weights are of listed pairs alone
                 result[_places(where, values)] = values.to(result.dtype)
     return tuple(results)
@@ -156,7 +162,7 @@ def _gradients(
     leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
     totals = [torch.zeros_like(x, dtype=dtype) if x.requires_grad else None for x in leaves[:first]]
     with torch.enable_grad():
-        for made, where in _blocks(call, tensors[:first], leaves[first:], totals):
+        for made, where in _blocks(call, call.score_for_gradients, tensors[:first], leaves[first:], totals):
             outputs = made[: len(gradients)]
             parts = [x[_places(where, y)].to(y.dtype) for x, y in zip(gradients, outputs, strict=True)]
             torch.autograd.backward(outputs, parts)
@@ -170,7 +176,11 @@ def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
 
 
 def _blocks(
-    call: Shared, tensors: Sequence[Tensor], parameters: Sequence[Tensor], totals: Sequence[Tensor | None]
+    call: Shared,
+    score: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    totals: Sequence[Tensor | None],
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | Tensor]]:
     """What is made of each block, and where it goes; gradients that it gets by then are added to these totals."""
     limits = call.limits(tensors[2:], parameters)
@@ -184,7 +194,7 @@ def _blocks(
             captions = _Held(call, True, caption_run, tensors, parameters, totals)
             for block in blocks:
                 parts = images.part(block.images), captions.part(block.captions)
-                yield call.score(*parts, block.pairing, parameters), block.where
+                yield score(*parts, block.pairing, parameters), block.where
             captions.add_gradients()
         images.add_gradients()
 
