@@ -1,15 +1,18 @@
-"""Backend "torch" of gated attention: once an item what does not depend on the pair, pairs in bounded blocks."""
+"""Gated attention: once an item what does not depend on the pair; then pairs, by a kernel or in bounded blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from crossret_kernels.gated_attention.kernels import KERNELS, NAMES, operands
 from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.gated_attention.step import Side, score, side
+from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
 from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.operations import for_gradients
 from crossret_kernels.padded.items import Limits, Shared
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
@@ -25,6 +28,8 @@ class _Gated(Shared):
 
     alpha: float
     weights: bool
+    backend: str  # "torch", or one that has kernels
+    bfloat16: bool
     n_beside = 2
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
@@ -36,6 +41,8 @@ class _Gated(Shared):
             max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
+        if self.backend in KERNELS:  # which bound what they take themselves
+            return Limits(rows, sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
         if self.pairs is not None:  # which gather context vectors
             cells += 4 * beside[0].size(1) * dim
@@ -53,7 +60,24 @@ class _Gated(Shared):
         return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
 
     def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
+        own = GatedAttention.of(parameters)
+        if self.backend not in KERNELS:
+            return score(images, captions, pairing, own, self.alpha)
+        return self._fused(KERNELS[self.backend], images, captions, pairing, own)
+
+    def score_for_gradients(
+        self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        if self.backend not in KERNELS:
+            return self.score(images, captions, pairing, parameters)
+        unmade = for_gradients(NAMES[self.backend])
+        return self._fused(unmade, images, captions, pairing, GatedAttention.of(parameters))
+
+    def _fused(
+        self, kernel: Callable[..., Tensor], images: Side, captions: Side, pairing: Pairing, own: GatedAttention
+    ) -> tuple[Tensor, ...]:
+        last = kernel(*operands(images, captions, own), self.alpha, self.bfloat16)
+        return (earlier_levels(images, captions, pairing) + last,)
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
@@ -61,7 +85,8 @@ class _Gated(Shared):
         images = self.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
         captions = self.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
         pairing = Rectangle() if self.pairs is None else Listing(self.pairs[:, 0], self.pairs[:, 1])
-        return self.score(images, captions, pairing, parameters)[: 3 if self.weights else 1]
+        made = score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
+        return made[: 3 if self.weights else 1]
 
 
 def gated_attention_chunked(
@@ -73,11 +98,13 @@ def gated_attention_chunked(
     alpha: float,
     pairs: Tensor | None,
     weights: bool,
+    backend: str = "torch",
+    bfloat16: bool = False,
 ) -> tuple[Tensor, ...]:
     """Scores (n_images, n_captions), or (P,); with `weights` also weights of regions (P, M) and of words (P, L).
 
     Blocks are recomputed in the backward pass. Where a call is traced or transformed it is one block, which outlives
     the call if a gradient is taken.
     """
-    call = _Gated(regions, words, pairs, alpha, weights)
+    call = _Gated(regions, words, pairs, alpha, weights, backend, bfloat16)
     return call.made(region_contexts, word_contexts, *parameters.flat())

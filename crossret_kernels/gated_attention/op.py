@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_in_torch
+from crossret_kernels.backends import select_backend
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
+from crossret_kernels.gated_attention.kernels import KERNELS
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
-from crossret_kernels.inputs.tensors import Array
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.tensors import Array, autocasts, checkable
+from crossret_kernels.torch_internals import transformed
 
 
 def gated_attention_scores(
@@ -102,17 +104,33 @@ def attend(
     images, captions = as_sides(*given, same_dim=False)
     check_parameters(parameters, images.values, captions.values)
     checked = _check_contexts(*contexts, images, captions)
-    name = "gated attention"
-    chosen = select_in_torch(backend, f"{name} is made", f"{name} takes padded features", images, captions)
+    check_traceable("gated attention takes padded features", images, captions)
+    values = images.values
+    chosen = select_backend(backend, values.device, values.dtype, _refusal(asked, weights), tuple(KERNELS))
+    kind = values.device.type
+    half = torch.get_autocast_dtype(kind) if autocasts(kind) else values.dtype
     selected = as_pairs(*asked, "caption", images, captions)
     listed = None if selected is None else selected.listed()
-    with torch.autocast(images.values.device.type, enabled=False):
-        own = parameters.to(torch.promote_types(images.values.dtype, torch.float32))
-        if chosen == "torch":
-            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
-        else:
+    made: Sequence[Tensor]
+    with torch.autocast(kind, enabled=False):
+        own = parameters.to(torch.promote_types(values.dtype, torch.float32))
+        if chosen == "reference":
             made = gated_attention_reference(images, captions, *checked, own, alpha, listed)
+        else:
+            how = chosen, half == torch.bfloat16
+            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights, *how)
     return as_asked(made if weights else made[:1], images, captions, listed, given[-1], asked[1])
+
+
+def _refusal(asked: tuple[Array | None, Array | None, str | None], weights: bool) -> str | None:
+    """Why no kernels serve a call, None where some may."""
+    if not KERNELS:
+        return "gated attention is made in PyTorch operations, by 'torch' and 'reference'"
+    if weights or asked[0] is not None or asked[1] is not None:
+        return "the kernels score all pairs; listed ones and weights of attention are made by 'torch' and 'reference'"
+    if transformed() or not checkable():
+        return "torch.compile and torch.func's transforms go through 'torch'"
+    return None
 
 
 def _check_contexts(

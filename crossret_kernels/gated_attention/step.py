@@ -55,9 +55,13 @@ def score(
     v2 = torch.tanh(attended + parameters.embedding_bias)
     t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
     last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
+    return earlier_levels(images, captions, pairing) + last, region_weights, word_weights
+
+
+def earlier_levels(images: Side, captions: Side, pairing: Pairing) -> Tensor:
+    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
-    earlier = relevances(pairing.dots(images.contexts, captions.contexts), _norms(contexts), queries)
-    return earlier.sum(-1) + last, region_weights, word_weights
+    return relevances(pairing.dots(images.contexts, captions.contexts), _norms(contexts), queries).sum(-1)
 
 
 def _norms(vectors: Tensor) -> Tensor:

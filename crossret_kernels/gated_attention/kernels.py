@@ -1,0 +1,50 @@
+"""The last level of gated attention by fused kernels, of what is made of items: one schema, a row for each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from crossret_kernels.gated_attention.parameters import GatedAttention
+from crossret_kernels.gated_attention.step import Side
+from crossret_kernels.operations import Operand, define
+
+
+def _of(side: str) -> tuple[Operand, ...]:
+    """Keys (n, L, H), values (n, L, D), memory (n, G) and mask (n, L), the fields of a `Side`."""
+    fields = [Operand(f"{side}_{name}", "Tensor", True) for name in ("keys", "values", "memory")]
+    return (*fields, Operand(f"{side}_mask", "Tensor"))
+
+
+# Float32, contiguous where a kernel asks for it. Weights are (H, G) of regions and (H', G) of words, biases beside them
+# (H,) and (H',); the embedding's bias is (D,).
+OPERANDS = (
+    *_of("region"), *_of("word"),
+    *(
+        Operand(name, "Tensor", True)
+        for name in (
+            "region_query_weight", "region_query_bias", "word_query_weight", "word_query_bias", "embedding_bias",
+        )
+    ),
+)  # fmt: skip
+OPTIONS = "float alpha, bool bfloat16"  # whether products of W_q take bfloat16; sums are float32
+
+
+def scores_like(region_keys: Tensor, *others: Any) -> Tensor:
+    """The cosine of v⁽²⁾ and t⁽²⁾ of all pairs (n_images, n_captions), without values."""
+    return region_keys.new_empty(region_keys.size(0), others[3].size(0))
+
+
+NAMES: dict[str, str] = {}  # of the operation, by backend
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    backend: define(name, OPERANDS, OPTIONS, scores_like) for backend, name in NAMES.items()
+}
+
+
+def operands(images: Side, captions: Side, parameters: GatedAttention) -> tuple[Tensor, ...]:
+    """What the operation takes, in its order."""
+    sides = [(side.keys, side.values, side.memory, side.mask) for side in (images, captions)]
+    steps = [(step.query_weight, step.query_bias) for step in (parameters.region_step, parameters.word_step)]
+    return *sides[0], *sides[1], *steps[0], *steps[1], parameters.embedding_bias
