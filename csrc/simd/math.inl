@@ -5,11 +5,8 @@ namespace CROSSRET_ISA {
 using V = Vector;
 using F = Vector::F;
 
-// Within 2 ulp wherever the result is a normal number; NaN stays NaN.
-static inline F exp(F x) {
-  // max and min return their second operand for NaN, so NaN passes both.
-  x = V::min(V::set(88.7228f), V::max(V::set(-104.0f), x));
-  const F n = V::round(V::mul(x, V::set(1.44269504f)));
+// e^(x − n ln 2) − 1, n the whole number that is next to x / ln 2.
+static inline F exp_rest(F x, F n) {
   F r = V::fma(n, V::set(-0.693359375f), x);  // ln 2 in two parts, the first exact in the product
   r = V::fma(n, V::set(2.12194440e-4f), r);
   F y = V::set(1.9875691500e-4f);
@@ -18,8 +15,28 @@ static inline F exp(F x) {
   y = V::fma(y, r, V::set(4.1665795894e-2f));
   y = V::fma(y, r, V::set(1.6666665459e-1f));
   y = V::fma(y, r, V::set(5.0000001201e-1f));
-  y = V::add(V::fma(V::mul(r, r), y, r), V::set(1.0f));
-  return V::scale2(y, n);
+  return V::fma(V::mul(r, r), y, r);
+}
+
+static inline F exp_power(F x) { return V::round(V::mul(x, V::set(1.44269504f))); }
+
+// max and min return their second operand for NaN, so NaN passes both.
+static inline F between(float least, float most, F x) { return V::min(V::set(most), V::max(V::set(least), x)); }
+
+// Within 2 ulp wherever the result is a normal number; NaN stays NaN.
+static inline F exp(F x) {
+  x = between(-104.0f, 88.7228f, x);
+  const F n = exp_power(x);
+  return V::scale2(V::add(exp_rest(x, n), V::set(1.0f)), n);
+}
+
+// Within 4 ulp; NaN stays NaN. By t = e^(2x) − 1, which loses no digit near zero: tanh x = t / (t + 2).
+static inline F tanh(F x) {
+  x = between(-9.02f, 9.02f, x);  // beyond them it is 1
+  x = V::add(x, x);
+  const F n = exp_power(x), power = V::scale2(V::set(1.0f), n);
+  const F t = V::fma(power, exp_rest(x, n), V::sub(power, V::set(1.0f)));
+  return V::div(t, V::add(t, V::set(2.0f)));
 }
 
 // Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.

@@ -350,6 +350,23 @@ void check_exp() {
   }
 }
 
+void check_tanh() {
+  const auto check = [](const Lanes& x) {
+    const Lanes y(crossret::CROSSRET_ISA::tanh(x.vector()));
+    for (int i = 0; i < W; ++i) {
+      const double right = std::tanh(static_cast<double>(x.x[i]));
+      const int exponent = right == 0 || std::ilogb(right) < -126 ? -126 : std::ilogb(right);
+      const bool near = std::fabs(y.x[i] - right) <= 4 * std::ldexp(1.0, exponent - 23);
+      expect(x.x[i] != x.x[i] ? y.x[i] != y.x[i] : near, "tanh(%a) = %a, not %a", x.x[i], y.x[i], right);
+    }
+  };
+  for (int round = 0; round < 4000; ++round) {
+    check(lanes_of([] { return 4.0f * moderate(); }));
+    check(lanes_of([] { return 0.25f * moderate(); }));
+    check(lanes_of(any_float));
+  }
+}
+
 // Pairs of bfloat16: two of them, anything in them.
 [[maybe_unused]] float any_pair() {
   const auto half = [] { return cast<uint32_t>(any_float()) >> 16; };
@@ -554,6 +571,7 @@ int main() {
   check_rows();
   check_doubles();
   check_exp();
+  check_tanh();
   check_dots<V>();
 #if defined(FLUSHES)
   check_flushing();
