@@ -1,4 +1,7 @@
-"""Backend "torch" of heterogeneous attention: docs/kernels.md §3, in bounded runs of items and blocks of pairs."""
+"""Heterogeneous attention of all pairs as docs/kernels.md §3 has it, in bounded runs of items and blocks of pairs.
+
+What is made of each item once is PyTorch's; what pairs take is too in backend "torch", and else a fused kernel's.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from crossret_kernels.heterogeneous_attention.fused import fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
@@ -24,23 +28,36 @@ SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer ta
 @dataclass(frozen=True)
 class _Heterogeneous(Shared):
     options: HeterogeneousOptions
+    backend: str
+
+    @property
+    def fused(self) -> bool:
+        return self.backend != "torch"
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
         arrays = 2 * heads + 4  # (rows, D) of `FirstLayer`, and the rows themselves
         itemsize = parameters[-1].itemsize
-        rows = [max(1, SHARED_BYTES // (itemsize * (arrays * dim + heads * width))) for width in widths]
-        return Limits(rows, pairs_in_chunk(parameters[-1], sum(widths), heads))
+        # Gradients double what is held. Kernels hold little of their own, of any number of pairs.
+        held = SHARED_BYTES * (2 if self.fused and not torch.is_grad_enabled() else 1)
+        rows = [max(1, held // (itemsize * (arrays * dim + heads * width))) for width in widths]
+        return Limits(rows, rows[0] * rows[1] if self.fused else pairs_in_chunk(parameters[-1], sum(widths), heads))
 
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> FirstLayer:
         rows = safe_normalize(rows) if self.options.normalize else rows
-        return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
+        if not self.fused:
+            return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
+        rows, mask = in_front(rows, mask)
+        made = share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
+        return made._make([*(x.float() for x in made[:-1]), mask])  # autocast has some in its dtype
 
     def score(
         self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
+        if self.fused:
+            return (self._by_kernels(images, captions, parameters, graph_alone=False),)
         first, *others = nested(parameters)
         regions = normalize_rows(attend_across(images, captions, self.options.lambda_attention), first)
         across = attend_across(captions, images, self.options.lambda_attention).transpose(0, 1)
@@ -49,6 +66,20 @@ class _Heterogeneous(Shared):
         mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
         return (upwards(h, mask.flatten(0, 1), width, others, self.options)[0].view(count).T,)
+
+    def score_for_gradients(
+        self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        if self.fused:
+            return (self._by_kernels(images, captions, parameters, graph_alone=True),)
+        return self.score(images, captions, pairing, parameters)
+
+    def _by_kernels(
+        self, images: FirstLayer, captions: FirstLayer, parameters: Sequence[Tensor], *, graph_alone: bool
+    ) -> Tensor:
+        halves = self.images.values.dtype == torch.bfloat16
+        layer = nested(parameters)[0]
+        return fused_scores(self.backend, images, captions, layer, self.options, halves, graph_alone=graph_alone)
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         every = every_pair(self.images, self.captions)
@@ -62,13 +93,15 @@ def heterogeneous_attention_chunked(
     pairs: Tensor | None,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
+    backend: str = "torch",
 ) -> tuple[Tensor, ...]:
     """Scores (n_images, n_captions) of at least one layer, or what `of_listed` makes of pairs, in bounded chunks.
 
-    A call that is traced or transformed takes all pairs as listed ones.
+    Kernels of other backends than "torch" make them of all pairs and of one layer. A call that is traced or transformed
+    takes all pairs as listed ones.
     """
     if not len(regions) or not len(words):
         return heterogeneous_attention_reference(regions, words, pairs, layers, options)
     if pairs is not None:
         return of_listed(regions, words, pairs, layers, options)
-    return _Heterogeneous(regions, words, None, options).made(*(x for layer in layers for x in layer))
+    return _Heterogeneous(regions, words, None, options, backend).made(*(x for layer in layers for x in layer))

@@ -8,17 +8,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_in_torch
+from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
+from crossret_kernels.heterogeneous_attention.fused import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
-from crossret_kernels.inputs.tensors import Array
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.tensors import Array, checkable
+from crossret_kernels.torch_internals import transformed
 
 
 def heterogeneous_scores(
@@ -119,17 +121,34 @@ def attend(
             images, captions = (_first_rows(side, empty_score is not None) for side in (images, captions))
         return [shape_scores(score_sides(images, captions, selected, options.local, empty_score, backend), asked[1])]
     listed = None if selected is None else selected.listed()
-    name, dtype = "heterogeneous attention", images.values.dtype
-    chosen = select_in_torch(backend, f"{name} is made", f"{name} takes padded features", images, captions)
-    if chosen == "torch":
+    check_traceable("heterogeneous attention takes padded features", images, captions)
+    dtype = images.values.dtype
+    in_torch = _made_in_torch(len(parameters), listed=listed is not None)
+    refusal = in_torch and f"{in_torch} made in PyTorch operations, by 'torch' and 'reference'"
+    chosen = select_backend(backend, images.values.device, dtype, refusal, tuple(KERNELS))
+    if chosen != "reference":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
     if chosen == "torch" and not parameters:
         made = scan_attention_chunked(images, captions, cast("Tensor", listed), options.local)
+    elif chosen == "reference":
+        made = heterogeneous_attention_reference(images, captions, listed, parameters, options)
     else:
-        attended = heterogeneous_attention_chunked if chosen == "torch" else heterogeneous_attention_reference
-        made = attended(images, captions, listed, parameters, options)
+        made = heterogeneous_attention_chunked(images, captions, listed, parameters, options, chosen)
     return as_asked(made if weights else made[:1], images, captions, listed, empty_score, asked[1])
+
+
+def _made_in_torch(layers: int, *, listed: bool) -> str | None:
+    """What of a call kernels do not make, or None."""
+    if not KERNELS:
+        return "heterogeneous attention is"
+    if listed:
+        return "listed pairs are"
+    if layers != 1:
+        return "layers above the first are"
+    if transformed() or not checkable():
+        return "what torch.compile or torch.func's transforms take is"
+    return None
 
 
 def _first_rows(side: Ragged, empty: bool) -> Ragged:

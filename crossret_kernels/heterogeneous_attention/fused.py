@@ -1,0 +1,79 @@
+"""The first layer and the matching of all pairs of some items by fused kernels: an operation a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.shared import FirstLayer
+from crossret_kernels.inputs.tensors import autocasts
+from crossret_kernels.operations import Operand, define, for_gradients
+
+
+def _side(item: str) -> tuple[Operand, ...]:
+    """What `FirstLayer` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
+    parts = ("queries", "keys", "values", "own_logits", "own_values")
+    return *(Operand(f"{item}_{part}", "Tensor", True) for part in parts), Operand(f"{item}_lengths", "Tensor")
+
+
+_OPERANDS = (
+    *_side("region"), *_side("word"), Operand("norm_weight", "Tensor", True), Operand("norm_bias", "Tensor", True),
+)  # fmt: skip
+# Those of the matching are not used where it is not the local one; modes are places among the names that Python has.
+_OPTIONS = (
+    "float lambda_attention, bool local, int direction, float lambda_softmax, int pooling, float lambda_lse, "
+    "bool bfloat16"
+)
+
+
+def _scores_like(*arguments: Any) -> Tensor:
+    region_queries, word_queries = arguments[0], arguments[len(_side(""))]
+    return region_queries.new_empty(region_queries.size(0), word_queries.size(0))
+
+
+# By backend.
+_NAMES: dict[str, str] = {}
+KERNELS = {backend: define(name, _OPERANDS, _OPTIONS, _scores_like) for backend, name in _NAMES.items()}
+
+
+def fused_scores(
+    backend: str,
+    images: FirstLayer,
+    captions: FirstLayer,
+    layer: HeterogeneousLayer,
+    options: HeterogeneousOptions,
+    halves: bool,
+    *,
+    graph_alone: bool,
+) -> Tensor:
+    """Scores (n_images, n_captions) of float32 sides whose items have their rows in front.
+
+    Args:
+        halves: whether products may be made of bfloat16, as they are under autocast to it.
+        graph_alone: whether no values are wanted.
+    """
+    sides = (
+        x if x.dtype != torch.bool else x.sum(1)
+        for side in (images, captions)
+        for x in (part.contiguous() for part in side)
+    )
+    direction, _, _, _, lambda_softmax, pooling, lambda_lse = options.local.codes
+    local, device = options.matching == "local", images.mask.device.type
+    halves = halves or (autocasts(device) and torch.get_autocast_dtype(device) == torch.bfloat16)
+    score = for_gradients(_NAMES[backend]) if graph_alone else KERNELS[backend]
+    scores: Tensor = score(
+        *sides, layer.norm_weight, layer.norm_bias, options.lambda_attention, local, direction, lambda_softmax, pooling,
+        lambda_lse, halves,
+    )  # fmt: skip
+    return scores
+
+
+def in_front(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (n, L, D) and their mask (n, L), those of each item that it leaves ahead of all others."""
+    order = (~mask).to(torch.int8).sort(1, stable=True).indices
+    if mask.equal(mask.gather(1, order)):
+        return rows, mask
+    return rows.gather(1, order[:, :, None].expand_as(rows)), mask.gather(1, order)
