@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Collection
 from importlib.metadata import version
 
 import numpy as np
@@ -33,6 +34,7 @@ if TRITON_MISSING is None:
 
 
 _IN_TORCH = ("torch", "reference")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Public functions by the backends that have a row for them; all of one row go through the same table.
 OPERATIONS = {
     ("scan_scores", "scan_topk"): tuple(cross_attention.SCORES),
@@ -59,10 +61,11 @@ def describe() -> str:
     lines.append(_triton())
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     for device in devices:
-        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for dtype in _DTYPES:
             reasons = {backend: unsupported_reason(backend, device, dtype) for backend in BACKENDS}
             others = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
             lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
+        lines += _by_operation(device)
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     preferred = f"{wanted}, for what it can serve" if wanted else "not set"
     lines.append(f"{ENVIRONMENT_VARIABLE}: {preferred}")
@@ -88,11 +91,29 @@ def _selected_isa() -> str:
     return "running " + ", ".join(f"{isa} ({dtype})" for dtype, isa in chosen.items())
 
 
+def _by_operation(device: torch.device) -> list[str]:
+    """A table of what runs where no `backend=` is given: of every operation, by dtype."""
+    rows = [[str(device), *(str(dtype).removeprefix("torch.") for dtype in _DTYPES)]]
+    for names, has in OPERATIONS.items():
+        rows += [[f"  {name}", *(_chosen(device, dtype, has) for dtype in _DTYPES)] for name in names]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str] = BACKENDS) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a missing library, which has a line of its own
+            return select_backend(None, device, dtype, None, has)
+    except ValueError:
+        return "none"
+
+
 def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
     """What runs where no `backend=` is given, and whether it is what CROSSRET_BACKEND prefers."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a missing library, which has a line of its own
+            warnings.simplefilter("ignore")
             chosen = select_backend(None, device, dtype)
     except ValueError as error:
         return f"no call is served: {error}"

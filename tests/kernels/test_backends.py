@@ -29,6 +29,7 @@ from crossret_kernels import (
     triplet_loss,
 )
 from crossret_kernels.backends import select_backend
+from crossret_kernels.info import OPERATIONS
 from crossret_kernels.late_interaction import maxsim
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
@@ -279,6 +280,11 @@ def test_info_says_what_runs_and_why() -> None:
     assert "    not triton: it runs on CUDA devices but the features are on cpu" in lines
     assert lines[3].startswith("native CUDA kernels: ")
     assert lines[4] == f"Triton {version('triton')}: kernels for CUDA devices of compute capability 8.0 or newer"
+    chosen = {words[0]: words[1:] for words in map(str.split, lines)}
+    assert chosen["cpu"] == [*DTYPES, "float64"]  # of the table, below the lines of dtypes
+    for names, has in OPERATIONS.items():
+        for name in names:
+            assert chosen[name] == (["cpu"] * 3 if "cpu" in has else ["torch"] * 3) + ["torch"]
     assert lines[-1] == "CROSSRET_BACKEND: not set"
 
 
