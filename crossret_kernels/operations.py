@@ -36,7 +36,7 @@ class Kernels(NamedTuple):
 def define(
     name: str, operands: Sequence[Operand], options: str, fake: Callable[..., Any] | None = None, *,
     made: str = "Tensor", results: int = 1, kernels: Callable[[], Kernels] | None = None, autocast: bool = False,
-    saves: bool = False,
+    saves: bool = False, keeps_result: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Registers ``crossret::<name>``, which takes the operands, then `options`, in schema notation, and returns `made`.
 
@@ -54,6 +54,7 @@ def define(
         saves: whether the last argument, ``bool save``, which callers do not pass, asks for the further results: they
             are empty without it, where nothing is recorded or `torch.compile` has to know their shapes, and gradients
             then do without them.
+        keeps_result: whether gradients are made of the only result, which is kept as it is.
 
     Returns the first result, or the first few in a tuple, as a function of the same arguments, differentiable under
     `torch.func`, too.
@@ -69,11 +70,11 @@ def define(
             _register_autocast(name, operation)
         return called_directly(operation) if not autocast else operation
     n_kept = made.count("Tensor") - results
-    n_given = results + n_kept  # of a gradient's arguments, ahead of the operation's own
+    n_given = results + n_kept + keeps_result  # of a gradient's arguments, ahead of the operation's own
     fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
     backward = _Python(lambda: kernels().backward) if kernels else None
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
-    kept = [f"Tensor kept_{index}" for index in range(n_kept)]
+    kept = [f"Tensor kept_{index}" for index in range(n_given - results)]
     grads = ["Tensor grad"] if results == 1 else [f"Tensor grad_{index}" for index in range(results)]
     gradients_schema = ", ".join([*grads, *kept, schema, *flags])
     of_gradients = ", ".join(["Tensor"] * len(differentiable))
@@ -90,9 +91,9 @@ def define(
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     directly = _directly(operation, features, forward)
     own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
-    function = _differentiable(operation.plain, own, len(operands), differentiable, results)
+    function = _differentiable(operation.plain, own, len(operands), differentiable, results, keeps_result)
     recorded = _recorded(function, directly, results)
-    if fake is not None and not n_kept:
+    if fake is not None and n_given == results:
         unmade = _recorded(function, fake, results)
         _FOR_GRADIENTS[name] = lambda *arguments: unmade.apply(*features(arguments), arguments)
     for registered, rule in ((f"{name}_backward", once), (name, function)):
@@ -237,6 +238,7 @@ def _differentiable(
     n_operands: int,
     differentiable: Sequence[int],
     n_results: int,
+    keeps_result: bool,
 ) -> Any:
     """A plain operation with its gradients as an autograd.Function."""
     several = len(differentiable) > 1
@@ -249,13 +251,13 @@ def _differentiable(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            kept = () if isinstance(output, Tensor) else tuple(output[n_results:])
-            if kept:
-                ctx.mark_non_differentiable(*kept)
-            Made.keep(ctx, inputs, kept)
+            if not isinstance(output, Tensor) and len(output) > n_results:
+                ctx.mark_non_differentiable(*output[n_results:])
+            Made.keep(ctx, inputs, output)
 
         @staticmethod
-        def keep(ctx: Any, inputs: tuple[Any, ...], kept: tuple[Tensor, ...]) -> None:
+        def keep(ctx: Any, inputs: tuple[Any, ...], made: Tensor | Sequence[Tensor]) -> None:
+            kept = made[n_results:] if not isinstance(made, Tensor) else (made,) if keeps_result else ()
             ctx.save_for_backward(*kept, *inputs[:n_operands])
             ctx.options = inputs[n_operands:]
 
@@ -288,9 +290,8 @@ def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> An
         def forward(ctx: Any, *given: Any) -> Any:
             arguments = given[-1]
             made = directly(*arguments)
-            one = isinstance(made, Tensor)
-            function.keep(ctx, arguments, () if one else tuple(made[n_results:]))
-            return made if one else tuple(made[:n_results])
+            function.keep(ctx, arguments, made)
+            return made if isinstance(made, Tensor) else tuple(made[:n_results])
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

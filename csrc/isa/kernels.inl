@@ -1,6 +1,7 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
 #include "attention_pool/problem.h"
 #include "cross_attention/problem.h"
+#include "dense/problem.h"
 #include "maxsim/problem.h"
 #include "ranking_loss/problem.h"
 #include "simd/math.inl"
@@ -8,6 +9,7 @@
 #include "gemm/tile.inl"
 #include "gemm/dots.inl"
 #include "gemm/factor.inl"
+#include "gemm/dense.inl"
 #include "pairs/prepare.inl"
 #include "pairs/feature_gradients.inl"
 #include "pairs/pooling.inl"

@@ -1,6 +1,6 @@
 // Checks the kernels of every instruction set against the formulas in double precision, one pair at a time, without
 // torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes; and
-// ranking losses and attention pooling.
+// ranking losses, attention pooling and products of matrices.
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
@@ -18,6 +18,7 @@
 #include "maxsim/cpu.h"
 #include "pairs/parallel.h"
 #include "batch.h"
+#include "dense.h"
 #include "losses.h"
 #include "pooling.h"
 
@@ -36,6 +37,8 @@ namespace crossret {
   const RankingLossKernels ranking_loss_kernels{};                                  \
   extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));   \
   const AttentionPoolKernels attention_pool_kernels{};                              \
+  extern const DenseKernels dense_kernels __attribute__((weak));                    \
+  const DenseKernels dense_kernels{};                                               \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -162,6 +165,7 @@ int main(int argc, char** argv) {
     select_isa(names[i]);
     check_losses(kernels(Dtype::float32, false));
     check_pooling(kernels(Dtype::float32, false));
+    check_dense(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }

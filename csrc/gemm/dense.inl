@@ -1,0 +1,183 @@
+// Products of whole matrices: the right-hand side packed once, rows of the left-hand side a few at a time.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// How factors lie where products read them: floats as they are or rounded to bfloat16, or pairs of bfloat16.
+enum class DenseElements { floats, rounded, pairs };
+
+static Layout dense_layout(const DenseCall& call, int64_t depth) {
+#if defined(CROSSRET_AMX)
+  constexpr int64_t unit = Tiles::depth;
+#else
+  constexpr int64_t unit = 1;
+#endif
+  const bool pairs = call.bfloat16 && V::bf16_dots;
+  if (pairs) depth = round_up(round_up(depth, 2) / 2, unit);
+  return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
+}
+
+static int64_t dense_depth(const DenseCall& call, int64_t depth) { return dense_layout(call, depth).depth; }
+
+static inline F dense_load(const DenseFactor& from, int64_t at, int64_t n) {
+  const F x = V::load(from.data + at, n);
+  if (from.tanh == nullptr) return x;
+  const F y = V::load(from.tanh + at, n);
+  return V::mul(x, V::sub(V::set(1.0f), V::mul(y, y)));
+}
+
+template <DenseElements elements>
+static inline F dense_rounded(F x) {
+  if constexpr (elements != DenseElements::rounded) return x;
+  uint16_t bits[V::width];
+  V::store_bf16(bits, x, V::width);
+  return V::load_bf16(bits, V::width);
+}
+
+template <DenseElements elements>
+static inline void dense_store(float* row, int64_t k, F x, int64_t n) {
+  if constexpr (elements == DenseElements::pairs) return V::store_bf16(reinterpret_cast<uint16_t*>(row) + k, x, n);
+  V::store(row + k, dense_rounded<elements>(x), n);
+}
+
+// Rows [first, first + rows) of a slice, as the left-hand side reads them, zeros behind.
+template <DenseElements elements>
+static void dense_rows(const DenseFactor& from, const DenseSlice& slice, int64_t first, int64_t rows,
+                       const Layout& layout, float* out) {
+  const int64_t depth = slice.depth, start = first * from.row + slice.first * from.k;
+  if constexpr (elements == DenseElements::pairs) {
+    for (int64_t r = 0; r < rows; ++r) {
+      uint16_t* const row = reinterpret_cast<uint16_t*>(out + r * layout.ld);
+      __builtin_memset(row + depth, 0, 2 * (2 * layout.depth - depth));
+    }
+  }
+  if (from.k == 1) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < depth; k += V::width) {
+        dense_store<elements>(out + r * layout.ld, k, dense_load(from, start + r * from.row + k, depth - k), depth - k);
+      }
+    }
+    return;
+  }
+  for (int64_t k = 0; k < depth; k += V::width) {
+    for (int64_t r = 0; r < rows; r += V::width) {
+      F square[V::width];
+      for (int64_t i = 0; i < V::width; ++i) {
+        square[i] = k + i < depth ? dense_load(from, start + (k + i) * from.k + r, rows - r) : V::zero();
+      }
+      V::transpose(square);
+      for (int64_t i = 0; i < V::width && r + i < rows; ++i) {
+        dense_store<elements>(out + (r + i) * layout.ld, k, square[i], depth - k);
+      }
+    }
+  }
+}
+
+// Calls use with the kind of elements as its type.
+template <class Use>
+static inline void dense_by_elements(const DenseCall& call, const Use& use) {
+  if (!call.bfloat16) return use.template run<DenseElements::floats>();
+  use.template run<V::bf16_dots ? DenseElements::pairs : DenseElements::rounded>();
+}
+
+struct DenseCopy {
+  const DenseFactor& from;
+  const DenseSlice& slice;
+  int64_t first, rows;
+  const Layout& layout;
+  float* out;
+
+  template <DenseElements elements>
+  void run() const {
+    dense_rows<elements>(from, slice, first, rows, layout, out);
+  }
+};
+
+static void dense_pack_scratch(const DenseCall& call, const DenseSlice& slice, Workspace& workspace) {
+  workspace.floats(kPad * dense_layout(call, slice.depth).ld);
+}
+
+static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t part, float* panels,
+                       Workspace& workspace) {
+  const DenseFactor& from = call.right;
+  const Layout layout = dense_layout(call, slice.depth);
+  const int64_t first = part * kPad, columns = call.columns - first < kPad ? call.columns - first : kPad;
+  float* const out = panels + first * layout.depth;
+  if (from.row == 1 && !call.bfloat16) {
+    for (int64_t k = 0; k < slice.depth; ++k) {
+      for (int64_t j = 0; j < columns; j += V::width) {
+        const F x = dense_load(from, first + j + (slice.first + k) * from.k, columns - j);
+        V::store(panel_column(out, j, layout.depth) + k * kPanel, x);
+      }
+    }
+    return;
+  }
+  float* const strip = workspace.floats(kPad * layout.ld);
+  dense_by_elements(call, DenseCopy{from, slice, first, columns, layout, strip});
+  transpose_to_panels(strip, layout.ld, columns, layout.depth, out);
+}
+
+// Epilogue: out becomes or gains the product, and with the first slice gains the bias.
+struct DenseStore {
+  float* out;
+  int64_t columns;
+  const float* bias;
+  bool accumulate;
+
+  template <int MR, int NV>
+  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; ++j) {
+      const int64_t column = n + j * V::width, left = columns - column;
+      const F more = bias ? V::load(bias + column, left) : V::zero();
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        float* const to = out + (m + i) * columns + column;
+        const F sum = V::add(sums[i][j], more);
+        V::store(to, accumulate ? V::add(V::load(to, left), sum) : sum, left);
+      }
+    }
+  }
+};
+
+static void dense_multiply_scratch(const DenseCall& call, const DenseSlice& slice, Workspace& workspace) {
+  workspace.floats(kDenseRows * dense_layout(call, slice.depth).ld);
+}
+
+static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64_t row, int64_t rows,
+                           const float* panels, Workspace& workspace) {
+  const Tiles configured;
+  const DenseFactor& from = call.left;
+  const Layout layout = dense_layout(call, slice.depth);
+  float* const copied = workspace.floats(kDenseRows * layout.ld);
+  dense_by_elements(call, DenseCopy{from, slice, row, rows, layout, copied});
+  float* const out = call.out + row * call.columns;
+  // The rows of the task that most likely follows.
+  const bool more = from.k == 1 && row + 2 * rows <= call.rows && slice.depth == call.depth;
+  const Ahead ahead{reinterpret_cast<const char*>(more ? from.data + (row + rows) * from.row : copied),
+                    more ? rows * from.row * 4 : 0};
+  multiply_rows(layout, 0, layout.depth, rows, call.columns, copied, layout.ld, panels, ahead,
+                DenseStore{out, call.columns, slice.first == 0 ? call.bias : nullptr, slice.first != 0});
+  const int64_t count = call.tanh && slice.last ? rows * call.columns : 0;
+  for (int64_t i = 0; i < count; i += V::width) V::store(out + i, tanh(V::load(out + i, count - i)), count - i);
+}
+
+// A few rows at a time by themselves: of thousands in one chain the last would lose most of their digits.
+static void dense_sum_rows(const DenseFactor& from, int64_t rows, int64_t columns, float* out) {
+  constexpr int64_t few = 64;
+  for (int64_t first = 0; first < rows; first += few) {
+    const int64_t end = first + few < rows ? first + few : rows;
+    for (int64_t c = 0; c < columns; c += V::width) {
+      const int64_t n = columns - c;
+      F sum = V::zero();
+      for (int64_t r = first; r < end; ++r) sum = V::add(sum, dense_load(from, r * from.row + c, n));
+      V::store(out + c, first == 0 ? sum : V::add(V::load(out + c, n), sum), n);
+    }
+  }
+}
+
+extern const DenseKernels dense_kernels;
+const DenseKernels dense_kernels = {
+    dense_depth, dense_pack, dense_multiply, dense_pack_scratch, dense_multiply_scratch, dense_sum_rows};
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret
