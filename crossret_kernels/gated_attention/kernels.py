@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side
-from crossret_kernels.operations import Operand, define
+from crossret_kernels.operations import Kernels, Operand, define
 
 
 def _of(side: str) -> tuple[Operand, ...]:
@@ -37,9 +37,17 @@ def scores_like(region_keys: Tensor, *others: Any) -> Tensor:
     return region_keys.new_empty(region_keys.size(0), others[3].size(0))
 
 
-NAMES: dict[str, str] = {}  # of the operation, by backend
+def _triton() -> Kernels:
+    from crossret_kernels.gated_attention.triton import backward, forward
+
+    return Kernels(forward.cosines, backward.gradients)
+
+
+NAMES = {"triton": "gated_attention_triton"}  # of the operation, by backend
+_IN_PYTHON = {"triton": _triton}
 KERNELS: dict[str, Callable[..., Tensor]] = {
-    backend: define(name, OPERANDS, OPTIONS, scores_like) for backend, name in NAMES.items()
+    backend: define(name, OPERANDS, OPTIONS, scores_like, kernels=_IN_PYTHON.get(backend))
+    for backend, name in NAMES.items()
 }
 
 

@@ -101,6 +101,25 @@ class AttentionPool:
     PARTS = 16  # … among so many at most
 
 
+class GatedAttention:
+    """SMAN's pairwise step."""
+
+    ROWS = 64  # of an item at a time: items of more have their hidden units made again for every further block
+    COLUMNS = 64  # of values, keys and the gate at a time where there are few products
+    WORKSPACE_BYTES = 128 * 2**20
+
+    @staticmethod
+    def tile(shared: int, ieee: bool, bytes_of: int) -> tuple[int, int, int]:
+        """Pairs of a tile, hidden units of theirs and columns of the gate at a time, of so many bytes each."""
+        if bytes_of == 4:
+            return (32, 64, 16) if ieee else (64, 64, 32)
+        return 128 if shared >= SOME else 64, 128, 64
+
+    @staticmethod
+    def warps(pairs: int) -> int:
+        return 8 if pairs > 64 else 4
+
+
 class TripletLoss:
     """The triplet loss."""
 

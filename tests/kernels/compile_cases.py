@@ -14,7 +14,15 @@ from typing import Any
 import torch
 
 import crossret_kernels
-from crossret_kernels import attention_pool_weights, maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import (
+    attention_pool_weights,
+    gated_attention_scores,
+    maxsim_argmax,
+    maxsim_scores,
+    scan_scores,
+    triplet_loss,
+)
+from tests.kernels.gated import gated_parameters
 from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
@@ -22,6 +30,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.fl
 FUNCTIONS = {
     "attention_pool": attention_pool_weights,
     "cross_attention": scan_scores,
+    "gated_attention": gated_attention_scores,
     "maxsim": maxsim_scores,
     "ranking_loss": triplet_loss,
 }
@@ -109,6 +118,21 @@ class Pooling(Case):
         torch.autograd.grad(sum(x.sum() for x in made), sides)
 
 
+class Gated(Case):
+    """A call of `gated_attention_scores` whose vectors all have the same length, and gradients of the scores."""
+
+    def call(self) -> None:
+        dtype, sizes = DTYPES[self.precision], (self.dim,) * 5
+        sides = [torch.zeros(5, rows[1], self.dim, dtype=dtype) for rows in (self.regions, self.words)]
+        contexts = [torch.zeros(5, 2, self.dim, dtype=dtype) for _ in sides]
+        with tf32(self.precision == "tf32"):
+            scores = gated_attention_scores(
+                *(side.requires_grad_() for side in sides), region_contexts=contexts[0], word_contexts=contexts[1],
+                parameters=gated_parameters(*sizes), backend="triton",
+            )  # fmt: skip
+            torch.autograd.grad(scores.sum(), sides)
+
+
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -119,6 +143,7 @@ WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
     "softmax_statistics", "pool_rows", "pooled_value_gradients", "pooled_dots", "pooled_logit_gradients",
+    "gated_context_gradients", "gated_memory_gradients",
 }  # fmt: skip
 FEW_KINDS = 3
 
@@ -170,6 +195,9 @@ COVERING = [
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
     Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
     Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
+    Gated("gated_attention", "bfloat16", ARCHITECTURES, dim=512),
+    Gated("gated_attention", "tf32", mostly(80, of=(80, 90)), dim=256),
+    Gated("gated_attention", "float32", dim=100),
     Pooling("attention_pool", "float16", (80,), dim=300, options={"heads": 70, "mask": torch.ones(2, 20) > 0}),
 ]
 
@@ -183,6 +211,8 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
     (maxsim("tf32", packed=True, function=maxsim_argmax), "best_of_tiles", {"INDEX": True}),
     (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
     (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),
+    (Gated("gated_attention", "bfloat16", dim=512), "gated_weights", {"STORE": True}),
+    (Gated("gated_attention", "tf32", dim=512), "gated_contexts", {"IMAGES": False, "STORE": True}),
 ]
 
 

@@ -19,9 +19,17 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
 from triton.runtime import driver
 
-from crossret_kernels import attention_pool, backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import (
+    attention_pool,
+    backends,
+    gated_attention_scores,
+    maxsim_scores,
+    scan_scores,
+    triplet_loss,
+)
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
+from tests.kernels.gated import gated_parameters
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types
@@ -55,11 +63,19 @@ def pool() -> None:
     attention_pool(features(3, 12, 32), features(3, 12, 2), [9, 2, 12], backend="triton").sum().backward()
 
 
+def gate() -> None:
+    sides = features(3, 12, 32), features(4, 9, 32)
+    contexts = {"region_contexts": torch.zeros(3, 1, 32), "word_contexts": torch.zeros(4, 1, 32)}
+    parameters = gated_parameters(32, 32, 32, 32, 32)
+    gated_attention_scores(*sides, **contexts, parameters=parameters, backend="triton").sum().backward()
+
+
 CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
     "attention_pool": pool,
+    "gated_attention_scores": gate,
 }
 
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import attention_pool_weights, maxsim_scores, scan_scores
+from crossret_kernels import attention_pool_weights, gated_attention_scores, maxsim_scores, scan_scores
 from crossret_kernels.backends import INTERPRETED
 
 pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import SumMax
+from crossret_kernels.gpu.tuning import GatedAttention, SumMax
+from tests.kernels.gated import gated_parameters
 from tests.kernels.offline import recorded
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
@@ -97,6 +98,31 @@ def test_batches_of_pooled_items_compile_nothing(packed: bool, heads: int) -> No
             torch.autograd.grad([pooled, weights], [values, logits], [torch.zeros_like(x) for x in (pooled, weights)])
             compiled = compiled or set(triton_launch._compiled)
             assert set(triton_launch._compiled) == compiled, f"batch {number}"
+    for launch in launches:
+        of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
+    assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
+
+
+def test_batches_of_gated_pairs_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their number and lengths."""
+    monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", 2**20)
+    parameters, generator = gated_parameters(9, 8, 7, 5, 4), torch.Generator().manual_seed(0)
+    compiled = set[Any]()
+    of_triton: dict[tuple[Any, ...], set[str]] = {}
+    with recorded() as launches:
+        for n_images, n_captions in BATCHES:
+            sides, lengths, contexts = [], [], []
+            for count, width, dim in ((n_images, 70, 9), (n_captions, 16 + n_images % 5, 8)):
+                sides.append(torch.zeros(count, width, dim, dtype=torch.bfloat16, requires_grad=True))
+                lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
+                contexts.append(torch.zeros(count, 2, 8))
+            scores = gated_attention_scores(
+                *sides, *lengths, region_contexts=contexts[0], word_contexts=contexts[1], parameters=parameters,
+                backend="triton",
+            )  # fmt: skip
+            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+            compiled = compiled or set(triton_launch._compiled)
+            assert set(triton_launch._compiled) == compiled, f"batch {n_images}"
     for launch in launches:
         of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
     assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()

@@ -28,6 +28,7 @@ STACK_BOUNDS = {
     "best_of_tiles": (1280, 1920),
     "best_of_items": (1408, 1024),
     "context_gradients": (128, 128),
+    "gated_item_gradients": (384, 64),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {

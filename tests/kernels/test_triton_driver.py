@@ -36,6 +36,7 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
         "maxsim_scores": "4",
         "triplet_loss": "3",
         "attention_pool": "6",
+        "gated_attention_scores": "19",
         "scan_scores by Triton": "12",
     }
     assert launched == expected
