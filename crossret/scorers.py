@@ -89,12 +89,12 @@ class CrossAttentionScorer(nn.Module):
 
         Returns:
             Scores (P,), weights (P, Q, C) over the contexts and relevances (P, Q), differentiable, zero at the padding;
-            see ``crossret_kernels.scan_attention``, whose backend "torch" makes them whatever the scores' backend.
+            see ``crossret_kernels.scan_attention``.
 
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_attention``.
         """
-        options = {**self.options, "direction": self.direction, "backend": "torch"}
+        options = {**self.options, "direction": self.direction}
         return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, **options)
 
     def extra_repr(self) -> str:

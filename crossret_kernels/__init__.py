@@ -4,6 +4,7 @@ from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_attend
 from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
 from crossret_kernels.gated_attention.op import gated_attention_scores
@@ -25,6 +26,7 @@ __all__ = [
     "HeterogeneousLayer",
     "MaxSimArgmax",
     "PooledAttention",
+    "ScanAttended",
     "ScanAttention",
     "UnsupportedByBackend",
     "attention_pool",
@@ -37,6 +39,7 @@ __all__ = [
     "maxsim_scores",
     "maxsim_topk",
     "pairwise_scores",
+    "scan_attend",
     "scan_attention",
     "scan_factors",
     "scan_scores",

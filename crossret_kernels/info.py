@@ -26,6 +26,7 @@ from crossret_kernels.backends import (
     unsupported_reason,
 )
 from crossret_kernels.cross_attention import op as cross_attention
+from crossret_kernels.cross_attention import scan_attend
 from crossret_kernels.gated_attention import kernels as gated_attention
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss
@@ -42,7 +43,7 @@ OPERATIONS = {
     ("maxsim_scores", "maxsim_topk", "late_interaction"): tuple(maxsim.SCORES),
     ("maxsim_argmax",): tuple(maxsim.ARGMAX),
     ("triplet_loss",): (*ranking_loss.KERNELS, *_IN_TORCH),
-    ("scan_attention",): _IN_TORCH,
+    ("scan_attend", "scan_attention"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores",): (*gated_attention.KERNELS, *_IN_TORCH),
     ("gated_attention_weights",): _IN_TORCH,
     ("heterogeneous_scores", "heterogeneous_attention_weights"): _IN_TORCH,

@@ -60,6 +60,22 @@ void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[0] = torch::stable::detail::from(scores);
 }
 
+// Returns the gradients of regions and words that are wanted, summed up by run(contexts, queries).
+template <class Run>
+void differentiate(const CheckedBatch& batch, bool regions_need_grad, bool words_need_grad, StableIValue* stack,
+                   const Run& run) {
+  const torch::stable::Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
+  const torch::stable::Tensor of_words = batch.words().new_gradient(words_need_grad);
+  SideGradient regions(batch.regions().side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
+                       batch.kernels().finish_gradient);
+  SideGradient words(batch.words().side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
+                     batch.kernels().finish_gradient);
+  SideGradient &contexts = batch.words_attend() ? regions : words, &queries = batch.words_attend() ? words : regions;
+  run(contexts, queries);
+  stack[0] = torch::stable::detail::from(of_regions);
+  stack[1] = torch::stable::detail::from(of_words);
+}
+
 // The gradients of regions and words.
 template <class Operation>
 void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
@@ -76,16 +92,9 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   auto call = operation.call(batch);
   if constexpr (Operation::saves) Operation::read(*kept, batch, call);
   const ScoreGradients grads = batch.gradients(grad_scores);
-  const torch::stable::Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
-  const torch::stable::Tensor of_words = batch.words().new_gradient(words_need_grad);
-  SideGradient regions(batch.regions().side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
-                       batch.kernels().finish_gradient);
-  SideGradient words(batch.words().side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
-                     batch.kernels().finish_gradient);
-  SideGradient &contexts = batch.words_attend() ? regions : words, &queries = batch.words_attend() ? words : regions;
-  Operation::differentiate(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
-  stack[0] = torch::stable::detail::from(of_regions);
-  stack[1] = torch::stable::detail::from(of_words);
+  differentiate(batch, regions_need_grad, words_need_grad, stack, [&](SideGradient& contexts, SideGradient& queries) {
+    Operation::differentiate(batch.kernels(), call, batch.pairs(), grads, contexts, queries);
+  });
 }
 
 }  // namespace crossret

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossret_kernels import scan_attention, scan_scores, triplet_loss
+from crossret_kernels import scan_attend, scan_scores, triplet_loss
 from crossret_kernels.extending import Lengths, choose
 
 _SLOPE = 0.1  # of the LeakyReLU that the published code clips by
@@ -61,15 +61,15 @@ def func_attention(query: Tensor, context: Tensor, opt: Any, smooth: float, eps:
             f"got {query.dtype} on {query.device} and {context.dtype} on {context.device}"
         )
     each = torch.arange(len(query), device=query.device)
-    weights = scan_attention(
+    made = scan_attend(
         context,
         query,
         raw_feature_norm=opt.raw_feature_norm,
         clip_slope=_SLOPE,
         lambda_softmax=smooth,
         pairs=torch.stack([each, each], 1),
-    ).weights.to(query.dtype)
-    return weights @ context, weights.mT
+    )
+    return made.attended.to(query.dtype), made.weights.mT.to(query.dtype)
 
 
 def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Lengths, opt: Any) -> Tensor:

@@ -69,3 +69,8 @@ def score_with_attention(
     scores = pool(relevance, query_mask, options.pooling, options.lambda_lse)
     both = query_mask[:, :, None] & context_mask[:, None, :]
     return scores, weights.mT.masked_fill(~both, 0), relevance.masked_fill(~query_mask, 0)
+
+
+def shown(vectors: Tensor, query_mask: Tensor, wanted: bool) -> Tensor:
+    """Attended vectors (P, Q, D), zero at padding; (P, Q, 0) where they are not wanted."""
+    return vectors.masked_fill(~query_mask[..., None], 0) if wanted else vectors[..., :0]

@@ -5,10 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
+from crossret_kernels.cross_attention.attention import (
+    attention_logits,
+    relevances,
+    score_with_attention,
+    shown,
+)
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.padded.arithmetic import pool, safe_normalize
+from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
 from crossret_kernels.padded.chunked import Attention, Block, chunked_pairs, chunked_scores
 
 
@@ -17,28 +22,46 @@ def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, op
 
     def score(block: Block) -> Tensor:
         attention = block.as_attention(options.direction)
-        _, relevance = _attend(attention, options)
+        p = _weights(attention, options)
+        relevance = relevances(_products(attention, p), attention.attended_norms(p), attention.queries)
         return pool(relevance, attention.query_mask, options.pooling, options.lambda_lse)
 
     return chunked_scores(regions, words, pairs, score, safe_normalize if options.normalize else None)
 
 
-def scan_attention_chunked(
-    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
+def scan_attend_chunked(
+    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions, attended: bool
 ) -> tuple[Tensor, ...]:
-    """Scores of pairs as `scan_scores_chunked` computes them, with the weights and relevances on the way."""
+    """Scores of pairs as `scan_scores_chunked` computes them, attended vectors where they are wanted, weights and
+    relevances.
+    """
 
     def score(block: Block) -> tuple[Tensor, ...]:
         attention = block.as_attention(options.direction)
-        weights, relevance = _attend(attention, options)
-        return score_with_attention(weights, relevance, attention.context_mask, attention.query_mask, options)
+        p = _weights(attention, options)
+        vectors = p.mT @ attention.contexts
+        relevance = relevances(_products(attention, p), vector_length(vectors), attention.queries)
+        masks = attention.context_mask, attention.query_mask
+        scores, *others = score_with_attention(p, relevance, *masks, options)
+        return scores, shown(vectors, attention.query_mask, attended), *others
 
     return chunked_pairs(regions, words, pairs, score, safe_normalize if options.normalize else None)
 
 
-def _attend(attention: Attention, options: CrossAttentionOptions) -> tuple[Tensor, Tensor]:
-    """Weights (…, C, Q) and relevances (…, Q)."""
+def scan_attention_chunked(
+    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
+) -> tuple[Tensor, ...]:
+    """The same without attended vectors."""
+    scores, _, *others = scan_attend_chunked(regions, words, pairs, options, False)
+    return scores, *others
+
+
+def _weights(attention: Attention, options: CrossAttentionOptions) -> Tensor:
+    """(…, C, Q)."""
     logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, options)
-    p = torch.softmax(logits, -2)
-    products = (p * attention.similarities).sum(-2)
-    return p, relevances(products, attention.attended_norms(p), attention.queries)
+    return torch.softmax(logits, -2)
+
+
+def _products(attention: Attention, weights: Tensor) -> Tensor:
+    """q·a of every query (…, Q)."""
+    return (weights * attention.similarities).sum(-2)

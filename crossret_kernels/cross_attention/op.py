@@ -18,7 +18,9 @@ from crossret_kernels.inputs.tensors import Array, autocasts
 from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
-_OPTIONS = f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
+ATTENTION_OPTIONS = (
+    f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
+)
 
 
 def _triton() -> Kernels:
@@ -33,7 +35,7 @@ def _cuda() -> Kernels:
     return Kernels(forward.scores, backward.gradients)
 
 
-_SIGNATURE = SIDES, _OPTIONS, scores_like
+_SIGNATURE = SIDES, ATTENTION_OPTIONS, scores_like
 _PAIR, _THREE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
 SCORES = {
     "cpu": define("scan_scores", *_SIGNATURE, autocast=True),
@@ -42,9 +44,12 @@ SCORES = {
     "torch": scan_scores_chunked,
     "reference": scan_scores_reference,
 }
-LISTED = define("scan_scores_listed", LISTED_SIDES, _OPTIONS, scores_like)
+LISTED = define("scan_scores_listed", LISTED_SIDES, ATTENTION_OPTIONS, scores_like)
 FACTORED = define(
-    "scan_scores_factored", (Operand("factors", "Tensor"), *PLAIN_SIDES), _OPTIONS, lambda _, *rest: scores_like(*rest)
+    "scan_scores_factored",
+    (Operand("factors", "Tensor"), *PLAIN_SIDES),
+    ATTENTION_OPTIONS,
+    lambda _, *rest: scores_like(*rest),
 )
 
 

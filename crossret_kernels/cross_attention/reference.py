@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
+from crossret_kernels.cross_attention.attention import (
+    attention_logits,
+    relevances,
+    score_with_attention,
+    shown,
+)
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
@@ -15,21 +20,31 @@ def scan_scores_reference(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
 ) -> Tensor:
     """Scores with the attended vectors built, at the inputs' precision: the oracle when the inputs are float64."""
-    _, relevance, _, query_mask = _attend(regions, words, pairs, options)
+    _, _, relevance, _, query_mask = _attend(regions, words, pairs, options)
     return pool(relevance, query_mask.expand(relevance.shape), options.pooling, options.lambda_lse)
+
+
+def scan_attend_reference(
+    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions, attended: bool
+) -> tuple[Tensor, ...]:
+    """Scores of pairs, attended vectors where they are wanted, weights and relevances, likewise."""
+    vectors, weights, relevance, context_mask, query_mask = _attend(regions, words, pairs, options)
+    scores, *others = score_with_attention(weights, relevance, context_mask, query_mask, options)
+    return scores, shown(vectors, query_mask, attended), *others
 
 
 def scan_attention_reference(
     regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
 ) -> tuple[Tensor, ...]:
-    """Scores of pairs, weights and relevances, likewise."""
-    return score_with_attention(*_attend(regions, words, pairs, options), options)
+    """The same without attended vectors."""
+    scores, _, *others = scan_attend_reference(regions, words, pairs, options, False)
+    return scores, *others
 
 
 def _attend(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weights (…, C, Q), relevances (…, Q), and the masks of contexts (…, C) and queries (…, Q)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Attended vectors (…, Q, D), weights (…, C, Q), relevances (…, Q), masks of contexts (…, C) and queries (…, Q)."""
     (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
@@ -43,4 +58,4 @@ def _attend(
     alpha = torch.softmax(attention_logits(s, context_mask, query_mask, options), -2)
     attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
     products = (queries * attended).sum(-1)
-    return alpha, relevances(products, vector_length(attended), queries), context_mask, query_mask
+    return attended, alpha, relevances(products, vector_length(attended), queries), context_mask, query_mask

@@ -1,4 +1,4 @@
-"""`scan_attention`: what the scores of listed pairs are made of, by PyTorch operations."""
+"""`scan_attention`: what the scores of listed pairs are made of."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from crossret_kernels.backends import select_in_torch
-from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.cross_attention.reference import scan_attention_reference
+from crossret_kernels.cross_attention.scan_attend import attend
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
 
@@ -54,12 +51,12 @@ def scan_attention(
     query: str | None = None,
     backend: str | None = None,
 ) -> ScanAttention:
-    """The attention by which `scan_scores` scores pairs, for pictures and losses of your own.
+    """The attention by which `scan_scores` scores pairs, for pictures and losses of your own: `scan_attend` without the
+    attended vectors.
 
     Args:
         pairs, candidates: one of them is needed, as the weights of all pairs would fill the memory.
-        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it;
-            their scores differ from other backends' in rounding.
+        backend: as in `scan_attend`; scores differ between backends in rounding.
         all others: as in `scan_scores`.
 
     Raises:
@@ -69,13 +66,6 @@ def scan_attention(
     options = checked(
         CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
     )
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
-    if selected is None:
-        raise ValueError("scan_attention takes pairs or candidates: the weights of all pairs are not kept")
-    made_by = "the attention weights are made", "scan_attention takes padded features"
-    chosen = select_in_torch(backend, *made_by, images, captions)
-    attend = scan_attention_chunked if chosen == "torch" else scan_attention_reference
-    listed = selected.listed()
-    made = attend(images, captions, listed, options)
-    return ScanAttention(*as_asked(made, images, captions, listed, empty_score, candidates))
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    scores, _, *others = attend("scan_attention", sides, options, pairs, candidates, query, backend)
+    return ScanAttention(scores, *others)

@@ -1,9 +1,6 @@
 // Attention pooling as torch calls it: tensors checked and turned into what kernels take.
 #include "binding.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -27,21 +24,6 @@ Tensor in_order(const Tensor& tensor) { return tensor.is_contiguous() ? tensor :
 bool is_float32_on_cpu(const Tensor& tensor) { return tensor.is_cpu() && tensor.scalar_type() == ScalarType::Float; }
 
 int64_t bytes_of(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float ? 4 : 2; }
-
-// Asks for large pages of fresh memory. A gradient as large as the values comes from the system anew at every call, a
-// page at a time, which takes several times as long as to compute it.
-void in_large_pages(void* data, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t page = 4096;
-  constexpr int64_t large = int64_t{4} << 20;
-  if (bytes < large) return;
-  const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // or stays as it is
-#else
-  (void)data, (void)bytes;
-#endif
-}
 
 // What both operations take, in the order of their schemas, checked.
 class CheckedPool {

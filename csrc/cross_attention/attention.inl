@@ -21,12 +21,20 @@ struct Queries {
   float* square;     // ‖a‖²
   float* squares;    // the same, a vector of partial sums each
   float* relevance;  // cos(q, a)
+  // Of the attended vectors, where they are wanted: 1 / Σ p, and where each goes; else null.
+  float* inverse;
+  float** attended;
 };
 
 static Queries take_queries(int64_t n, Workspace& memory) {
   const int64_t size = pad_columns(n);
-  return {memory.floats(size), memory.floats(size), memory.floats(size), memory.floats(size * V::width),
-          memory.floats(size)};
+  return {memory.floats(size),
+          memory.floats(size),
+          memory.floats(size),
+          memory.floats(size * V::width),
+          memory.floats(size),
+          memory.floats(size),
+          nullptr};
 }
 
 // 1 / (norm + eps), what similarities of that norm are multiplied by; zero where the norm is.
@@ -194,6 +202,7 @@ static void weigh(const CrossAttentionOptions& options, int64_t rows, const Atte
   for (int v = 0; v < vectors; ++v) {
     V::store(queries.product + j + v * V::width, product[v]);
     V::store(queries.total + j + v * V::width, total[v]);
+    V::store(queries.inverse + j + v * V::width, V::div(V::set(1.0f), total[v]));
   }
 }
 
@@ -216,15 +225,33 @@ struct Squares {
   }
 };
 
-// Epilogue: the partial sums of every row gain the squares of its products.
+// Epilogue: the partial sums of every row gain the squares of its products; where attended vectors are wanted, these
+// are the products divided by Σ p, features from `column` on, `left` of them or whole vectors.
 struct RowSquares {
-  float* squares;
+  const Queries& queries;
+  int64_t column, left;
 
   template <int MR, int NV>
-  __attribute__((always_inline)) void take(int64_t m, int64_t, F (&sums)[MR][NV]) const {
+  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
+    if (queries.attended != nullptr) {
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        float* const out = queries.attended[m + i] + column + n;
+        const F inverse = V::set(queries.inverse[m + i]);
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; ++j) {
+          const F a = V::mul(sums[i][j], inverse);
+          if (left == 0) {
+            V::store(out + j * V::width, a);
+          } else {
+            V::store(out, a, left);
+          }
+        }
+      }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i) {
-      float* const at = squares + (m + i) * V::width;
+      float* const at = queries.squares + (m + i) * V::width;
       F square = V::load(at);
 #pragma GCC unroll 2
       for (int j = 0; j < NV; ++j) square = V::fma(sums[i][j], sums[i][j], square);
@@ -238,14 +265,14 @@ struct RowSquares {
 static void attended_squares(const Factor& factor, int64_t n, const AttentionTile& tile, Queries& queries) {
   const int64_t contexts = factor.n, whole = factor.rows / V::width * V::width, left = factor.rows - whole;
   for (int64_t q = 0; q < round_up(n, V::width); ++q) V::store(queries.squares + q * V::width, V::zero());
-  const RowSquares squares{queries.squares};
   const Left weights{tile.weights, 1, tile.ld};
-  multiply(n, whole, AllOf{contexts}, weights, {factor.data, kPanel, factor.ld}, squares);
+  multiply(n, whole, AllOf{contexts}, weights, {factor.data, kPanel, factor.ld}, RowSquares{queries, 0, 0});
   if (left > 0) {
     for (int64_t c = 0; c < contexts; ++c) {
       V::store(tile.last_features + c * V::width, V::load(factor.data + c * factor.ld + whole, left));
     }
-    multiply(n, left, AllOf{contexts}, weights, {tile.last_features, kPanel, V::width}, squares);
+    multiply(n, left, AllOf{contexts}, weights, {tile.last_features, kPanel, V::width},
+             RowSquares{queries, whole, left});
   }
   for (int64_t q = 0; q < n; q += V::width) {
     F sums[V::width];

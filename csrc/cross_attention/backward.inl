@@ -20,6 +20,11 @@ struct AttentionBackwardBuffers {
   float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, contexts × queries
   float* weight_panels;   // pᵀ as panels
   float* row;             // the queries of one item
+  // Of the gradients of more than scores: those of the weights, contexts × queries; contexts as floats, where their
+  // layout has others; and where contexts and the gradients of attended vectors lie.
+  float* given;
+  float* contexts;
+  const float** rows;
 };
 
 static AttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& call, Workspace& memory) {
@@ -36,6 +41,11 @@ static AttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& 
   buffers.weight_grads = memory.floats(tile);
   buffers.scaled_weights = memory.floats(tile);
   buffers.weight_panels = memory.floats(pad_columns(limits.rows) * limits.columns);
+  if (call.given.there()) {
+    buffers.given = memory.floats(tile);
+    buffers.contexts = memory.floats(call.context_layout.pairs() ? limits.rows * pad_row(call.contexts.dim) : 0);
+    buffers.rows = reinterpret_cast<const float**>(memory.floats(2 * (limits.rows + limits.columns)));
+  }
   return buffers;
 }
 
@@ -154,10 +164,61 @@ static void norm_gradients(const CrossAttentionOptions& options, const Attention
   }
 }
 
+// ∂L/∂ the weights p / Σ p of one context item and a block: what is given of the weights themselves, and through the
+// attended vectors. The relevances gain what is given of them.
+static void given_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
+                            const ContextGroup& group, int64_t item, int64_t row, const QueryBlock& block,
+                            AttentionBackwardBuffers& buffers) {
+  const AttentionOf<const float>& given = call.given;
+  const Item& contexts = call.contexts.items[pairs.contexts[item]];
+  const int64_t ld = buffers.forward.tile.ld, n_contexts = contexts.length;
+  const bool of_attended = out.attended.items != nullptr;
+  const float **const rows = buffers.rows, **columns = rows + n_contexts;
+  if (of_attended) {
+    ContextRows lie = {buffers.contexts, pad_row(call.contexts.dim)};
+    if (!call.context_layout.pairs()) lie = rows_of(call, pairs, group, item, row);
+    for (int64_t r = 0; r < n_contexts; ++r) {
+      if (call.context_layout.pairs()) {
+        copy_floats(call.contexts, pairs.contexts[item], r, buffers.contexts + r * pad_row(call.contexts.dim));
+      }
+      rows[r] = lie.data + r * lie.ld;
+    }
+    for (int64_t q = block.first; q < block.first + block.count; ++q) {
+      const int64_t slot = pairs.slot(item, q);
+      for (int64_t j = 0; j < out.attended.length(slot); ++j) {
+        *columns++ = static_cast<const float*>(out.attended.row(slot, j));
+      }
+    }
+    columns -= block.columns;
+    multiply_dots<SinglePrecision>(rows, n_contexts, columns, block.columns, call.contexts.dim, false,
+                                   Ahead{reinterpret_cast<const char*>(columns[0]), 0}, buffers.given, ld);
+  }
+  for (int64_t r = 0; r < n_contexts; ++r) {
+    for (int64_t j = of_attended ? block.columns : 0; j < round_up(block.columns, V::width); ++j) {
+      buffers.given[r * ld + j] = 0.0f;
+    }
+  }
+  int64_t c0 = 0;
+  for (int64_t q = block.first; q < block.first + block.count; ++q) {
+    const int64_t place = out.places[pairs.slot(item, q)];
+    const float* weights = given.weights + place * given.query_places * given.context_places;
+    const float* relevance = given.relevances + place * given.query_places;
+    each_place(call.queries.items[pairs.queries[q]], given.query_places, [&](int64_t, int64_t query) {
+      for (int64_t c = 0; query >= 0 && c < n_contexts; ++c) {
+        buffers.given[c * ld + c0 + query] += weights[contexts.places ? contexts.places[c] : c];
+      }
+      if (query >= 0) buffers.grads.relevance[c0 + query] += *relevance;
+      weights += given.context_places;
+      ++relevance;
+    });
+    c0 += call.queries.length(pairs.queries[q]);
+  }
+}
+
 // One context item against one block: its pairs' similarity gradients, and its own Gram gradient summed up.
 static void backward_block(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
-                           int64_t item, const Factor& factor, const QueryBlock& block,
-                           AttentionBackwardBuffers& buffers) {
+                           const ContextGroup& group, int64_t item, int64_t row, const Factor& factor,
+                           const QueryBlock& block, AttentionBackwardBuffers& buffers) {
   const CrossAttentionOptions& options = call.options;
   const AttentionTile& tile = buffers.forward.tile;
   Queries& queries = buffers.forward.queries;
@@ -178,6 +239,8 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
     pool_gradient(queries.relevance + c0, n, options.pooling, options.lambda_lse, grad, grads.relevance + c0);
     c0 += n;
   }
+  const bool more = call.given.there();
+  if (more) given_gradients(call, out, pairs, group, item, row, block, buffers);
   const F lambda = V::set(options.lambda_softmax);
   for (int64_t j = 0; j < block.columns; j += V::width) {
     relevance_gradient(queries, block.norms, j, grads);
@@ -186,7 +249,8 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = r * ld + j;
       const F p = V::load(tile.weights + at), s = V::load(tile.similarities + at);
-      const F dp = weight_gradient(s, V::load(buffers.weight_grads + at), product, square);
+      F dp = weight_gradient(s, V::load(buffers.weight_grads + at), product, square);
+      if (more) dp = V::fma(V::load(buffers.given + at), V::load(queries.inverse + j), dp);
       dot = V::fma(p, dp, dot);
       V::store(buffers.weight_grads + at, dp);
       V::store(buffers.scaled_weights + at, V::mul(square, p));
@@ -215,6 +279,10 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
         const F s = V::load(tile.similarities + at, n - j), dx = V::load(buffers.weight_grads + at, n - j);
         const F product = V::load(grads.product + c0 + j, n - j), p = V::load(tile.weights + at, n - j);
         V::store(ds + r * ldo + j, similarity_gradient(s, V::set(options.clip_slope), dx, product, p), n - j);
+        if (more) {
+          const F weight = V::mul(p, V::load(queries.inverse + c0 + j, n - j));
+          V::store(out.weights + out.similarity_offsets[slot] + r * ldo + j, weight, n - j);
+        }
       }
     }
     float* coefs = out.query_coefs + out.query_offsets[slot];
@@ -227,8 +295,8 @@ static void cross_attention_backward(const CrossAttentionCall& call, const Cross
                                      const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block,
                                      Workspace& memory) {
   AttentionBackwardBuffers buffers = take_backward_buffers(call, memory);
-  for_each_context(call, pairs, group, block, buffers.forward, [&](int64_t item, const Factor& factor) {
-    backward_block(call, out, pairs, item, factor, block, buffers);
+  for_each_context(call, pairs, group, block, buffers.forward, [&](int64_t item, int64_t row, const Factor& factor) {
+    backward_block(call, out, pairs, group, item, row, factor, block, buffers);
   });
 }
 

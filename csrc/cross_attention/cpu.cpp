@@ -15,6 +15,7 @@ int64_t gram_floats(int64_t contexts) { return contexts * gram_row(contexts); }
 
 void lay_out(CrossAttentionCall& call) {
   call.factors = true;
+  call.vectors = call.made.attended != nullptr;
   call.dots = call.context_layout.kind == Elements::floats && call.query_layout.kind == Elements::floats;
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
 }
@@ -39,8 +40,26 @@ Steps steps_of(const Kernels& kernels, const CrossAttentionCall& call) {
   return steps;
 }
 
+// The gradients of a chunk's attended vectors, an item for each pair; without items where none are given.
+Side given_side(const CrossAttentionCall& call, const BackwardChunk& chunk, std::vector<Item>& items) {
+  Side side{};
+  side.dim = call.contexts.dim;
+  side.dtype = Dtype::float32;
+  if (call.given.attended == nullptr) return side;
+  const int64_t row_bytes = side.dim * static_cast<int64_t>(sizeof(float));
+  for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
+    const Item& query = call.queries.items[chunk.pairs.queries[k]];
+    const auto* rows = reinterpret_cast<const char*>(call.given.attended);
+    rows += chunk.places[k] * call.given.query_places * row_bytes;
+    items.push_back({rows, row_bytes, query.places, query.length, 0, 0});
+  }
+  side.items = items.data();
+  side.count = chunk.pairs.size();
+  return side;
+}
+
 void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const BackwardProblem& problem,
-               const BackwardChunk& chunk) {
+               const ScoreGradients& grads, const BackwardChunk& chunk) {
   std::vector<int64_t> similarity_offsets(chunk.pairs.size()), query_offsets(chunk.pairs.size()),
       gram_offsets(chunk.pairs.size());
   int64_t similarities = 0, queries = 0, grams = 0;
@@ -59,14 +78,19 @@ void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const Bac
     }
     grams += gram_floats(call.contexts.length(contexts.items[index]));
   }
+  const bool more = call.given.there();
   Workspace count;
-  for (const int64_t floats : {similarities, grams, queries}) count.floats(floats);
+  for (const int64_t floats : {similarities, grams, queries, more ? similarities : 0}) count.floats(floats);
   Workspace memory = chunk.keep(count.bytes());
   float *const similarity_grads = memory.floats(similarities), *const gram_grads = memory.floats(grams);
-  float* const query_coefs = memory.floats(queries);
+  float *const query_coefs = memory.floats(queries), *const weights = memory.floats(more ? similarities : 0);
+  std::vector<Item> attended;
+  std::vector<float> of_scores = chunk.grads;
+  for (int64_t k = 0; more && k < chunk.pairs.size(); ++k) of_scores[k] = grads.of_pair(chunk.places[k]);
   std::fill_n(gram_grads, grams, 0.0f);  // summed up; of the others every one is written
-  const CrossAttentionGradients kept{chunk.grads.data(),   similarity_grads, similarity_offsets.data(), query_coefs,
-                                     query_offsets.data(), gram_grads,       gram_offsets.data()};
+  const CrossAttentionGradients kept{
+      of_scores.data(), similarity_grads,    similarity_offsets.data(), query_coefs, query_offsets.data(),
+      gram_grads,       gram_offsets.data(), chunk.places.data(),       weights,     given_side(call, chunk, attended)};
   Steps steps = steps_of(kernels, call);
   steps.in_turn = true;
   steps.bytes = counted(kernels, call, cross_attention_kernels_of(kernels).backward_memory);
@@ -113,11 +137,14 @@ void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall ca
   lay_out(call);
   const auto pair_floats = [&](int64_t context, int64_t query) {
     const int64_t rows = call.contexts.length(context), columns = call.queries.length(query);
-    return rows * gram_row(columns) + columns;
+    const int64_t more = call.given.there() ? sizeof(Item) / sizeof(float) + rows * gram_row(columns) : 0;
+    return rows * gram_row(columns) + columns + more;
   };
   const auto context_floats = [&](int64_t context) { return gram_floats(call.contexts.length(context)); };
-  const BackwardProblem problem{call, pairs, grads, context_gradient, query_gradient, pair_floats, context_floats};
-  run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
+  constexpr float one = 1;  // pairs whose scores have no gradient are left out, but for what else was made of them
+  const ScoreGradients wanted = call.given.there() ? ScoreGradients{&one, 0, 0} : grads;
+  const BackwardProblem problem{call, pairs, wanted, context_gradient, query_gradient, pair_floats, context_floats};
+  run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, grads, chunk); });
 }
 
 }  // namespace crossret

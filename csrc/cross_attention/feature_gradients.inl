@@ -8,7 +8,7 @@ constexpr int64_t kPartners = 64;
 
 // Successive partners of a group, packed once for all its items.
 struct PackedPartners {
-  int64_t first, count;     // of the jobs' partners
+  int64_t count;
   const float* panels;      // of one partner behind the other
   int64_t rows[kPartners];  // of each
 };
@@ -36,6 +36,32 @@ struct PartnerSum {
     Store{slice, kSlice, true}.take(m, n, sums);
   }
 };
+
+// slices, one item's behind the other's, += Σ grads · partner for `count` items of `own` with the same partners, items
+// of `other`; those of item k with its p-th partner are at grads(k, p).
+template <class Grads>
+static void add_partners(const Side& own, const int64_t* items, int64_t count, const Side& other,
+                         const int64_t* partners, int64_t n_partners, bool attends, int64_t k0, int64_t columns,
+                         const Grads& grads, float* panels, float* slices) {
+  int64_t end = 0;
+  for (int64_t first = 0; first < n_partners; first = end) {
+    PackedPartners packed{0, panels, {}};
+    for (int64_t depth = 0; end < n_partners && packed.count < kPartners && depth < kPartnerRows; ++end) {
+      item_to_panels(other, partners[end], partners[end + 1 < n_partners ? end + 1 : end], k0, columns,
+                     panels + depth * kSlice);
+      packed.rows[packed.count++] = other.length(partners[end]);
+      depth += other.length(partners[end]);
+    }
+    float* slice = slices;
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t rows = own.length(items[k]);
+      const float* ds[kPartners];
+      for (int64_t i = 0; i < packed.count; ++i) ds[i] = grads(k, first + i);
+      for_each_tile(rows, columns, PartnerSum{packed, ds, attends, rows, slice});
+      slice += rows * kSlice;
+    }
+  }
+}
 
 // What an item's own rows get: from the Gram matrix where they are attended to, from the cosine's norm where they
 // attend.
@@ -79,31 +105,22 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
   float* panels = take_panels(call, memory);
   float* slices = take_slices(call, memory);
-  const int64_t* partners = jobs.partners + jobs.offsets[group.first];
-  const int64_t n_partners = jobs.offsets[group.first + 1] - jobs.offsets[group.first];
-  for (PackedPartners packed{0, 0, panels, {}}; packed.first < n_partners; packed.first += packed.count) {
-    packed.count = 0;
-    for (int64_t depth = 0, p = packed.first; p < n_partners && packed.count < kPartners && depth < kPartnerRows; ++p) {
-      item_to_panels(other, partners[p], partners[p + 1 < n_partners ? p + 1 : p], k0, columns,
-                     panels + depth * kSlice);
-      packed.rows[packed.count++] = other.length(partners[p]);
-      depth += other.length(partners[p]);
-    }
-    float* slice = slices;
-    for (int64_t k = 0; k < group.count; ++k) {
-      const int64_t job = group.first + k, rows = own.length(jobs.items[job]);
-      for (int64_t i = 0; packed.first == 0 && i < rows * kSlice; ++i) slice[i] = 0.0f;
-      const float* ds[kPartners];
-      for (int64_t i = 0; i < packed.count; ++i) {
-        ds[i] = from.similarity_grads + from.similarity_offsets[jobs.slots[jobs.offsets[job] + packed.first + i]];
-      }
-      for_each_tile(rows, columns, PartnerSum{packed, ds, attends, rows, slice});
-      slice += rows * kSlice;
-    }
-  }
+  const int64_t *const items = jobs.items + group.first, *const offsets = jobs.offsets + group.first;
+  int64_t rows = 0;
+  for (int64_t k = 0; k < group.count; ++k) rows += own.length(items[k]);
+  for (int64_t i = 0; i < rows * kSlice; ++i) slices[i] = 0.0f;
+  const auto offset = [&](int64_t k, int64_t p) { return from.similarity_offsets[jobs.slots[offsets[k] + p]]; };
+  add_partners(
+      own, items, group.count, other, jobs.partners + offsets[0], offsets[1] - offsets[0], attends, k0, columns,
+      [&](int64_t k, int64_t p) { return from.similarity_grads + offset(k, p); }, panels, slices);
   float* slice = slices;
   for (int64_t k = 0; k < group.count; ++k) {
     const int64_t job = group.first + k, item = jobs.items[job];
+    if (of_contexts && from.attended.items != nullptr) {  // weights · ∂L/∂attended, whose rows are each pair's own
+      add_partners(
+          own, items + k, 1, from.attended, jobs.slots + offsets[k], offsets[k + 1] - offsets[k], false, k0, columns,
+          [&](int64_t, int64_t p) { return from.weights + offset(k, p); }, panels, slice);
+    }
     add_own_rows(from, own, jobs, job, attends, k0, columns, panels, slice);
     add_slice(own, item, k0, columns, slice, group.sums[k]);
     slice += own.length(item) * kSlice;

@@ -7,6 +7,7 @@ struct AttentionBuffers {
   DotBuffers dots;
   AttentionTile tile;  // of one item
   Queries queries;
+  float** attended;  // where those of a block go
 };
 
 static AttentionBuffers take_attention_buffers(const Operands& operands, Workspace& memory) {
@@ -18,10 +19,58 @@ static AttentionBuffers take_attention_buffers(const Operands& operands, Workspa
   buffers.tile.ld = limits.columns;
   buffers.tile.last_features = memory.floats(limits.rows * V::width);
   buffers.queries = take_queries(limits.columns, memory);
+  buffers.attended = reinterpret_cast<float**>(memory.floats(2 * limits.columns));
   return buffers;
 }
 
-// Calls visit(index of the item, its factor, its first row in the group) for every context item of a group, its
+// Calls visit(place, row) for every place of an item; row is −1 where there is none.
+template <class Visit>
+static inline void each_place(const Item& item, int64_t places, const Visit& visit) {
+  int64_t r = 0;
+  for (int64_t place = 0; place < places; ++place) {
+    const bool there = r < item.length && (item.places ? item.places[r] : r) == place;
+    visit(place, there ? r++ : -1);
+  }
+}
+
+static inline void clear(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += V::width) V::store(x + i, V::zero(), n - i);
+}
+
+// Where the attended vectors of a block's queries go; those of queries that are not there are zero.
+static void place_attended(const CrossAttentionCall& call, const Rectangle& pairs, int64_t item,
+                           const QueryBlock& block, float** to) {
+  const AttentionOf<float>& made = call.made;
+  for (int64_t q = block.first; q < block.first + block.count; ++q) {
+    float* out = made.attended + pairs.slot(item, q) * made.query_places * call.contexts.dim;
+    each_place(call.queries.items[pairs.queries[q]], made.query_places, [&](int64_t, int64_t row) {
+      if (row >= 0) {
+        *to++ = out;
+      } else {
+        clear(out, call.contexts.dim);
+      }
+      out += call.contexts.dim;
+    });
+  }
+}
+
+// Weights and relevances of one pair, whose queries are the columns from c0 on.
+static void keep_attention(const CrossAttentionCall& call, const AttentionTile& tile, const Queries& queries,
+                           const Item& contexts, const Item& attending, int64_t slot, int64_t c0) {
+  const AttentionOf<float>& made = call.made;
+  float* relevance = made.relevances + slot * made.query_places;
+  float* out = made.weights + slot * made.query_places * made.context_places;
+  each_place(attending, made.query_places, [&](int64_t, int64_t row) {
+    *relevance++ = row < 0 ? 0.0f : queries.relevance[c0 + row];
+    if (row < 0 || contexts.length < made.context_places) clear(out, made.context_places);
+    for (int64_t c = 0; row >= 0 && c < contexts.length; ++c) {
+      out[contexts.places ? contexts.places[c] : c] = tile.weights[c * tile.ld + c0 + row] * queries.inverse[c0 + row];
+    }
+    out += made.context_places;
+  });
+}
+
+// Calls visit(index of the item, its first row in the group, its factor) for every context item of a group, its
 // similarities with the block in the tile.
 template <class Visit>
 static void for_each_context(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
@@ -32,7 +81,7 @@ static void for_each_context(const Operands& operands, const Rectangle& pairs, c
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = operands.contexts.length(pairs.contexts[i]);
     buffers.tile.similarities = buffers.similarities + row * ld;
-    visit(i, factor_of(operands, pairs, group, i, row, factors));
+    visit(i, row, factor_of(operands, pairs, group, i, row, factors));
     row += n;
     factors += operands.factor_floats(n, pairs.columns);
   }
@@ -42,12 +91,18 @@ static void cross_attention_forward(const CrossAttentionCall& call, const Rectan
                                     const QueryBlock& block, Workspace& memory) {
   AttentionBuffers buffers = take_attention_buffers(call, memory);
   const CrossAttentionOptions& options = call.options;
-  for_each_context(call, pairs, group, block, buffers, [&](int64_t item, const Factor& factor) {
+  if (call.made.attended) buffers.queries.attended = buffers.attended;
+  for_each_context(call, pairs, group, block, buffers, [&](int64_t item, int64_t, const Factor& factor) {
+    if (call.made.attended) place_attended(call, pairs, item, block, buffers.attended);
     attend(options, call.queries, pairs, factor, block, buffers.tile, buffers.queries, nullptr);
     const float* relevance = buffers.queries.relevance;
     for (int64_t q = block.first; q < block.first + block.count; ++q) {
-      const int64_t n = call.queries.length(pairs.queries[q]);
-      call.scores[pairs.slot(item, q)] = pool(relevance, n, options.pooling, options.lambda_lse);
+      const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q);
+      call.scores[slot] = pool(relevance, n, options.pooling, options.lambda_lse);
+      if (call.made.there()) {
+        keep_attention(call, buffers.tile, buffers.queries, call.contexts.items[pairs.contexts[item]],
+                       call.queries.items[pairs.queries[q]], slot, relevance - buffers.queries.relevance);
+      }
       relevance += n;
     }
   });

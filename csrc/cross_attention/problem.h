@@ -15,9 +15,23 @@ struct CrossAttentionOptions {
   float lambda_lse;
 };
 
+// What is made of listed pairs besides their scores, by slot: a row for each place of a query, zeros where there is
+// none.
+template <class Float>
+struct AttentionOf {
+  int64_t query_places, context_places;
+  Float* attended;    // (pairs, query places, dim); null where it is not wanted
+  Float* weights;     // (pairs, query places, context places)
+  Float* relevances;  // (pairs, query places)
+
+  bool there() const { return relevances != nullptr; }
+};
+
 struct CrossAttentionCall : Operands {
   CrossAttentionOptions options;
-  float* scores;  // by slot
+  float* scores;                   // by slot
+  AttentionOf<float> made;         // of a forward pass; all null where scores alone are wanted
+  AttentionOf<const float> given;  // of a backward pass, by the pairs' places in the caller's list: gradients of these
 };
 
 // The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
@@ -32,6 +46,12 @@ struct CrossAttentionGradients {
   const int64_t* query_offsets;
   float* gram_grads;
   const int64_t* gram_offsets;
+  // Where gradients of more than scores are given: the pairs' places in the caller's list, by slot; the attention, laid
+  // out as similarity_grads; and the attended vectors' gradients as a side whose items are the slots, without items
+  // where there are none.
+  const int64_t* places;
+  float* weights;
+  Side attended;
 };
 
 struct CrossAttentionKernels {

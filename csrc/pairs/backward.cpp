@@ -43,14 +43,14 @@ class Chunks {
   void run_listed() {
     for (int64_t k = 0; k < problem_.pairs->count; ++k) {
       const int64_t context = problem_.pairs->context(k), query = problem_.pairs->query(k);
-      if (contexts_.contains(context) && queries_.contains(query)) gather(context, query, problem_.grads.of_pair(k));
+      if (contexts_.contains(context) && queries_.contains(query)) gather(context, query, problem_.grads.of_pair(k), k);
     }
     flush();
   }
 
   void run_nonzero() {
     for (int64_t c = contexts_.begin; c < contexts_.end; ++c) {
-      for (int64_t q = queries_.begin; q < queries_.end; ++q) gather(c, q, problem_.grads.of(c, q));
+      for (int64_t q = queries_.begin; q < queries_.end; ++q) gather(c, q, problem_.grads.of(c, q), 0);
     }
     flush();
   }
@@ -94,7 +94,7 @@ class Chunks {
   }
 
   // Takes pairs in the order they come and runs a chunk whenever one is full.
-  void gather(int64_t context, int64_t query, float grad) {
+  void gather(int64_t context, int64_t query, float grad, int64_t place) {
     const Operands& operands = problem_.operands;
     if (grad == 0.0f || operands.contexts.length(context) == 0 || operands.queries.length(query) == 0) return;
     const int64_t pair = problem_.pair_floats(context, query) + kPlanFloats, own = problem_.context_floats(context);
@@ -105,6 +105,7 @@ class Chunks {
     }
     chunk_.pairs.add(context, query, chunk_.pairs.size());
     chunk_.grads.push_back(grad);
+    chunk_.places.push_back(place);
     held_ += pair + (context == last_context_ ? 0 : own);
     last_context_ = context;
   }

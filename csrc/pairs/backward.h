@@ -35,6 +35,7 @@ struct BackwardMemory {
 struct BackwardChunk {
   Pairs pairs;
   std::vector<float> grads;
+  std::vector<int64_t> places;  // of listed pairs, in the caller's list
   Plan plan;
   ItemPairsPlan by_context, by_query;
   BackwardMemory* memory;

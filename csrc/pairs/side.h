@@ -168,6 +168,7 @@ struct Operands {
   Layout context_layout, query_layout;
   Limits limits;
   bool factors;  // whether ‖attended‖ is wanted of the contexts
+  bool vectors;  // whether the attended vectors are, which no triangular factor makes
   // Where triangular factors of the contexts are kept already, one item behind the other; else null.
   const float* kept_factors;
   int64_t kept_floats, kept_row;  // from item to item, and from row to row
@@ -176,6 +177,7 @@ struct Operands {
   // How ‖Σ p c‖ of an item of n contexts is made, for so many queries (kernels.md §1): by a triangular factor U of
   // their Gram matrix, UᵀU = C Cᵀ, or, where that costs more than it saves, by the contexts themselves, ‖Cᵀp‖.
   bool triangular(int64_t n, int64_t columns) const {
+    if (vectors) return false;
     if (kept_factors != nullptr) return true;
     const double rows = static_cast<double>(n), dim = static_cast<double>(contexts.dim);
     const double made = rows * rows * dim * 0.75 + rows * rows * rows / 6;

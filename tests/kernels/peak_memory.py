@@ -27,6 +27,7 @@ from crossret_kernels import (
     maxsim_argmax,
     maxsim_scores,
     maxsim_topk,
+    scan_attend,
     scan_attention,
     scan_scores,
     scan_topk,
@@ -107,6 +108,17 @@ def run(case: str) -> float:
             offsets = torch.arange(0, 36001, 36)
             return rise(lambda: scan_attention((regions.view(-1, 512), offsets), words, pairs=pairs))
         return rise(lambda: scan_attention(regions, words, lengths, pairs=pairs))
+    if case.startswith("attend"):  # 4,000 pairs; what is kept of them until gradients are made would take 500 MiB
+        half = case == "attend bfloat16"
+        leaves = [torch.randn(100, n, 128).to(torch.bfloat16 if half else torch.float32) for n in (160, 100)]
+        pairs = torch.cartesian_prod(torch.arange(100), torch.arange(40))
+        for leaf in leaves:
+            leaf.requires_grad_()
+        if case == "attend forward":
+            return rise(lambda: scan_attend(*leaves, pairs=pairs, backend="cpu")) - 4000 * 100 * (128 + 161) * 4 / 2**20
+        made = scan_attend(*leaves, pairs=pairs, backend="cpu")
+        grads = [torch.ones_like(x) for x in made]
+        return rise(lambda: torch.autograd.grad(made, leaves, grads)) - mebibytes(*leaves)
     if case.startswith("gated"):
         return gated_rise(case)
     if case.startswith("heterogeneous"):

@@ -100,7 +100,9 @@ LAYERS = make_layers(1, 8)
 # What no kernel makes, and types that none takes.
 IN_TORCH: dict[str, Callable[..., Any]] = {
     "attention_pool in float64": lambda **options: attention_pool(REGIONS.double(), REGIONS.double(), **options),
-    "scan_attention": lambda **options: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]]), **options),
+    "scan_attention in float64": lambda **options: scan_attention(
+        REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
+    ),
     "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
     "heterogeneous_scores": lambda **options: heterogeneous_scores(REGIONS, WORDS, layers=LAYERS, **options),
     "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
@@ -321,7 +323,7 @@ def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callabl
         lambda: scan_scores(REGIONS.double(), WORDS.double()),
         lambda: maxsim_scores(REGIONS, WORDS, backend="torch"),
         lambda: maxsim_scores(REGIONS, WORDS, backend="reference"),
-        lambda: scan_attention(REGIONS, WORDS, pairs=torch.tensor([[0, 0]])),
+        lambda: scan_attention(REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]])),
         lambda: attention_pool(REGIONS.double(), REGIONS.double()),
     ],
     ids=["float64", "torch", "reference", "attention", "pooling"],

@@ -75,6 +75,10 @@ def test_attention_pads_the_listed_items_alone() -> None:
     assert_peaks_rise_by_at_most(32, "attention packed", "attention padded")
 
 
+def test_the_workspace_of_attended_vectors_is_bounded() -> None:
+    assert_peaks_rise_by_at_most(64, "attend forward", "attend backward", "attend bfloat16")
+
+
 def test_the_workspace_of_gated_attention_is_bounded() -> None:
     """Where all pairs' hidden states would take 1.6 GiB."""
     assert_peaks_rise_by_at_most(192, "gated forward", "gated backward", "gated pairs")

@@ -94,6 +94,28 @@ def test_opcheck_of_scores_and_argmax(pairs: bool, width: int | None) -> None:
     )
 
 
+@pytest.mark.parametrize("attended", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("places", [(7, 4), (13, 9)], ids=["as many as rows", "more"])
+def test_opcheck_of_attended_vectors(attended: bool, dtype: torch.dtype, places: tuple[int, int]) -> None:
+    arguments, options = operands("scan_attend", dtype, pairs=True), (*OPTIONS["scan_scores"], *places, attended)
+    shapes = (4,), (4, places[0], 8 if attended else 0), (4, *places), (4, places[0])
+    grads = [randn(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    torch.library.opcheck(
+        torch.ops.crossret.scan_attend_backward.default, (*grads, *arguments.values(), *options, True, False)
+    )
+    for side in ("regions", "words"):
+        arguments[side].requires_grad_()
+    torch.library.opcheck(torch.ops.crossret.scan_attend.default, (*arguments.values(), *options))
+
+
+@pytest.mark.parametrize("places", [(6, 4), (7, 3)])
+def test_fewer_places_than_rows_are_refused(places: tuple[int, int]) -> None:
+    with pytest.raises(RuntimeError, match="fewer places than an item has rows"):
+        arguments = operands("scan_attend", pairs=True)
+        torch.ops.crossret.scan_attend(*arguments.values(), *OPTIONS["scan_scores"], *places, True)
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("several", [False, True], ids=["with lengths", "of items"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

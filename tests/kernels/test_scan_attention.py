@@ -1,4 +1,4 @@
-"""`scan_attention`: weights, relevances and scores against the paper, and their gradients."""
+"""`scan_attend` and `scan_attention`: all that they return against the paper, and its gradients, by every backend."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import scan_attention, scan_scores
+from crossret_kernels import ScanAttended, scan_attend, scan_attention, scan_scores
+from crossret_kernels.padded.arithmetic import safe_normalize
 from tests.kernels import oracle
-from tests.kernels.strategies import DIRECTIONS, NORM_MODES, Features, examples, features, scan_options
+from tests.kernels.strategies import (
+    DIRECTIONS,
+    IN_HALF_RANGE,
+    NORM_MODES,
+    Features,
+    examples,
+    features,
+    scan_options,
+)
+from tests.kernels.tolerance import ISAS, Expectation, well_posed
 
-BACKENDS = ("torch", "reference")
+IN_TORCH = ("torch", "reference")
+BACKENDS = ("cpu", *IN_TORCH)
 backends = pytest.mark.parametrize("backend", BACKENDS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
@@ -28,13 +39,13 @@ def every_pair(batch: Features) -> Tensor:
     return torch.cartesian_prod(torch.arange(len(batch.regions)), torch.arange(len(batch.words))).view(-1, 2)
 
 
-def attention(batch: Features, layout: str = "padded", **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+def attention(batch: Features, layout: str = "padded", **options: Any) -> ScanAttended:
     pairs = every_pair(batch) if batch.pairs is None else batch.pairs
-    return scan_attention(*batch.arguments(layout), pairs=pairs, **options)
+    return scan_attend(*batch.arguments(layout), pairs=pairs, **options)
 
 
-def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Tensor, Tensor]:
-    """Weights and relevances of `oracle`, at the width that the layout promises."""
+def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Attended vectors, weights and relevances of `oracle`, at the width that the layout promises."""
     options = {name: value for name, value in options.items() if name not in ("pooling", "lambda_lse")}
     pairs = every_pair(batch) if batch.pairs is None else batch.pairs
     padded = (batch.regions.size(1), batch.words.size(1))
@@ -43,25 +54,67 @@ def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Te
     q, c = (n_words, n_regions) if options["direction"] == "t2i" else (n_regions, n_words)
     weights = torch.zeros(len(pairs), q, c, dtype=torch.float64)
     relevances = torch.zeros(len(pairs), q, dtype=torch.float64)
+    attended = torch.zeros(len(pairs), q, batch.regions.size(-1), dtype=torch.float64)
     for place, (image, caption) in enumerate(pairs.tolist()):
         v = batch.regions[image, : batch.region_lengths[image]].double().numpy()
         e = batch.words[caption, : batch.word_lengths[caption]].double().numpy()
         true_weights, true_relevances = oracle.scan_attention(v, e, **options)
         weights[place, : true_weights.shape[0], : true_weights.shape[1]] = torch.from_numpy(true_weights)
         relevances[place, : true_relevances.shape[0]] = torch.from_numpy(true_relevances)
-    return weights, relevances
+        contexts = torch.from_numpy(v if options["direction"] == "t2i" else e)
+        contexts = safe_normalize(contexts) if options["normalize"] else contexts
+        attended[place, : true_weights.shape[0]] = torch.from_numpy(true_weights) @ contexts
+    return attended, weights, relevances
 
 
 @examples(100)
 @given(batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")))
 def test_attention_follows_the_paper(batch: Features, options: dict[str, Any], layout: str) -> None:
-    weights, relevances = expected_attention(batch, layout, **options)
-    for backend in BACKENDS:
-        scores, *ours = attention(batch, layout, backend=backend, **options)
-        torch.testing.assert_close(ours[0], weights, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(ours[1], relevances, rtol=1e-6, atol=1e-7)
+    attended, weights, relevances = expected_attention(batch, layout, **options)
+    for backend in IN_TORCH:
+        made = attention(batch, layout, backend=backend, **options)
+        size = max(1.0, float(attended.abs().max()))
+        torch.testing.assert_close(made.attended, attended, rtol=1e-9, atol=1e-9 * size)
+        torch.testing.assert_close(made.weights, weights, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(made.relevances, relevances, rtol=1e-6, atol=1e-7)
         pairs = every_pair(batch) if batch.pairs is None else batch.pairs
-        assert torch.equal(scores, scan_scores(*batch.arguments(layout), pairs=pairs, backend=backend, **options))
+        call: dict[str, Any] = {"pairs": pairs, "backend": backend, **options}
+        assert torch.equal(made.scores, scan_scores(*batch.arguments(layout), **call))
+        for ours, theirs in zip(made[::2], scan_attention(*batch.arguments(layout), **call)[:2], strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def result_of(name: str, whole: bool) -> Any:
+    """One of the results as a function of its own, of all pairs where there are none; without attended vectors else."""
+
+    def function(regions: Tensor, words: Tensor, *lengths: Any, pairs: Tensor | None, **options: Any) -> Tensor:
+        every = torch.cartesian_prod(torch.arange(len(regions)), torch.arange(len(words)))
+        made = (scan_attend if whole else scan_attention)(
+            regions, words, *lengths, pairs=every if pairs is None else pairs, **options
+        )
+        return getattr(made, name)
+
+    return function
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@examples(60)
+@given(
+    batch=features(IN_HALF_RANGE),
+    options=scan_options(),
+    result=st.sampled_from(("scores", "attended", "weights", "relevances")),
+    whole=st.booleans(),
+)
+def test_kernels_and_their_gradients(
+    dtype: torch.dtype, batch: Features, options: dict[str, Any], result: str, whole: bool
+) -> None:
+    """Each result with the gradients through it alone, as far from float64 as eager PyTorch is."""
+    batch = batch.to(dtype).to(torch.float64)
+    assume(well_posed(batch, options))
+    expected = Expectation.of(result_of(result, whole or result == "attended"), batch, dtype, **options)
+    expected.check("torch")
+    for isa in ISAS:
+        expected.check("cpu", isa)
 
 
 @directions
@@ -74,9 +127,9 @@ def test_narrow_features_compute_in_float32(direction: str, norm: str, dtype: to
     options = {
         "direction": direction, "raw_feature_norm": norm, "clip_slope": 0.1, "lambda_softmax": 4.0, "normalize": True
     }  # fmt: skip
-    scores, weights, relevances = attention(batch, **options)
-    assert scores.dtype == weights.dtype == relevances.dtype == torch.float32
-    for ours, true in zip((weights, relevances), expected_attention(batch, "padded", **options), strict=True):
+    scores, *made = attention(batch, **options)
+    assert all(x.dtype == torch.float32 for x in (scores, *made))
+    for ours, true in zip(made, expected_attention(batch, "padded", **options), strict=True):
         torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=2e-6)
     native = scan_scores(*batch.arguments(), pairs=every_pair(batch), **options)
     torch.testing.assert_close(scores, native, rtol=0, atol=2e-6)
@@ -88,11 +141,11 @@ def test_gradients_of_zero_rows_are_finite(backend: str) -> None:
     regions[0, 1] = 0
     words[1] = 0
     inputs = [side.requires_grad_() for side in (regions, words)]
-    outputs = scan_attention(*inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, backend=backend)
+    outputs = scan_attend(*inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, backend=backend)
     gradients = torch.autograd.grad([output.square().sum() for output in outputs], inputs)
     for tensor in (*outputs, *gradients):
         assert torch.isfinite(tensor).all()
-    assert not outputs[2][1:].any()
+    assert not outputs.relevances[1:].any()
 
 
 @backends
@@ -120,14 +173,15 @@ def test_nan_stays_in_its_pairs_and_padding_is_never_read(direction: str, backen
 def test_no_pairs(no_rows: bool, backend: str) -> None:
     regions = randn(2, 3, 4).requires_grad_()
     words = (torch.zeros(0, 0, 4) if no_rows else randn(2, 5, 4)).requires_grad_()
-    outputs = scan_attention(
+    outputs = scan_attend(
         regions,
         words,
         pairs=torch.zeros(0, 2, dtype=torch.int64),
         pooling="max",
         backend=backend,
     )
-    assert [output.shape for output in outputs] == [(0,), (0, 1 if no_rows else 5, 3), (0, 1 if no_rows else 5)]
+    width = 1 if no_rows else 5
+    assert [output.shape for output in outputs] == [(0,), (0, width, 4), (0, width, 3), (0, width)]
     gradients = torch.autograd.grad([output.sum() for output in outputs], (regions, words))
     assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients)
 
@@ -136,9 +190,9 @@ def test_many_pairs_in_chunks_are_the_pairs_one_by_one() -> None:
     regions, words = randn(3, 30, 256), randn(4, 20, 256, seed=1)
     lengths = ([30, 4, 17], [20, 1, 9, 12])
     pairs = torch.stack([torch.arange(300) % 3, torch.arange(300) % 4], 1)
-    outputs = scan_attention(regions, words, *lengths, pairs=pairs)
+    outputs = scan_attend(regions, words, *lengths, pairs=pairs)
     for index in (0, 150, 299):
-        alone = scan_attention(regions, words, *lengths, pairs=pairs[index : index + 1])
+        alone = scan_attend(regions, words, *lengths, pairs=pairs[index : index + 1])
         for many, one in zip(outputs, alone, strict=True):
             torch.testing.assert_close(many[index], one[0], rtol=0, atol=1e-6)
 
@@ -155,14 +209,15 @@ def test_items_that_no_pair_lists_count_for_the_widths_alone(layout: str, direct
         ends = torch.tensor([0, *(len(item) for item in side)]).cumsum(0)
         return side if layout == "list" else (torch.cat(side), ends)
 
-    ours = scan_attention(*map(laid_out, sides), pairs=pairs, direction=direction)
+    ours = scan_attend(*map(laid_out, sides), pairs=pairs, direction=direction)
     some = [[side[place] for place in listed] for side in sides]
     places = torch.tensor([[0, 1], [1, 1], [0, 0]])
-    theirs = scan_attention(*map(laid_out, some), pairs=places, direction=direction)
-    assert ours[1].shape == (3, 9, 9)
-    torch.testing.assert_close(ours[0], theirs[0])
-    torch.testing.assert_close(ours[1][:, :4, :4], theirs[1])
-    torch.testing.assert_close(ours[2][:, :4], theirs[2])
+    theirs = scan_attend(*map(laid_out, some), pairs=places, direction=direction)
+    assert ours.weights.shape == (3, 9, 9)
+    torch.testing.assert_close(ours.scores, theirs.scores)
+    torch.testing.assert_close(ours.attended[:, :4], theirs.attended)
+    torch.testing.assert_close(ours.weights[:, :4, :4], theirs.weights)
+    torch.testing.assert_close(ours.relevances[:, :4], theirs.relevances)
     items = [item for side in sides for item in side]
     gradients = [
         torch.autograd.grad(sum(output.square().sum() for output in outputs), items, materialize_grads=True)

@@ -20,6 +20,7 @@ from crossret_kernels import (
     maxsim_argmax,
     maxsim_scores,
     pairwise_scores,
+    scan_attend,
     scan_attention,
     scan_scores,
 )
@@ -92,7 +93,7 @@ OF_CANDIDATES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "scan i2t torch": (scan_scores, {"direction": "i2t", "backend": "torch"}),
     "maxsim t2i": (maxsim_scores, {"direction": "t2i"}),
     "maxsim i2t": (maxsim_scores, {"direction": "i2t"}),
-    "scan attention t2i": (scan_attention, {"direction": "t2i"}),
+    "scan attend t2i": (scan_attend, {"direction": "t2i"}),
     "scan attention i2t": (scan_attention, {"direction": "i2t"}),
     "argmax t2i": (maxsim_argmax, {"direction": "t2i"}),
     "argmax i2t": (maxsim_argmax, {"direction": "i2t"}),

@@ -56,7 +56,13 @@ LAYERS = make_layers(1, 16)
 PAIRS = torch.tensor([[0, 0], [1, 2]])
 
 
-OF_PAIRS = ("scan_attention", "maxsim_pairs", "gated_attention_weights", "heterogeneous_attention_weights")
+OF_PAIRS = (
+    "scan_attend",
+    "scan_attention",
+    "maxsim_pairs",
+    "gated_attention_weights",
+    "heterogeneous_attention_weights",
+)
 # Those that a gradient goes through; of these what takes lists of pairs, too, and need not.
 DIFFERENTIABLE = [name for name in FUNCTIONS if "topk" not in name and name not in ("retrieve", "scan_factors")]
 LISTABLE = [name for name in DIFFERENTIABLE if "pairs" in inspect.signature(FUNCTIONS[name]).parameters]
@@ -210,7 +216,8 @@ def test_torch_func_has_the_gradients_of_autograd(name: str, pairs: Tensor | Non
     leaves = [x.clone().requires_grad_() for x in given]
     expected = torch.autograd.grad(loss(*leaves), leaves)
     for ours, theirs in zip(torch.func.grad(loss, argnums=tuple(range(len(given))))(*given), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
+        size = max(1.0, float(theirs.abs().max()))  # some go by kernels here and by PyTorch operations there
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=1e-5 * size)
 
 
 @differentiable
@@ -232,7 +239,7 @@ def test_whole_graphs_compile(name: str, pairs: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize("layout", ["packed", "list"])
-@pytest.mark.parametrize("name", ["attention_pool", "scan_attention", "gated_attention_scores", "heterogeneous_scores"])
+@pytest.mark.parametrize("name", ["attention_pool", "scan_attend", "gated_attention_scores", "heterogeneous_scores"])
 def test_compiled_calls_refuse_what_has_no_width(name: str, layout: str) -> None:
     given, function = prepared(name, torch.float32)
     offsets = torch.arange(len(given[0]) + 1) * given[0].size(1)

@@ -1,9 +1,11 @@
-"""Which threads work: the calling one alone for a tiny call, and in a forked child, which has no others."""
+"""Which threads work: the calling one alone for a tiny call, and in a forked child; and that results tell it not."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
+from crossret_kernels import scan_attend
 from tests.kernels.subprocesses import run_python
 
 # Prints how many threads calls of some size have started.
@@ -38,6 +40,24 @@ def test_a_tiny_call_stays_on_its_thread(function: str) -> None:
 @pytest.mark.parametrize("function", ["scan_scores", "maxsim_scores"])
 def test_a_larger_call_takes_all_threads(function: str) -> None:
     assert started(function, 16, 128)[0] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_attended_vectors_and_gradients_do_not_tell_how_many_threads_worked(dtype: torch.dtype, direction: str) -> None:
+    regions, words = torch.randn(12, 36, 400).to(dtype), torch.randn(30, 9, 400).to(dtype)
+    pairs = torch.randint(0, 12, (200, 2))
+    results, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            leaves = [side.clone().requires_grad_() for side in (regions, words)]
+            made = scan_attend(*leaves, pairs=pairs, direction=direction, normalize=True, backend="cpu")
+            results.append((*made, *torch.autograd.grad([x.square().sum() for x in made], leaves)))
+    finally:
+        torch.set_num_threads(before)
+    for first, *others in zip(*results, strict=True):
+        assert all(torch.equal(first, other) for other in others)
 
 
 # Scores below float32's normal range, by every way of numbers there: how many are zero, in six calls each.

@@ -21,7 +21,7 @@ EMULATOR = "qemu-aarch64"
 # Debian's packages that they are in.
 PACKAGES = {CROSS_COMPILER: "g++-aarch64-linux-gnu", EMULATOR: "qemu-user"}
 # What needs torch. tests/native/kernels_test.cpp has threads of its own.
-TORCH = {"arguments.cpp", "binding.cpp", "parallel.cpp", "tensors.cpp"}
+TORCH = {"arguments.cpp", "attend_binding.cpp", "binding.cpp", "parallel.cpp", "tensors.cpp"}
 FOR_NATIVE = {"x86_64": ["base", "avx2"], "aarch64": ["base", "neon"]}
 
 

@@ -1,0 +1,135 @@
+"""`scan_attend`: attended features of listed pairs, weights and relevances; its schema and dispatch to backends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from crossret_kernels.backends import UnsupportedByBackend, select_backend
+from crossret_kernels.cross_attention.chunked import scan_attend_chunked
+from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.reference import scan_attend_reference
+from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, in_slices, shape_scores
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.tensors import Array
+from crossret_kernels.operations import define
+from crossret_kernels.torch_internals import reduced_float32, transformed
+from crossret_kernels.two_sides import SIDES, scores_like
+
+# How many places there are for the queries of a pair and for its contexts, and whether attended vectors are wanted.
+_OPTIONS = f"{ATTENTION_OPTIONS}, SymInt query_places, SymInt context_places, bool attended"
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
+
+
+def _attended_like(*arguments: Any) -> tuple[Tensor, ...]:
+    queries, contexts, attended = arguments[-3:]
+    scores = scores_like(*arguments)
+    dim = arguments[0].size(-1) if attended else 0
+    places = ((queries, dim), (queries, contexts), (queries,))
+    return scores, *(scores.new_empty((scores.size(0), *last)) for last in places)
+
+
+_SIGNATURE = SIDES, _OPTIONS, _attended_like
+KERNELS = {
+    "cpu": define("scan_attend", *_SIGNATURE, made=_FOUR, results=4, autocast=True),
+}
+_IN_TORCH = {"torch": scan_attend_chunked, "reference": scan_attend_reference}
+
+
+class ScanAttended(NamedTuple):
+    """Of P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C contexts (the other side).
+
+    All are differentiable and zero where an item has no row. Q and C are the widths of padded features, the longest
+    item's length of packed and listed ones. With candidates (n_queries, K, …) for (P, …).
+
+    Attributes:
+        scores: (P,).
+        attended: (P, Q, D), what each query attends to: the contexts averaged by the weights (SCAN Eq. 2), of
+            features that are to be normalised by their unit vectors.
+        weights: (P, Q, C), the softmax of SCAN Eq. 3: how each query attends to the contexts.
+        relevances: (P, Q), the cosines of Eq. 4 that are pooled to the score.
+    """
+
+    scores: Tensor
+    attended: Tensor
+    weights: Tensor
+    relevances: Tensor
+
+
+def scan_attend(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    direction: str = "t2i",
+    raw_feature_norm: str = "clipped_l2norm",
+    clip_slope: float = 0.1,
+    lambda_softmax: float = 9.0,
+    pooling: str = "avg",
+    lambda_lse: float = 6.0,
+    normalize: bool = False,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
+    query: str | None = None,
+    backend: str | None = None,
+) -> ScanAttended:
+    """What each query of listed pairs attends to, and by what weights: SCAN Eqs. 2–5, for scorers of your own.
+
+    Similarity vectors of words and what they attend to, as SGRAF, IMRAM and RCAR reason over them, are made of it.
+
+    Args:
+        pairs, candidates: one of them is needed, as attended vectors of all pairs would fill the memory: a pair's take
+            4 Q D bytes.
+        backend: "cpu", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+            call, else the fastest that does. "torch" alone is differentiable twice and takes float64, and None takes
+            it under torch.func's transforms.
+        all others: as in `scan_scores`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`; neither pairs nor candidates; packed or listed
+            features inside torch.compile.
+    """
+    options = checked(
+        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
+    )
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    return ScanAttended(*attend("scan_attend", sides, options, pairs, candidates, query, backend))
+
+
+def attend(
+    name: str, sides: Sequence[Any], options: CrossAttentionOptions, pairs: Array | None, candidates: Array | None,
+    query: str | None, backend: str | None,
+) -> list[Tensor]:  # fmt: skip
+    """The results of the function of this name, of sides as `as_sides` takes them; `scan_attend` alone has attended
+    vectors, others get (P, Q, 0).
+    """
+    images, captions = as_sides(*sides)
+    empty_score, attended = sides[-1], name == "scan_attend"
+    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
+    if selected is None:
+        raise ValueError(f"{name} takes pairs or candidates: what is made of all pairs is not kept")
+    check_traceable(f"{name} takes padded features", images, captions)
+    values = images.values
+    refusal = "torch.func's transforms and forward-mode differentiation go through 'torch'" if transformed() else None
+    chosen = select_backend(backend, values.device, values.dtype, refusal, tuple(KERNELS))
+    if chosen in KERNELS:
+        queries, contexts = (captions, images) if options.direction == "t2i" else (images, captions)
+        own = (empty_score, reduced_float32(chosen != "cpu"), *options.codes, queries.width, contexts.width, attended)
+        try:
+            made = in_slices(KERNELS[chosen], images, captions, selected, own, queries=queries)
+            return [shape_scores(x, candidates) for x in made]
+        except UnsupportedByBackend:
+            if backend is not None:
+                raise
+            chosen = "torch"
+    listed = selected.listed()
+    in_torch = _IN_TORCH[chosen](images, captions, listed, options, attended)
+    return as_asked(in_torch, images, captions, listed, empty_score, candidates)
