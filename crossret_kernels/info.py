@@ -28,6 +28,7 @@ from crossret_kernels.backends import (
 from crossret_kernels.cross_attention import op as cross_attention
 from crossret_kernels.cross_attention import scan_attend
 from crossret_kernels.gated_attention import kernels as gated_attention
+from crossret_kernels.heterogeneous_attention import fused as heterogeneous_attention
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss
 
@@ -46,7 +47,8 @@ OPERATIONS = {
     ("scan_attend", "scan_attention"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores",): (*gated_attention.KERNELS, *_IN_TORCH),
     ("gated_attention_weights",): _IN_TORCH,
-    ("heterogeneous_scores", "heterogeneous_attention_weights"): _IN_TORCH,
+    ("heterogeneous_scores",): (*heterogeneous_attention.KERNELS, *_IN_TORCH),
+    ("heterogeneous_attention_weights",): _IN_TORCH,
     ("attention_pool", "attention_pool_weights"): (*attention_pool.KERNELS, *_IN_TORCH),
 }
 

@@ -50,8 +50,7 @@ class _Heterogeneous(Shared):
         if not self.fused:
             return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
         rows, mask = in_front(rows, mask)
-        made = share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
-        return made._make([*(x.float() for x in made[:-1]), mask])  # autocast has some in its dtype
+        return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention).floats()
 
     def score(
         self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]

@@ -35,7 +35,7 @@ def _scores_like(*arguments: Any) -> Tensor:
 
 
 # By backend.
-_NAMES: dict[str, str] = {}
+_NAMES = {"cpu": "heterogeneous_attention"}
 KERNELS = {backend: define(name, _OPERANDS, _OPTIONS, _scores_like) for backend, name in _NAMES.items()}
 
 
@@ -73,7 +73,7 @@ def fused_scores(
 
 def in_front(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (n, L, D) and their mask (n, L), those of each item that it leaves ahead of all others."""
-    order = (~mask).to(torch.int8).sort(1, stable=True).indices
+    order = (~mask).to(torch.int8).sort(dim=1, stable=True).indices
     if mask.equal(mask.gather(1, order)):
         return rows, mask
     return rows.gather(1, order[:, :, None].expand_as(rows)), mask.gather(1, order)

@@ -72,8 +72,9 @@ def heterogeneous_scores(
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
-        backend: "torch" or "reference"; without layers any that `scan_scores` has. None takes what
-            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does.
+        backend: "cpu", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all pairs after
+            one layer, but for float64, torch.compile and torch.func's transforms.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64
@@ -140,8 +141,6 @@ def attend(
 
 def _made_in_torch(layers: int, *, listed: bool) -> str | None:
     """What of a call kernels do not make, or None."""
-    if not KERNELS:
-        return "heterogeneous attention is"
     if listed:
         return "listed pairs are"
     if layers != 1:

@@ -36,6 +36,10 @@ class FirstLayer(NamedTuple):
         """Some successive items, `width` of their rows."""
         return FirstLayer(*(tensor[first:stop, :width] for tensor in self))
 
+    def floats(self) -> FirstLayer:
+        """The same in float32: autocast has some in its dtype."""
+        return FirstLayer(*(tensor if tensor.dtype == torch.bool else tensor.float() for tensor in self))
+
 
 def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float) -> FirstLayer:
     """What the first layer makes of items (n, L, D) by themselves."""

@@ -104,7 +104,9 @@ IN_TORCH: dict[str, Callable[..., Any]] = {
         REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
     ),
     "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
-    "heterogeneous_scores": lambda **options: heterogeneous_scores(REGIONS, WORDS, layers=LAYERS, **options),
+    "heterogeneous_scores of pairs": lambda **options: heterogeneous_scores(
+        REGIONS, WORDS, layers=LAYERS, pairs=torch.tensor([[0, 0]]), **options
+    ),
     "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
     "maxsim_scores in float64": lambda **options: maxsim_scores(REGIONS.double(), WORDS.double(), **options),
     "triplet_loss in float64": lambda **options: triplet_loss(torch.eye(3).double(), **options),

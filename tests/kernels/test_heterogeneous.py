@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from crossret_kernels import (
 from tests.kernels import oracle
 from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
-from tests.kernels.tolerance import EPS, gradient_bounds
+from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds
 
 backends = pytest.mark.parametrize("backend", BACKENDS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
@@ -34,8 +36,8 @@ def well_posed(call: Call) -> bool:
     return call.batch.regions.size(-1) > 3 and not wild and call.options["pooling"] != "max"
 
 
-def check(call: Call, dtype: torch.dtype) -> None:
-    """Errors of "torch" are at most twice what eager loses in float32, three times in gradients."""
+def check(call: Call, dtype: torch.dtype, backend: str = "torch") -> None:
+    """Errors are at most twice what eager loses in float32, three times in gradients."""
     call = call.to(dtype, torch.float32).to(torch.float64)
     truth = call.evaluate("reference")
     dim, heads = call.batch.regions.size(-1), call.options["heads"]
@@ -50,7 +52,7 @@ def check(call: Call, dtype: torch.dtype) -> None:
         restored += [reordered(gradient, back) for gradient in gradients[2:]]
         for place, (ours, true) in enumerate(zip((scores, *restored), truth, strict=True)):
             losses[place] = max(losses[place], float((ours - true).abs().max()))
-    result = call.to(dtype, torch.float32).evaluate("torch")
+    result = call.to(dtype, torch.float32).evaluate(backend)
     largest = max(1.0, *(float(gradient.abs().max()) for gradient in truth[3:]))
     for place, (ours, true) in enumerate(zip(result, truth, strict=True)):
         # A few units in the last place of what is summed up, which eager may avoid by luck.
@@ -77,6 +79,15 @@ def test_float32(call: Call) -> None:
 def test_half_precision_features(dtype: torch.dtype, call: Call) -> None:
     assume(well_posed(call))
     check(call, dtype)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@examples(20)
+@given(call=calls(degeneracies=IN_HALF_RANGE), dtype=st.sampled_from((torch.float32, torch.float32, torch.float16)))
+def test_kernels(isa: str, call: Call, dtype: torch.dtype) -> None:
+    assume(well_posed(call))
+    with cpu_isa(isa):
+        check(replace(call, batch=replace(call.batch, pairs=None), layers=call.layers[:1]), dtype, "cpu")
 
 
 @examples(15)

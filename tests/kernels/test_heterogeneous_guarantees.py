@@ -12,6 +12,7 @@ from torch import Tensor
 
 from crossret_kernels import (
     HeterogeneousLayer,
+    UnsupportedByBackend,
     heterogeneous_scores,
 )
 from crossret_kernels.heterogeneous_attention import chunked
@@ -66,7 +67,8 @@ def test_chunks_and_groups_do_not_show(
 
 
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
-def test_zero_rows_have_finite_gradients(pairs: Tensor | None) -> None:
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_zero_rows_have_finite_gradients(pairs: Tensor | None, backend: str | None) -> None:
     """Zero features, and a layer that makes zero vectors of all."""
     sides = [side.clone() for side in make_sides()]
     sides[0][0] = 0
@@ -74,13 +76,135 @@ def test_zero_rows_have_finite_gradients(pairs: Tensor | None) -> None:
     layer = make_layers(1, 8)[0]
     for own in (layer, layer._replace(norm_weight=torch.zeros(8), norm_bias=torch.zeros(8))):
         results = gradients_of(
-            lambda inputs, own=own: heterogeneous_scores(*inputs, *LENGTHS, layers=[own], pairs=pairs), sides
+            lambda inputs, own=own: heterogeneous_scores(*inputs, *LENGTHS, layers=[own], pairs=pairs, backend=backend),
+            sides,
         )
         assert all(result.isfinite().all() for result in results)
     assert not results[0].any()
 
 
-# --- transforms
+# --- kernels
+
+
+def results_of(backend: str, dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
+    """Scores of several blocks and chunks, and the gradients of features and layer."""
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(n, length, 40, generator=generator).to(dtype) for n, length in ((20, 7), (50, 9))]
+    lengths = [torch.randint(1, n + 1, (c,), generator=generator) for n, c in ((7, 20), (9, 50))]
+
+    def call(inputs: list[Tensor]) -> Tensor:
+        layer = HeterogeneousLayer(*inputs[2:])
+        return heterogeneous_scores(*inputs[:2], *lengths, layers=[layer], backend=backend, **options)
+
+    return gradients_of(call, [*sides, *make_layers(1, 40)[0]])
+
+
+def assert_close(found: list[Tensor], expected: list[Tensor], unit: float) -> None:
+    largest = max(float(x.abs().max()) for x in expected[3:])  # the key's bias has a gradient of rounding alone
+    for place, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        scale = max(largest if place > 2 else 0.0, float(theirs.abs().max()))
+        torch.testing.assert_close(ours, theirs, rtol=unit, atol=unit * scale)
+
+
+@pytest.mark.parametrize("options", [{}, {"matching": "global"}, {"direction": "i2t", "pooling": "lse", "heads": 1}])
+def test_kernels_make_what_torch_makes_of_many_blocks(options: dict[str, Any]) -> None:
+    assert_close(results_of("cpu", **options), results_of("torch", **options), 1e-4)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_number_of_threads_does_not_show(local: bool) -> None:
+    given = [local if x is True else x for x in operands(40, 70)]
+    results, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            scores = torch.ops.crossret.heterogeneous_attention(*given)
+            grads = torch.ops.crossret.heterogeneous_attention_backward(scores, *given, *[True] * 12)
+            results.append([scores, *grads])
+    finally:
+        torch.set_num_threads(before)
+    for first, *others in zip(*results, strict=True):
+        assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_under_autocast(dtype: torch.dtype) -> None:
+    exact = results_of("torch")
+    with torch.autocast("cpu", dtype=dtype):
+        results = results_of("cpu")
+    assert results[0].dtype == torch.float32
+    assert_close(results, exact, 0.05)
+    assert not torch.equal(results[0], exact[0])
+
+
+def test_what_kernels_refuse() -> None:
+    sides = make_sides()
+
+    def scores(regions: Tensor, backend: str | None = "cpu", count: int = 1, **options: Any) -> Tensor:
+        layers = [layer.to(regions.dtype) for layer in make_layers(count, 8)]
+        words = sides[1].to(regions.dtype)
+        return heterogeneous_scores(regions, words, layers=layers, backend=backend, **options)
+
+    leaf = sides[0].clone().requires_grad_()
+    for refused, reason in (
+        (lambda backend: scores(leaf, backend, pairs=PAIRS), "listed pairs are made in PyTorch operations"),
+        (lambda backend: scores(leaf, backend, 2), "layers above the first are made in PyTorch operations"),
+        (lambda backend: scores(leaf.double(), backend), "not torch.float64"),
+        (lambda backend: torch.func.grad(lambda x: scores(x, backend).sum())(leaf), "torch.func's transforms take is"),
+    ):
+        with pytest.raises(UnsupportedByBackend, match=reason):
+            refused("cpu")
+        assert torch.equal(refused(None), refused("torch"))
+    # Second derivatives are torch's, whoever made the scores.
+    twice = []
+    for backend in ("cpu", "torch"):
+        (slope,) = torch.autograd.grad(scores(leaf, backend).square().sum(), leaf, create_graph=True)
+        twice.append(torch.autograd.grad(slope.square().sum(), leaf)[0])
+    torch.testing.assert_close(twice[0], twice[1], rtol=1e-4, atol=1e-4)
+
+
+def operands(n_images: int = 2, n_captions: int = 3) -> list[Any]:
+    """What the operation takes."""
+    generator = torch.Generator().manual_seed(2)
+    made: list[Any] = []
+    for n, rows in ((n_images, 4), (n_captions, 5)):
+        shapes = (n, rows, 2, 3), (n, rows, 2, 3), (n, rows, 2, 6), (n, rows, 2), (n, rows, 3, 6)
+        made += [torch.randn(shape, generator=generator) for shape in shapes] + [torch.arange(n) % 3 + 2]
+    return [*made, torch.ones(6), torch.zeros(6), 1.0, True, 0, 9.0, 1, 6.0, False]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_opcheck(local: bool) -> None:
+    given = [local if x is True else x for x in operands()]
+    leaves = [x.requires_grad_() for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    torch.library.opcheck(torch.ops.crossret.heterogeneous_attention.default, tuple(given))
+    plain = [x.detach() if isinstance(x, Tensor) else x for x in given]
+    wanted = [index % 2 == 0 for index in range(len(leaves))]
+    torch.library.opcheck(
+        torch.ops.crossret.heterogeneous_attention_backward.default, (torch.ones(2, 3), *plain, *wanted)
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "bad", "message"),
+    [
+        (0, torch.zeros(2, 4, 6), "region_queries must be float32 on the CPU, .items, rows"),
+        (2, torch.zeros(2, 4, 2, 5), "region_values must be float32 on the CPU, of the shape"),
+        (5, torch.tensor([2, 5]), "region_lengths: item 1 has length 5 of 4 rows"),
+        (5, torch.tensor([2, 0]), "region_lengths: item 1 has length 0 of 4 rows"),
+        (5, torch.tensor([2]), "region_lengths must have one number for each of 2 items"),
+        (6, torch.zeros(3, 5, 3, 2), "word_queries must have as many heads"),
+        (13, torch.zeros(6).double(), "norm_bias must be float32"),
+        (16, 2, "unknown direction 2"),
+    ],
+)
+def test_direct_calls_with_bad_operands_raise(place: int, bad: Any, message: str) -> None:
+    given = operands()
+    given[place] = bad
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.crossret.heterogeneous_attention(*given)
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.crossret.heterogeneous_attention_backward(torch.zeros(2, 3), *given, *[True] * 12)
 
 
 # --- mistakes

@@ -15,10 +15,12 @@
 #include "attention_pool/cpu.h"
 #include "cross_attention/cpu.h"
 #include "dispatch.h"
+#include "heterogeneous_attention/cpu.h"
 #include "maxsim/cpu.h"
 #include "pairs/parallel.h"
 #include "batch.h"
 #include "dense.h"
+#include "layered.h"
 #include "losses.h"
 #include "pooling.h"
 
@@ -39,6 +41,8 @@ namespace crossret {
   const AttentionPoolKernels attention_pool_kernels{};                              \
   extern const DenseKernels dense_kernels __attribute__((weak));                    \
   const DenseKernels dense_kernels{};                                               \
+  extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));    \
+  const HeterogeneousKernels heterogeneous_kernels{};                               \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -166,6 +170,7 @@ int main(int argc, char** argv) {
     check_losses(kernels(Dtype::float32, false));
     check_pooling(kernels(Dtype::float32, false));
     check_dense(kernels(Dtype::float32, false));
+    check_layered(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }

@@ -1,0 +1,354 @@
+// Gradients of what the first layer has of an image and of captions, in two steps: for an image and a block of captions
+// all that either takes is made, and the image's gradients gain their part; for a caption and some images then its own.
+// Whoever computes them adds up in one order.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// Of an image and a block.
+struct KeptImage {
+  float* region_logits;           // ∂L/∂logits, as `LayerScratch` has weights
+  float *word_logits, *word_own;  // the latter of the words' own items
+  float *regions, *words;         // ∂L/∂rows ahead of their normalisation: (captions, queries) rows; rows
+
+  KeptImage(const HeterogeneousCall& call, const CaptionBlock& block, const LayerScratch& layer, Workspace& kept) {
+    const int64_t ld = layered_row(call);
+    region_logits = kept.floats(layer.n_queries * call.heads * layer.key_row);
+    word_logits = kept.floats(call.images.longest * call.heads * layer.query_row);
+    word_own = kept.floats(call.heads * layer.query_row);
+    regions = kept.floats(block.count * layer.n_queries * ld);
+    words = kept.floats(layer.query_row * ld);
+  }
+};
+
+struct GradientScratch {
+  LayerScratch layer;
+  KeptImage kept;
+  float *words, *regions, *unit_words, *unit_regions;
+  float *word_forms, *region_forms;
+  RowForm *forms_of_words, *forms_of_regions;
+  float* own_dots;  // ∂L/∂ the weights of queries' own items
+  const float** rows;
+  MatchScratch match;
+
+  GradientScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory, Workspace& kept_memory)
+      : layer(call, block, memory, kept_memory), kept(call, block, layer, kept_memory), match(call, true, memory) {
+    const int64_t ld = layered_row(call), regions_of = layer.n_queries, words_of = layer.query_row;
+    words = memory.floats(words_of * ld);
+    regions = memory.floats(regions_of * ld);
+    unit_words = memory.floats(words_of * ld);
+    unit_regions = memory.floats(regions_of * ld);
+    word_forms = memory.floats(words_of + V::width);
+    region_forms = memory.floats(pad_columns(regions_of));
+    forms_of_words = reinterpret_cast<RowForm*>(memory.floats(3 * words_of));
+    forms_of_regions = reinterpret_cast<RowForm*>(memory.floats(3 * regions_of));
+    own_dots = memory.floats(call.heads * (regions_of > words_of ? regions_of : words_of) + V::width);
+    rows = reinterpret_cast<const float**>(memory.floats(2 * (call.images.longest * call.heads + layer.key_row)));
+  }
+};
+
+static void count_gradients(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory) {
+  Workspace kept;
+  GradientScratch(call, block, memory, kept);
+}
+
+static void count_kept(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& kept) {
+  Workspace memory;
+  GradientScratch(call, block, memory, kept);
+}
+
+// Epilogue: C, `columns` wide, gains the product times a factor.
+struct AddScaled {
+  float* c;
+  int64_t ld, columns;
+  float factor;
+
+  template <int MR, int NV>
+  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) {
+        const int64_t left = columns - n - j * V::width;
+        float* const out = c + (m + i) * ld + n + j * V::width;
+        V::store(out, V::fma(V::set(factor), sums[i][j], V::load(out, left)), left);
+      }
+    }
+  }
+};
+
+// Σ A · B over several, each B in place, added up in registers.
+struct Term {
+  Left a;
+  const float* b;
+  int64_t k, depth;
+};
+
+template <class Find>
+struct SumOfProducts {
+  int64_t count;
+  const Find& find;  // the i-th term
+  AddScaled out;
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+    clear_tile(sums);
+    for (int64_t i = 0; i < count; ++i) {
+      const Term term = find(i);
+      add_to_tile<Floats, false>(sums, term.depth, {term.a.data + m * term.a.row, term.a.row, term.a.k}, term.b + n,
+                                 term.k, {});
+    }
+    out.take(m, n, sums);
+  }
+};
+
+template <class Find>
+static void add_products(int64_t rows, int64_t columns, int64_t count, const Find& find, const AddScaled& out) {
+  for_each_tile(rows, columns, SumOfProducts<Find>{count, find, out});
+}
+
+// From ∂L/∂ rows of unit length to those ahead of the normalisation, in place; (2, dim) `norms` gain the gradients of
+// its weight and bias.
+static void unit_row_gradients(const HeterogeneousCall& call, const float* rows, const float* units,
+                               const RowForm* forms, int64_t n, int64_t ld, float* grads, float* norms) {
+  const int64_t dim = call.dim;
+  const float share = 1.0f / static_cast<float>(dim);
+  for (int64_t r = 0; r < n; ++r, rows += ld, units += ld, grads += ld) {
+    F along = V::zero(), sum = V::zero(), product = V::zero();
+    for (int64_t k = 0; k < dim; k += V::width) along = V::fma(V::load(units + k), V::load(grads + k), along);
+    const F back = V::set(-V::reduce_add(along)), inverse = V::set(forms[r].inverse);
+    const F mean = V::set(forms[r].mean), scale = V::set(forms[r].scale);
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const int64_t left = dim - k;
+      const F dy = V::mul(V::fma(V::load(units + k), back, V::load(grads + k)), inverse);
+      const F x = V::mul(V::sub(V::load(rows + k), mean), scale), dx = V::mul(dy, V::load(call.norm_weight + k, left));
+      V::store(norms + k, V::fma(dy, x, V::load(norms + k, left)), left);
+      V::store(norms + dim + k, V::add(dy, V::load(norms + dim + k, left)), left);
+      sum = V::add(sum, dx);
+      product = V::fma(dx, x, product);
+      V::store(grads + k, dx);
+    }
+    const F shift = V::set(V::reduce_add(sum) * share), tilt = V::set(V::reduce_add(product) * share);
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const F x = V::mul(V::sub(V::load(rows + k), mean), scale);
+      V::store(grads + k, V::mul(scale, V::sub(V::sub(V::load(grads + k), shift), V::mul(x, tilt))));
+    }
+  }
+}
+
+// ⟨row, own values of each head⟩, those `step` apart.
+static void own_products(const HeterogeneousCall& call, const float* row, const float* own, float* out, int64_t step) {
+  for (int64_t h = 0; h < call.heads; ++h, own += call.dim) {
+    F sum = V::zero();
+    for (int64_t k = 0; k < call.dim; k += V::width) {
+      sum = V::fma(V::load(row + k, call.dim - k), V::load(own + k, call.dim - k), sum);
+    }
+    out[h * step] = V::reduce_add(sum);
+  }
+}
+
+// The own values' gradients of one row gain its gradients in `count` pairs, grad(i), by weight(i, h).
+template <class Grad, class Weight>
+static void add_own_values(const HeterogeneousCall& call, int64_t count, const Grad& grad, const Weight& weight,
+                           float* out) {
+  for (int64_t k = 0; k < call.dim; k += V::width) {
+    const int64_t left = call.dim - k;
+    for (int64_t h = 0; h <= call.heads; ++h) {
+      float* const at = out + h * call.dim + k;
+      F sum = V::load(at, left);
+      for (int64_t i = 0; i < count; ++i) {
+        sum = V::fma(V::set(h < call.heads ? weight(i, h) : 1.0f), V::load(grad(i) + k, left), sum);
+      }
+      V::store(at, sum, left);
+    }
+  }
+}
+
+// Of `softmax_across`: ∂L/∂logits in place of ∂L/∂weights; the own logits' gradients gain theirs.
+static void softmax_across_gradients(const float* weights, float* grads, int64_t ld, int64_t rows, int64_t n,
+                                     const float* own_weights, const float* own_dots, float* own_grads) {
+  for (int64_t first = 0; first < rows; first += V::width, weights += V::width * ld, grads += V::width * ld) {
+    const int64_t count = rows - first < V::width ? rows - first : V::width;
+    F parts[V::width];
+#pragma GCC unroll 16
+    for (int i = 0; i < V::width; ++i) {
+      parts[i] = V::zero();
+      if (i >= count) continue;
+      for (int64_t j = 0; j < n; j += V::width) {
+        parts[i] = V::fma(V::load(weights + i * ld + j, n - j), V::load(grads + i * ld + j, n - j), parts[i]);
+      }
+    }
+    const F own = V::load(own_weights + first, count), own_dot = V::load(own_dots + first, count);
+    const F dot = V::fma(own, own_dot, sum_rows(parts));
+    const F of_own = V::fma(own, V::sub(own_dot, dot), V::load(own_grads + first, count));
+    V::store(own_grads + first, of_own, count);
+    alignas(64) float dots[V::width];
+    V::store(dots, dot);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* const at = grads + i * ld + j;
+        const F weight = V::load(weights + i * ld + j, n - j);
+        V::store(at, V::mul(weight, V::sub(V::load(at, n - j), V::set(dots[i]))), n - j);
+      }
+    }
+  }
+}
+
+// The same of `softmax_down`.
+static void softmax_down_gradients(const float* weights, float* grads, int64_t step, int64_t n, int64_t columns,
+                                   const float* own_weights, const float* own_dots, float* own_grads) {
+  for (int64_t j = 0; j < columns; j += V::width) {
+    const F own = V::load(own_weights + j), own_dot = V::load(own_dots + j);
+    F dot = V::mul(own, own_dot);
+    for (int64_t r = 0; r < n; ++r) dot = V::fma(V::load(weights + r * step + j), V::load(grads + r * step + j), dot);
+    V::store(own_grads + j, V::mul(own, V::sub(own_dot, dot)));
+    for (int64_t r = 0; r < n; ++r) {
+      float* const at = grads + r * step + j;
+      V::store(at, V::mul(V::load(weights + r * step + j), V::sub(V::load(at), dot)));
+    }
+  }
+}
+
+static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& block, const HeterogeneousGradients& out,
+                            const ImageChunk& chunk, int64_t k, Workspace& memory) {
+  const PackedCaptions packed = packed_of(call, block);
+  Workspace kept_memory(chunk.kept + k * chunk.stride);
+  GradientScratch scratch(call, block, memory, kept_memory);
+  const LayerScratch& layer = scratch.layer;
+  const KeptImage& kept = scratch.kept;
+  const int64_t image = chunk.first + k, first = image * call.images.width, rows = call.images.lengths[image];
+  const int64_t heads = call.heads, dim = call.dim, size = head_size(call), ld = packed.ld;
+  const int64_t n = call.local ? rows : 1, key_row = layer.key_row, query_row = layer.query_row;
+  const int64_t own_of_caption = round_up(layer.n_queries * heads, V::width);
+  float* const norms = chunk.norms + k * 2 * dim;
+  for (int64_t i = 0; i < 2 * dim; i += V::width) V::store(norms + i, V::zero(), 2 * dim - i);
+  const Ahead none{reinterpret_cast<const char*>(packed.values), 0};
+
+  weigh_across(call, block, packed, image, layer);
+  word_rows(call, packed, image, layer, scratch.words);
+  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.unit_words, scratch.word_forms, scratch.forms_of_words);
+  each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
+    const int64_t c = caption - block.first, words = call.captions.lengths[caption];
+    float* const regions = kept.regions + c * layer.n_queries * ld;
+    region_rows(call, block, packed, image, c, key, layer, scratch.regions);
+    unit_rows(call, scratch.regions, n, ld, scratch.unit_regions, scratch.region_forms, scratch.forms_of_regions);
+    match_gradients(call, {scratch.unit_regions, n, ld, scratch.region_forms},
+                    {scratch.unit_words + query * ld, queries, ld, scratch.word_forms + query},
+                    out.scores[image * call.captions.count + caption], regions, kept.words + query * ld, scratch.match);
+    unit_row_gradients(call, scratch.regions, scratch.unit_regions, scratch.forms_of_regions, n, ld, regions, norms);
+    for (int64_t r = 0; r < n; ++r) {
+      scratch.rows[r] = regions + r * ld;
+      own_products(call, scratch.rows[r], layer.region_rows[r], scratch.own_dots + r * heads, 1);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t w = 0; w < words; ++w) scratch.rows[n + w] = packed.values + ((key + w) * heads + h) * ld;
+      multiply_dots<SinglePrecision>(scratch.rows, n, scratch.rows + n, words, dim, true, none,
+                                     kept.region_logits + h * key_row + key, heads * key_row);
+    }
+    softmax_across_gradients(layer.region_weights + key, kept.region_logits + key, key_row, n * heads, words,
+                             layer.region_own + c * own_of_caption, scratch.own_dots,
+                             out.images.own_logits + first * heads);
+  });
+
+  unit_row_gradients(call, scratch.words, scratch.unit_words, scratch.forms_of_words, packed.n_queries, ld, kept.words,
+                     norms);
+  for (int64_t i = 0; i < rows * heads; ++i) scratch.rows[i] = layer.values + i * ld;
+  for (int64_t q = 0; q < packed.n_queries; ++q) {
+    const float* const row = kept.words + q * ld;
+    scratch.rows[rows * heads + q] = row;
+    own_products(call, row, layer.word_rows[q], scratch.own_dots + q, query_row);
+  }
+  multiply_dots<SinglePrecision>(scratch.rows, rows * heads, scratch.rows + rows * heads, packed.n_queries, dim, true,
+                                 none, kept.word_logits, query_row);
+  for (int64_t h = 0; h < heads; ++h) {
+    softmax_down_gradients(layer.word_weights + h * query_row, kept.word_logits + h * query_row, heads * query_row,
+                           rows, packed.n_queries, layer.word_own + h * query_row, scratch.own_dots + h * query_row,
+                           kept.word_own + h * query_row);
+    const int64_t own = first * dim + h * size;
+    multiply(rows, size, AllOf{packed.n_queries}, {kept.word_logits + h * query_row, heads * query_row, 1},
+             {packed.queries + h * size, kPanel, ld},
+             AddScaled{out.images.keys + own, dim, size, call.lambda_attention});
+    multiply(n, size, AllOf{packed.n_keys}, {kept.region_logits + h * key_row, heads * key_row, 1},
+             {packed.keys + h * size, kPanel, ld},
+             AddScaled{out.images.queries + own, dim, size, call.lambda_attention});
+  }
+  multiply(rows * heads, dim, AllOf{packed.n_queries}, {layer.word_weights, query_row, 1}, {kept.words, kPanel, ld},
+           AddScaled{out.images.values + first * heads * dim, dim, dim, 1.0f});
+  for (int64_t r = 0; r < n; ++r) {
+    add_own_values(
+        call, block.count, [&](int64_t c) { return kept.regions + (c * layer.n_queries + r) * ld; },
+        [&](int64_t c, int64_t h) { return layer.region_own[c * own_of_caption + r * heads + h]; },
+        out.images.own_values + (first + r) * (heads + 1) * dim);
+  }
+}
+
+static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock& block,
+                              const HeterogeneousGradients& out, const ImageChunk& chunk, int64_t k) {
+  const int64_t heads = call.heads, dim = call.dim, size = head_size(call), ld = layered_row(call);
+  const int64_t caption = block.first + k, first = caption * call.captions.width;
+  const int64_t words = call.captions.lengths[caption], queries = call.local ? words : 1;
+  int64_t key = 0, query = 0;
+  for (int64_t other = block.first; other < caption; ++other) {
+    key += call.captions.lengths[other];
+    query += call.local ? call.captions.lengths[other] : 1;
+  }
+  struct {
+    const float *region_weights, *region_logits, *queries, *regions, *word_logits, *keys, *words, *word_own,
+        *own_logits;
+    int64_t rows, queries_of;
+  } of[kChunkImages];
+  int64_t key_row = 0, query_row = 0;
+  for (int64_t i = 0; i < chunk.count; ++i) {
+    Workspace memory, kept_memory(chunk.kept + i * chunk.stride);
+    const LayerScratch layer(call, block, memory, kept_memory);
+    const KeptImage kept(call, block, layer, kept_memory);
+    key_row = layer.key_row, query_row = layer.query_row;
+    const int64_t rows = call.images.lengths[chunk.first + i];
+    of[i] = {layer.region_weights + key,
+             kept.region_logits + key,
+             layer.queries,
+             kept.regions + k * layer.n_queries * ld,
+             kept.word_logits + query,
+             layer.keys,
+             kept.words + query * ld,
+             layer.word_own + query,
+             kept.word_own + query,
+             rows,
+             call.local ? rows : 1};
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t own = first * dim + h * size;
+    const auto values = [&](int64_t i) {
+      return Term{{of[i].region_weights + h * key_row, 1, heads * key_row}, of[i].regions, ld, of[i].queries_of};
+    };
+    const auto keys = [&](int64_t i) {
+      return Term{
+          {of[i].region_logits + h * key_row, 1, heads * key_row}, of[i].queries + h * size, ld, of[i].queries_of};
+    };
+    const auto by_words = [&](int64_t i) {
+      return Term{{of[i].word_logits + h * query_row, 1, heads * query_row}, of[i].keys + h * size, ld, of[i].rows};
+    };
+    add_products(words, dim, chunk.count, values,
+                 AddScaled{out.captions.values + (first * heads + h) * dim, heads * dim, dim, 1.0f});
+    add_products(words, size, chunk.count, keys, AddScaled{out.captions.keys + own, dim, size, 1.0f});
+    add_products(queries, size, chunk.count, by_words, AddScaled{out.captions.queries + own, dim, size, 1.0f});
+    for (int64_t q = 0; q < queries; ++q) {
+      float& of_own = out.captions.own_logits[(first + q) * heads + h];
+      for (int64_t i = 0; i < chunk.count; ++i) of_own += of[i].own_logits[h * query_row + q];
+    }
+  }
+  for (int64_t q = 0; q < queries; ++q) {
+    add_own_values(
+        call, chunk.count, [&](int64_t i) { return of[i].words + q * ld; },
+        [&](int64_t i, int64_t h) { return of[i].word_own[h * query_row + q]; },
+        out.captions.own_values + (first + q) * (heads + 1) * dim);
+  }
+}
+
+extern const HeterogeneousKernels heterogeneous_kernels;
+const HeterogeneousKernels heterogeneous_kernels = {pack_captions,     heterogeneous_forward, image_gradients,
+                                                    caption_gradients, count_forward,         count_gradients,
+                                                    count_kept};
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

@@ -1,0 +1,333 @@
+// The first layer of heterogeneous attention between one image and a block of captions (HAN §3.2): logits across, their
+// softmax merged with what each row has of its own item, and the rows that come of it, normalised.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+// Row stride of copied rows; a head's part is read up to whole vectors.
+static inline int64_t layered_row(const HeterogeneousCall& call) { return pad_row(call.dim + V::width); }
+
+static inline int64_t head_size(const HeterogeneousCall& call) { return call.dim / call.heads; }
+
+// n rows of `dim`, multiplied by a factor; zeros up to a whole vector behind each.
+static void copy_rows(const float* rows, int64_t n, int64_t dim, float factor, float* out, int64_t ld) {
+  for (int64_t r = 0; r < n; ++r, rows += dim, out += ld) {
+    for (int64_t k = 0; k < dim; k += V::width) {
+      V::store(out + k, V::mul(V::load(rows + k, dim - k), V::set(factor)));
+    }
+  }
+}
+
+// The rows of a block's captions as products read them. Of the global matching each caption has one query.
+struct PackedCaptions {
+  int64_t ld, n_keys, n_queries;
+  float *keys, *queries;                  // rows
+  float *key_panels, *query_panels;       // of every head
+  int64_t keys_of_head, queries_of_head;  // floats
+  float* values;                          // (n_keys, heads) rows
+  float* own_logits;                      // (heads, row)
+  int64_t row;                            // pad_row(n_queries)
+
+  PackedCaptions(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
+      : ld(layered_row(call)), n_keys(block.words), n_queries(call.local ? block.words : block.count) {
+    keys = memory.floats(n_keys * ld);
+    queries = memory.floats(n_queries * ld);
+    keys_of_head = pad_columns(n_keys) * head_size(call);
+    queries_of_head = pad_columns(n_queries) * head_size(call);
+    key_panels = memory.floats(call.heads * keys_of_head);
+    query_panels = memory.floats(call.heads * queries_of_head);
+    values = memory.floats(n_keys * call.heads * ld);
+    row = pad_row(n_queries);
+    own_logits = memory.floats(call.heads * row);
+  }
+};
+
+static inline PackedCaptions packed_of(const HeterogeneousCall& call, const CaptionBlock& block) {
+  Workspace memory(block.memory);
+  return PackedCaptions(call, block, memory);
+}
+
+// Calls visit(caption, its first key, its first query, its queries) for every caption of a block.
+template <class Visit>
+static inline void each_caption(const HeterogeneousCall& call, const CaptionBlock& block, const Visit& visit) {
+  int64_t key = 0, query = 0;
+  for (int64_t caption = block.first; caption < block.first + block.count; ++caption) {
+    const int64_t queries = call.local ? call.captions.lengths[caption] : 1;
+    visit(caption, key, query, queries);
+    key += call.captions.lengths[caption];
+    query += queries;
+  }
+}
+
+static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory) {
+  const PackedCaptions packed(call, block, memory);
+  if (block.memory == nullptr) return;
+  const LayeredItems& side = call.captions;
+  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, size = head_size(call);
+  each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
+    const int64_t first = caption * side.width;
+    copy_rows(side.keys + first * dim, side.lengths[caption], dim, 1.0f, packed.keys + key * ld, ld);
+    copy_rows(side.queries + first * dim, queries, dim, 1.0f, packed.queries + query * ld, ld);
+    copy_rows(side.values + first * heads * dim, side.lengths[caption] * heads, dim, 1.0f,
+              packed.values + key * heads * ld, ld);
+    for (int64_t q = 0; q < queries; ++q) {
+      for (int64_t h = 0; h < heads; ++h) {
+        packed.own_logits[h * packed.row + query + q] = side.own_logits[(first + q) * heads + h];
+      }
+    }
+  });
+  for (int64_t h = 0; h < heads; ++h) {
+    transpose_to_panels(packed.keys + h * size, ld, packed.n_keys, size, packed.key_panels + h * packed.keys_of_head);
+    transpose_to_panels(packed.queries + h * size, ld, packed.n_queries, size,
+                        packed.query_panels + h * packed.queries_of_head);
+    for (int64_t q = packed.n_queries; q < round_up(packed.n_queries, V::width); ++q) {
+      packed.own_logits[h * packed.row + q] = 0.0f;
+    }
+  }
+}
+
+// An image against a block: its rows copied, queries and keys multiplied by λ; and the weights of either side.
+struct LayerScratch {
+  int64_t n_queries;                       // of the image
+  int64_t key_row, query_row;              // pad_row of the block's
+  float *queries, *keys, *values;          // rows; (keys, heads) rows
+  float* region_weights;                   // (queries, heads, key_row)
+  float* region_own;                       // (captions, queries, heads)
+  float* word_weights;                     // (keys, heads, query_row)
+  float* word_own;                         // (heads, query_row)
+  const float **region_rows, **word_rows;  // own values of every query
+
+  // In `kept` is what the gradients of captions take, too.
+  LayerScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory, Workspace& kept) {
+    const int64_t most = call.images.longest, heads = call.heads, ld = layered_row(call);
+    n_queries = call.local ? most : 1;
+    key_row = pad_row(block.words);
+    query_row = pad_row(call.local ? block.words : block.count);
+    queries = kept.floats(n_queries * ld);
+    keys = kept.floats(most * ld);
+    values = memory.floats(most * heads * ld);
+    region_weights = kept.floats(n_queries * heads * key_row);
+    region_own = memory.floats(block.count * round_up(n_queries * heads, V::width));
+    word_weights = memory.floats(most * heads * query_row);
+    word_own = kept.floats(heads * query_row);
+    region_rows = reinterpret_cast<const float**>(memory.floats(2 * n_queries));
+    word_rows = reinterpret_cast<const float**>(memory.floats(2 * query_row));
+  }
+};
+
+struct Max {
+  F operator()(F a, F b) const { return V::max(a, b); }
+};
+
+// Of rows of queries, heads side by side, their softmax over one caption's n keys and `own`, the logit that each has of
+// its own item; the weight of that goes to `own_weights`.
+static void softmax_across(float* logits, int64_t ld, int64_t rows, int64_t n, const float* own, float* own_weights) {
+  for (int64_t first = 0; first < rows; first += V::width, logits += V::width * ld) {
+    const int64_t count = rows - first < V::width ? rows - first : V::width;
+    const F own_logit = V::load(own + first, count);
+    alignas(64) float factors[V::width];
+    F parts[V::width];
+#pragma GCC unroll 16
+    for (int i = 0; i < V::width; ++i) {
+      parts[i] = V::zero();
+      if (i >= count) continue;
+      const F first_of_row = V::set(logits[i * ld]);
+      F most = first_of_row;
+      for (int64_t j = 0; j < n; j += V::width) {
+        const F x = V::load(logits + i * ld + j, n - j);
+        most = V::max(n - j < V::width ? V::select(V::lanes(n - j), x, first_of_row) : x, most);
+      }
+      parts[i] = most;
+    }
+    const F most = V::max(V::reduce_rows(parts, Max{}), own_logit);
+    V::store(factors, most);
+#pragma GCC unroll 16
+    for (int i = 0; i < V::width; ++i) {
+      parts[i] = V::zero();
+      if (i >= count) continue;
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* const at = logits + i * ld + j;
+        const F e = V::keep_first(exp(V::sub(V::load(at, n - j), V::set(factors[i]))), n - j);
+        V::store(at, e, n - j);
+        parts[i] = V::add(parts[i], e);
+      }
+    }
+    const F own_weight = exp(V::sub(own_logit, most));
+    const F inverse = V::div(V::set(1.0f), V::add(sum_rows(parts), own_weight));
+    V::store(own_weights + first, V::mul(own_weight, inverse));
+    V::store(factors, inverse);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < n; j += V::width) {
+        float* const at = logits + i * ld + j;
+        V::store(at, V::mul(V::load(at, n - j), V::set(factors[i])), n - j);
+      }
+    }
+  }
+}
+
+// The same of queries as columns, of one head: over n keys, `step` apart.
+static void softmax_down(float* logits, int64_t step, int64_t n, int64_t columns, const float* own,
+                         float* own_weights) {
+  for (int64_t j = 0; j < columns; j += V::width) {
+    float* const at = logits + j;
+    const F own_logit = V::load(own + j);
+    F most = own_logit, sum;
+    for (int64_t r = 0; r < n; ++r) most = V::max(V::load(at + r * step), most);
+    const F own_weight = sum = exp(V::sub(own_logit, most));
+    for (int64_t r = 0; r < n; ++r) {
+      const F e = exp(V::sub(V::load(at + r * step), most));
+      V::store(at + r * step, e);
+      sum = V::add(sum, e);
+    }
+    const F inverse = V::div(V::set(1.0f), sum);
+    V::store(own_weights + j, V::mul(own_weight, inverse));
+    for (int64_t r = 0; r < n; ++r) V::store(at + r * step, V::mul(V::load(at + r * step), inverse));
+  }
+}
+
+// Copies an image's rows and makes all weights.
+static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
+                         int64_t image, const LayerScratch& scratch) {
+  const LayeredItems& side = call.images;
+  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, size = head_size(call);
+  const int64_t n = side.lengths[image], queries = call.local ? n : 1, first = image * side.width;
+  const int64_t key_row = scratch.key_row, query_row = scratch.query_row;
+  copy_rows(side.queries + first * dim, queries, dim, call.lambda_attention, scratch.queries, ld);
+  copy_rows(side.keys + first * dim, n, dim, call.lambda_attention, scratch.keys, ld);
+  copy_rows(side.values + first * heads * dim, n * heads, dim, 1.0f, scratch.values, ld);
+  for (int64_t r = 0; r < queries; ++r) scratch.region_rows[r] = side.own_values + (first + r) * (heads + 1) * dim;
+  each_caption(call, block, [&](int64_t caption, int64_t, int64_t query, int64_t n_queries) {
+    for (int64_t q = 0; q < n_queries; ++q) {
+      scratch.word_rows[query + q] = call.captions.own_values + (caption * call.captions.width + q) * (heads + 1) * dim;
+    }
+  });
+  for (int64_t h = 0; h < heads; ++h) {
+    multiply(queries, packed.n_keys, AllOf{size}, {scratch.queries + h * size, ld, 1},
+             {packed.key_panels + h * packed.keys_of_head, size * kPanel, kPanel},
+             Store{scratch.region_weights + h * key_row, heads * key_row, false});
+    float* const logits = scratch.word_weights + h * query_row;
+    multiply(n, packed.n_queries, AllOf{size}, {scratch.keys + h * size, ld, 1},
+             {packed.query_panels + h * packed.queries_of_head, size * kPanel, kPanel},
+             Store{logits, heads * query_row, false});
+    softmax_down(logits, heads * query_row, n, packed.n_queries, packed.own_logits + h * packed.row,
+                 scratch.word_own + h * query_row);
+  }
+  each_caption(call, block, [&](int64_t caption, int64_t key, int64_t, int64_t) {
+    softmax_across(scratch.region_weights + key, key_row, queries * heads, call.captions.lengths[caption],
+                   side.own_logits + first * heads,
+                   scratch.region_own + (caption - block.first) * round_up(scratch.n_queries * heads, V::width));
+  });
+}
+
+// Rows of the layer ahead of their normalisation: the residual, what each row has of its own item, and the values of
+// the other item's rows, by head.
+struct LayerRows {
+  int64_t heads, dim, depth;
+  Left weights;  // of head h at weights.data + h * head
+  int64_t head;
+  const float* values;  // (depth, heads) rows
+  int64_t ld;
+  const float* const* own;   // (heads + 1, dim) of every row
+  const float* own_weights;  // of row m and head h at m * own_row + h * own_head
+  int64_t own_row, own_head;
+  float* out;  // rows
+
+  template <int MR, int NV>
+  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
+    F sums[MR][NV];
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i) {
+      const float* const row = own[m + i] + n;
+      const float* const weight = own_weights + (m + i) * own_row;
+#pragma GCC unroll 2
+      for (int j = 0; j < NV; ++j) sums[i][j] = V::load(row + heads * dim + j * V::width, dim - n - j * V::width);
+      for (int64_t h = 0; h < heads; ++h) {
+        const F factor = V::set(weight[h * own_head]);
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; ++j) {
+          sums[i][j] = V::fma(factor, V::load(row + h * dim + j * V::width, dim - n - j * V::width), sums[i][j]);
+        }
+      }
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      add_to_tile<Floats, false>(sums, depth, {weights.data + h * head + m * weights.row, weights.row, weights.k},
+                                 values + h * ld + n, heads * ld, {});
+    }
+    Store{out, ld, false}.take(m, n, sums);
+  }
+};
+
+// The rows of all words of a block, with an image.
+static void word_rows(const HeterogeneousCall& call, const PackedCaptions& packed, int64_t image,
+                      const LayerScratch& scratch, float* out) {
+  const int64_t heads = call.heads, row = scratch.query_row;
+  for_each_tile(packed.n_queries, call.dim,
+                LayerRows{heads,
+                          call.dim,
+                          call.images.lengths[image],
+                          {scratch.word_weights, 1, heads * row},
+                          row,
+                          scratch.values,
+                          packed.ld,
+                          scratch.word_rows,
+                          scratch.word_own,
+                          1,
+                          row,
+                          out});
+}
+
+// The rows of an image with the k-th caption of a block, whose first key is `key`.
+static void region_rows(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
+                        int64_t image, int64_t k, int64_t key, const LayerScratch& scratch, float* out) {
+  const int64_t heads = call.heads, row = scratch.key_row;
+  for_each_tile(call.local ? call.images.lengths[image] : 1, call.dim,
+                LayerRows{heads,
+                          call.dim,
+                          call.captions.lengths[block.first + k],
+                          {scratch.region_weights + key, heads * row, 1},
+                          row,
+                          packed.values + key * heads * packed.ld,
+                          packed.ld,
+                          scratch.region_rows,
+                          scratch.region_own + k * round_up(scratch.n_queries * heads, V::width),
+                          heads,
+                          1,
+                          out});
+}
+
+constexpr float kLayerNormEps = 1e-5f;
+
+// Of a row: its mean, 1 / its deviation, and 1 / the norm of its normalisation, 0 where that is zero.
+struct RowForm {
+  float mean, scale, inverse;
+};
+
+// Rows normalised by the layer and then to unit length, which is all that the matching sees of them; `out` may be the
+// rows. Of each there is a 1, or a 0 if it became zero; its form is kept where it is wanted.
+static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t n, int64_t ld, float* out,
+                      float* nonzero, RowForm* forms) {
+  const int64_t dim = call.dim;
+  const float share = 1.0f / static_cast<float>(dim);
+  for (int64_t r = 0; r < n; ++r, rows += ld, out += ld) {
+    F sum = V::zero(), squares = V::zero(), norm = V::zero();
+    for (int64_t k = 0; k < dim; k += V::width) sum = V::add(sum, V::load(rows + k));  // zeros behind the row
+    const float mean = V::reduce_add(sum) * share;
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const F x = V::keep_first(V::sub(V::load(rows + k), V::set(mean)), dim - k);
+      squares = V::fma(x, x, squares);
+    }
+    const float scale = 1.0f / __builtin_sqrtf(V::reduce_add(squares) * share + kLayerNormEps);
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const F x = V::mul(V::sub(V::load(rows + k), V::set(mean)), V::set(scale));
+      const F y = V::fma(x, V::load(call.norm_weight + k, dim - k), V::load(call.norm_bias + k, dim - k));
+      norm = V::fma(y, y, norm);
+      V::store(out + k, y);
+    }
+    const float length = __builtin_sqrtf(V::reduce_add(norm)), inverse = length != 0.0f ? 1.0f / length : 0.0f;
+    for (int64_t k = 0; k < dim; k += V::width) V::store(out + k, V::mul(V::load(out + k), V::set(inverse)));
+    nonzero[r] = inverse != 0.0f ? 1.0f : 0.0f;
+    if (forms != nullptr) forms[r] = {mean, scale, inverse};
+  }
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret

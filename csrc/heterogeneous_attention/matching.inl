@@ -1,0 +1,135 @@
+// The matching of one pair's rows, of unit length or zero (HAN §3.3): stacked cross attention of their cosines, and its
+// gradients, by attended vectors, as each pair has contexts of its own.
+namespace crossret {
+namespace CROSSRET_ISA {
+
+struct MatchedRows {
+  const float* data;
+  int64_t n, ld;
+  const float* forms;  // 1 of every row, or 0 of a zero one
+};
+
+struct MatchScratch {
+  AttentionTile tile;
+  float* similarities;
+  Queries queries;
+  QueryGradients grads;
+  const float** rows;
+  float *attended, *weight_grads, *scaled_weights;  // of gradients alone
+
+  MatchScratch(const HeterogeneousCall& call, bool differentiates, Workspace& memory) {
+    const int64_t images = call.images.longest, captions = call.captions.longest;
+    const int64_t most = call.words_attend ? captions : images, ld = pad_columns(most);
+    const int64_t cells = (call.words_attend ? images : captions) * ld;
+    similarities = memory.floats(cells);
+    tile = {similarities, memory.floats(cells), ld, nullptr};
+    queries = take_queries(most, memory);
+    rows = reinterpret_cast<const float**>(memory.floats(2 * (images + captions)));
+    if (!differentiates) return;
+    for (float** grad : {&grads.relevance, &grads.product, &grads.twice_square, &grads.own}) *grad = memory.floats(ld);
+    attended = memory.floats(most * layered_row(call));
+    weight_grads = memory.floats(cells);
+    scaled_weights = memory.floats(cells);
+  }
+};
+
+// out (row stride ld) = rows · columns; columns up to the next whole vector become zero.
+static void match_dots(const MatchedRows& rows, const MatchedRows& columns, int64_t dim, const float** scratch,
+                       float* out, int64_t ld) {
+  for (int64_t r = 0; r < rows.n; ++r) scratch[r] = rows.data + r * rows.ld;
+  for (int64_t c = 0; c < columns.n; ++c) scratch[rows.n + c] = columns.data + c * columns.ld;
+  for (int64_t r = 0; r < rows.n && columns.n % V::width != 0; ++r) {
+    V::store(out + r * ld + columns.n / V::width * V::width, V::zero());
+  }
+  multiply_dots<SinglePrecision>(scratch, rows.n, scratch + rows.n, columns.n, dim, true,
+                                 Ahead{reinterpret_cast<const char*>(rows.data), 0}, out, ld);
+}
+
+// The relevances of all queries, in the scratch's queries.
+static void match(const HeterogeneousCall& call, const MatchedRows& contexts, const MatchedRows& queries,
+                  MatchScratch& scratch) {
+  match_dots(contexts, queries, call.dim, scratch.rows, scratch.similarities, scratch.tile.ld);
+  QueryBlock block{};
+  block.columns = queries.n;
+  block.norms = const_cast<float*>(queries.forms);
+  const Factor rows{false, contexts.n, round_up(call.dim, V::width), contexts.data, contexts.ld};
+  attend(call.matching, Side{}, Rectangle{}, rows, block, scratch.tile, scratch.queries, nullptr);
+}
+
+static float matched_score(const HeterogeneousCall& call, const MatchedRows& regions, const MatchedRows& words,
+                           MatchScratch& scratch) {
+  if (!call.local) {
+    F sum = V::zero();
+    for (int64_t k = 0; k < call.dim; k += V::width) {
+      sum = V::fma(V::load(regions.data + k), V::load(words.data + k), sum);
+    }
+    return V::reduce_add(sum);
+  }
+  const MatchedRows &contexts = call.words_attend ? regions : words, &queries = call.words_attend ? words : regions;
+  match(call, contexts, queries, scratch);
+  return pool(scratch.queries.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse);
+}
+
+// ∂L/∂ the rows of both sides, but for what lies along them, from ∂L/∂score (kernels.md §2).
+static void match_gradients(const HeterogeneousCall& call, const MatchedRows& regions, const MatchedRows& words,
+                            float grad, float* of_regions, float* of_words, MatchScratch& scratch) {
+  const int64_t dim = round_up(call.dim, V::width);
+  if (!call.local) {
+    for (int64_t k = 0; k < dim; k += V::width) {
+      V::store(of_regions + k, V::mul(V::set(grad), V::load(words.data + k)));
+      V::store(of_words + k, V::mul(V::set(grad), V::load(regions.data + k)));
+    }
+    return;
+  }
+  const MatchedRows &contexts = call.words_attend ? regions : words, &queries = call.words_attend ? words : regions;
+  float* const of_contexts = call.words_attend ? of_regions : of_words;
+  float* const of_queries = call.words_attend ? of_words : of_regions;
+  const int64_t ld = scratch.tile.ld, row = contexts.ld;
+  Queries& sums = scratch.queries;
+  float* const weights = scratch.tile.weights;
+  match_dots(contexts, queries, call.dim, scratch.rows, scratch.similarities, ld);
+  for (int64_t j = 0; j < queries.n; j += V::width) weigh<1>(call.matching, contexts.n, scratch.tile, j, sums);
+  multiply(queries.n, dim, AllOf{contexts.n}, {weights, 1, ld}, {contexts.data, kPanel, row},
+           Store{scratch.attended, row, false});
+  for (int64_t q = 0; q < queries.n; ++q) {
+    F square = V::zero();
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const F x = V::load(scratch.attended + q * row + k);
+      square = V::fma(x, x, square);
+    }
+    sums.square[q] = V::reduce_add(square);
+  }
+  match_dots(contexts, {scratch.attended, queries.n, row, nullptr}, call.dim, scratch.rows, scratch.weight_grads, ld);
+  for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.forms);
+  pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
+                scratch.grads.relevance);
+  const F lambda = V::set(call.matching.lambda_softmax);
+  for (int64_t j = 0; j < queries.n; j += V::width) {
+    relevance_gradient(sums, queries.forms, j, scratch.grads);
+    const F product = V::load(scratch.grads.product + j), square = V::load(scratch.grads.twice_square + j);
+    F dot = V::zero();
+    for (int64_t at = j; at < contexts.n * ld; at += ld) {
+      const F p = V::load(weights + at);
+      const F dp =
+          weight_gradient(V::load(scratch.similarities + at), V::load(scratch.weight_grads + at), product, square);
+      dot = V::fma(p, dp, dot);
+      V::store(scratch.weight_grads + at, dp);
+      V::store(scratch.scaled_weights + at, V::mul(square, p));
+    }
+    const F mean = V::div(dot, V::load(sums.total + j));  // zero but for rounding
+    for (int64_t at = j; at < contexts.n * ld; at += ld) {
+      const F p = V::load(weights + at),
+              dn = V::mul(V::mul(lambda, p), V::sub(V::load(scratch.weight_grads + at), mean));
+      V::store(scratch.weight_grads + at, V::fma(product, p, dn));
+    }
+  }
+  multiply(contexts.n, dim, AllOf{queries.n}, {scratch.weight_grads, ld, 1}, {queries.data, kPanel, row},
+           Store{of_contexts, row, false});
+  multiply(contexts.n, dim, AllOf{queries.n}, {scratch.scaled_weights, ld, 1}, {scratch.attended, kPanel, row},
+           Store{of_contexts, row, true});
+  multiply(queries.n, dim, AllOf{contexts.n}, {scratch.weight_grads, 1, ld}, {contexts.data, kPanel, row},
+           Store{of_queries, row, false});
+}
+
+}  // namespace CROSSRET_ISA
+}  // namespace crossret
