@@ -16,7 +16,7 @@ from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, in_slices, shape_scores
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.operations import define
+from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import SIDES, scores_like
 
@@ -33,9 +33,16 @@ def _attended_like(*arguments: Any) -> tuple[Tensor, ...]:
     return scores, *(scores.new_empty((scores.size(0), *last)) for last in places)
 
 
+def _triton() -> Kernels:
+    from crossret_kernels.cross_attention.triton import attend, attend_backward
+
+    return Kernels(attend.attend, attend_backward.gradients)
+
+
 _SIGNATURE = SIDES, _OPTIONS, _attended_like
 KERNELS = {
     "cpu": define("scan_attend", *_SIGNATURE, made=_FOUR, results=4, autocast=True),
+    "triton": define("scan_attend_triton", *_SIGNATURE, made=_FOUR, results=4, kernels=_triton, autocast=True),
 }
 _IN_TORCH = {"torch": scan_attend_chunked, "reference": scan_attend_reference}
 
@@ -88,7 +95,7 @@ def scan_attend(
     Args:
         pairs, candidates: one of them is needed, as attended vectors of all pairs would fill the memory: a pair's take
             4 Q D bytes.
-        backend: "cpu", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+        backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
             call, else the fastest that does. "torch" alone is differentiable twice and takes float64, and None takes
             it under torch.func's transforms.
         all others: as in `scan_scores`.

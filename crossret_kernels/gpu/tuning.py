@@ -63,6 +63,19 @@ class Attention:
         return 8 if block > 32 else 4
 
 
+class AttendedPairs:
+    """Attended vectors of listed pairs."""
+
+    CELLS = 4096  # of a pair's similarities, which one program holds, in up to 110 KiB of shared memory; or half of it
+    COLUMNS = 64  # of features at a time
+    CELL_BYTES = 128 * 2**20  # of what is kept of pairs for gradients of their items
+
+    @classmethod
+    def cells(cls, shared: int) -> int:
+        """With so many bytes of shared memory."""
+        return cls.CELLS if shared >= SOME else cls.CELLS // 2
+
+
 class SumMax:
     """Sum-Max."""
 

@@ -19,6 +19,8 @@ from crossret_kernels import (
     gated_attention_scores,
     maxsim_argmax,
     maxsim_scores,
+    scan_attend,
+    scan_attention,
     scan_scores,
     triplet_loss,
 )
@@ -136,6 +138,7 @@ class Gated(Case):
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
+attended = partial(scan, pairs=True, gradients=True, function=scan_attend)
 long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
 # These compile to the same but for a step or two, whatever they are compiled for.
@@ -177,6 +180,10 @@ COVERING = [
     patches("tf32", gradients=True, dim=100, options={"direction": "i2t", "lambda_softmax": 100.0}),
     patches("float32", (80,), gradients=True, options={"raw_feature_norm": "softmax"}),
     patches("float16", pairs=True, gradients=True, options={"pooling": "max", "normalize": True}),
+    attended("bfloat16", ARCHITECTURES),
+    attended("float32", (80, 90), dim=100, options={"normalize": True, "raw_feature_norm": "l1norm", "pooling": "lse"}),
+    attended("tf32", packed=True, function=scan_attention, options={"direction": "i2t", "pooling": "max"}),
+    attended("float16", regions=(100, 128), options={"raw_feature_norm": "softmax"}),
     maxsim("bfloat16", ARCHITECTURES, gradients=True),
     maxsim("float16", pairs=True, options={"direction": "i2t", "pooling": "avg", "normalize": True}),
     maxsim("float32", dim=100, gradients=True, packed=True, options={"pooling": "max"}),
@@ -208,6 +215,8 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
     (scan("bfloat16", gradients=True), "similarity_gradients", {}),
     (patches("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": True}),
     (patches("tf32", pairs=True, options={"normalize": True, "lambda_softmax": 100.0}), "attend", {"MEND": True}),
+    (attended("float32"), "pair_gradients", {}),
+    (attended("float32"), "sum_pairs", {"OF_CONTEXTS": True}),
     (maxsim("tf32", packed=True, function=maxsim_argmax), "best_of_tiles", {"INDEX": True}),
     (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
     (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),

@@ -25,6 +25,9 @@ STACK_BOUNDS = {
     "attend": (256, 512),
     "similarity_gradients": (1280, 1088),
     "gram_gradients": (512, 1152),
+    "attend_pairs": (128, 128),
+    "pair_gradients": (256, 128),
+    "sum_pairs": (512, 512),
     "best_of_tiles": (1280, 1920),
     "best_of_items": (1408, 1024),
     "context_gradients": (128, 128),
@@ -33,6 +36,8 @@ STACK_BOUNDS = {
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
     "attend": (1920, 256),
+    "attend_pairs": (512, 384),
+    "pair_gradients": (1280, 1024),
     "similarity_gradients": (4608, 704),  # 1512 of 3.6's assembler on sm_80: 3.9's takes 32 registers there
     "gram_gradients": (512, 320),
 }

@@ -1,0 +1,265 @@
+"""Gradients of `attend` (docs/kernels.md §1, in order): of each pair's similarities, then of items by their pairs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crossret_kernels.cross_attention.triton.attend import SIZES
+from crossret_kernels.cross_attention.triton.pair import (
+    Call,
+    K,
+    attention,
+    context_rows,
+    cosines,
+    load_columns,
+    normed,
+    pair_items,
+    query_rows,
+    scales,
+)
+from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_tiles import inverse
+from crossret_kernels.gpu.tuning import AttendedPairs
+
+
+class Given(NamedTuple):
+    """∂L/∂ the results, contiguous; any tensor in place of attended vectors where there are none."""
+
+    scores: Tensor
+    attended: Tensor
+    weights: Tensor
+    relevances: Tensor
+
+
+class Kept(NamedTuple):
+    """Of some pairs, by their number among these, in float32.
+
+    Attributes:
+        similarities: (pairs, C, Q), ∂L/∂s.
+        weights: (pairs, C, Q).
+        of_contexts: (pairs, 2, C), what a context's unit vector has of its gradient, and what rows are multiplied by.
+        of_queries: (pairs, 4, Q), the same of queries; then the factors of the attended vector in its own gradient, and
+            of the query in its.
+    """
+
+    similarities: Tensor
+    weights: Tensor
+    of_contexts: Tensor
+    of_queries: Tensor
+
+
+@triton.jit
+def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
+    """∂L/∂r of every query from ∂L/∂ the score."""
+    if KIND.POOLING == "sum":
+        share = here.to(tl.float32)
+    elif KIND.POOLING == "avg":
+        share = here.to(tl.float32) * inverse(tl.sum(here.to(tl.float32), 0))
+    else:
+        most = tl.max(tl.where(here, r, -float("inf")), 0)
+        most = tl.where(most == -float("inf"), 0.0, most)
+        if KIND.POOLING == "max":
+            share = tl.where(here & (r == most), 1.0, 0.0)
+        else:
+            share = tl.where(here, tl.exp((r - most) * lambda_lse), 0.0)
+        share = share * inverse(tl.sum(share, 0))
+    return share * grad
+
+
+@triton.jit
+def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
+    """∂L/∂s from ∂L/∂n, through the norm along queries and the clip."""
+    if KIND.NORM == "softmax":
+        return n * (dn - tl.sum(n * dn, 1)[:, None])
+    dx = dn
+    if KIND.NORM != "none":
+        along = tl.sum(x * dn, 1) * factor * factor
+        if KIND.NORM == "l2norm":
+            dx = dn * factor[:, None] - x * (along * inverse(tl.sqrt(tl.sum(x * x, 1))))[:, None]
+        else:
+            sign = tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
+            dx = dn * factor[:, None] - sign * along[:, None]
+    if KIND.CLIPS:
+        dx = tl.where(s > 0, dx, dx * slope)
+    return tl.where(both, dx, 0.0)
+
+
+@triton.jit(do_not_specialize=["first", *SIZES])
+def pair_gradients(
+    contexts, queries, pairs, given, kept, first, D, query_slots, context_slots, slope, lambda_softmax, lambda_lse,
+    KIND: tl.constexpr,
+):  # fmt: skip
+    """What is kept of a pair."""
+    pair = tl.program_id(0).to(tl.int64) + first
+    context, query = pair_items(pairs, pair, KIND)
+    c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
+    q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
+    both = c_here[:, None] & q_here[None, :]
+    s = tl.zeros((KIND.C, KIND.Q), tl.float32)
+    dp = tl.zeros((KIND.C, KIND.Q), tl.float32)
+    c_squares = tl.zeros((KIND.C,), tl.float32)
+    q_squares = tl.zeros((KIND.Q,), tl.float32)
+    cells = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
+    for d in range(0, D, K):
+        x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
+        y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
+        s = tl.dot(x, tl.trans(y), s, input_precision=KIND.PRECISION)
+        if KIND.NORMALIZE:
+            c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
+        q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
+        if KIND.ATTENDED:
+            grad = load_columns(given.attended, cells, q_here, d, D, KIND)
+            dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
+    _, c_scale = scales(c_squares, KIND)
+    lengths, q_scale = scales(q_squares, KIND)
+    s = s * c_scale[:, None] * q_scale[None, :]
+    x, factor, n = normed(s, both, slope, KIND)
+    p = attention(n, both, lambda_softmax)
+    own = tl.trans(p * c_scale[:, None])
+    squares = tl.zeros((KIND.Q,), tl.float32)
+    gram = tl.zeros((KIND.C, KIND.Q), tl.float32)
+    for d in range(0, D, K):
+        rows = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
+        a = tl.dot(own, rows, input_precision=KIND.SECOND)
+        squares += tl.sum(a * a, 1)
+        gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
+    r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
+    r = tl.where(q_here, r, 0.0)
+    dr = pool_gradients(r, q_here, tl.load(given.scores + pair), lambda_lse, KIND)
+    dr += tl.load(given.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
+    product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
+    pull = tl.where(whole, dr * r * -1.0, 0.0)
+    of_attended = pull * inverse(squares)
+    of_query = pull * inverse(lengths * lengths)
+    places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
+    # What contexts get of attended vectors; the rest they get through similarities.
+    dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
+    along = p * dp
+    dp += s * product[None, :] + tl.load(given.weights + places, mask=both, other=0.0)
+    dn = p * (dp - tl.sum(p * dp, 0)[None, :]) * lambda_softmax
+    ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
+    number = tl.program_id(0).to(tl.int64)
+    c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
+    cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
+    tl.store(kept.similarities + cells, ds)
+    tl.store(kept.weights + cells, p)
+    tl.store(kept.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
+    tl.store(kept.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
+    of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+    tl.store(of_queries, tl.sum(ds * s, 0) + of_query * lengths * lengths)
+    tl.store(of_queries + KIND.Q, q_scale)
+    tl.store(of_queries + 2 * KIND.Q, of_attended)
+    tl.store(of_queries + 3 * KIND.Q, of_query)
+
+
+@triton.jit(do_not_specialize=["first", "D", "query_slots"])
+def sum_pairs(
+    contexts, queries, pairs, order, borders, given, kept, out, first, D, query_slots, KIND: tl.constexpr
+):  # fmt: skip
+    """Adds to some columns of an item's gradient what its pairs bring, in their order."""
+    steps = tl.cdiv(D, K)
+    item = (tl.program_id(0) // steps).to(tl.int64)
+    d = tl.program_id(0) % steps * K
+    begin, end = tl.load(borders + item), tl.load(borders + item + 1)
+    c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
+    if KIND.OF_CONTEXTS:
+        rows, here, place, first_place = context_rows(contexts, item, KIND)
+        own = load_columns(contexts.features, rows, here, d, D, KIND).to(tl.float32)
+    else:
+        rows, here, place, first_place = query_rows(queries, item, KIND)
+        own = load_columns(queries.features, rows, here, d, D, KIND).to(tl.float32)
+    sums = own * 0.0
+    along = tl.sum(sums, 1)
+    coefficient = along
+    scale = along
+    for at in range(begin, end):
+        number = tl.load(order + at)
+        pair = number + first
+        context, query = pair_items(pairs, pair, KIND)
+        cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
+        ds = tl.load(kept.similarities + cells)
+        of_contexts = kept.of_contexts + number * (2 * KIND.C) + c
+        of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+        if KIND.OF_CONTEXTS:
+            p = tl.load(kept.weights + cells)
+            q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
+            other = load_columns(queries.features, q_rows, q_here, d, D, KIND).to(tl.float32)
+            other = other * tl.load(of_queries + KIND.Q)[:, None]
+            sums = tl.dot(ds, other, sums, input_precision=KIND.SECOND)
+            scale = tl.load(of_contexts + KIND.C)
+            a = tl.dot(tl.trans(p * scale[:, None]), own, input_precision=KIND.SECOND)
+            a = a * tl.load(of_queries + 2 * KIND.Q)[:, None]
+            if KIND.ATTENDED:
+                grads = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
+                a += load_columns(given.attended, grads, q_here, d, D, KIND)
+            sums = tl.dot(p, a, sums, input_precision=KIND.SECOND)
+            along += tl.load(of_contexts)
+        else:
+            c_rows, c_here, _, _ = context_rows(contexts, context, KIND)
+            other = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
+            other = other * tl.load(of_contexts + KIND.C)[:, None]
+            sums = tl.dot(tl.trans(ds), other, sums, input_precision=KIND.SECOND)
+            scale = tl.load(of_queries + KIND.Q)
+            coefficient += tl.load(of_queries + 3 * KIND.Q)
+            along += tl.load(of_queries)
+    if KIND.NORMALIZE:  # kernels.md: the unit vector's gradient less what points along it, by the length
+        coefficient -= along
+    sums += own * (scale * coefficient)[:, None]
+    if KIND.NORMALIZE:
+        sums = sums * scale[:, None]
+    k = d + tl.arange(0, K)
+    cells = out + (first_place + tl.where(here, place, 0))[:, None] * D + k[None, :]
+    inside = here[:, None] if KIND.EVEN else here[:, None] & (k < D)[None, :]
+    if first > 0:
+        sums += tl.load(cells, mask=inside, other=0.0)
+    tl.store(cells, sums, mask=inside)
+
+
+def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::scan_attend_triton_backward`: those of regions and words, in their dtype; empty if not wanted."""
+    call = Call(*arguments[4:-2])
+    given = Given(*(grad.contiguous() for grad in arguments[:4]))
+    if not call.kind.ATTENDED:
+        given = given._replace(attended=given.scores)
+    of_regions, of_words = arguments[-2:]
+    wanted = (of_regions, of_words) if not call.kind.COLUMN else (of_words, of_regions)
+    count, dtype = call.pairs.size(0), call.sides[0].features.dtype
+    c, q = call.kind.C, call.kind.Q
+    most = max(1, AttendedPairs.CELL_BYTES // (8 * c * q))
+    whole = count <= most  # of all pairs at once sums are rounded where they are made
+    results = [
+        torch.zeros_like(
+            side.features if own else side.features[:0], dtype=dtype if whole else torch.float32,
+            memory_format=torch.contiguous_format,
+        )
+        for side, own in zip(call.sides, wanted, strict=True)
+    ]  # fmt: skip
+    sizes = (min(count, most), c, q), (min(count, most), c, q), (min(count, most), 2, c), (min(count, most), 4, q)
+    kept = Kept(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
+    for first in range(0, count, most):
+        pairs = call.pairs[first : first + most]
+        launch(
+            pair_gradients, (len(pairs), 1, 1),
+            (*call.lies, call.pairs, given, kept, first, *call.sizes, *call.numbers[:3]), call.kind, call.key,
+            call.warps,
+        )  # fmt: skip
+        for of_contexts in (True, False):
+            place = int(not of_contexts)
+            side, out = call.sides[place], results[place]
+            if not wanted[place] or not out.numel():
+                continue
+            items, order = pairs[:, call.kind.COLUMN if of_contexts else 1 - call.kind.COLUMN].sort(stable=True)
+            borders = torch.searchsorted(items, torch.arange(side.n_items + 1, device=items.device))
+            launch(
+                sum_pairs, (side.n_items * -(-call.dim // K.value), 1, 1),
+                (*call.lies, call.pairs, order, borders, given, kept, out, first, *call.sizes[:2]),
+                call.kind._replace(OF_CONTEXTS=of_contexts), (call.key, whole), call.warps,
+            )  # fmt: skip
+    made = [x if own else x.new_empty(0) for x, own in zip(results, wanted, strict=True)]
+    made = [x.to(dtype) for x in made]
+    return (made[0], made[1]) if not call.kind.COLUMN else (made[1], made[0])

@@ -1,0 +1,209 @@
+"""A pair of stacked cross attention in Triton as one program has it: all its contexts by all its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
+from crossret_kernels.gpu.triton_launch import hidden
+from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
+
+EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
+K = tl.constexpr(AttendedPairs.COLUMNS)
+ALL, LENGTHS, OFFSETS, MASK = range(4)  # what tells how many rows an item has
+
+
+class Lie(NamedTuple):
+    """Where a side's rows lie, sizes hidden; strides are counted in the kind's units.
+
+    Attributes:
+        extents: lengths or offsets; places: of a mask's rows, in order. Any tensor where there are none.
+        slots: rows that an item has at most.
+    """
+
+    features: Tensor
+    extents: Tensor
+    places: Tensor
+    slots: int
+    item_stride: int
+    row_stride: int
+
+
+class Kind(NamedTuple):
+    """What kernels are compiled for.
+
+    Attributes:
+        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
+        COLUMN: of pairs, the contexts'.
+        C, Q: slots of a tile for contexts and queries.
+        ATTENDED: whether there are attended vectors.
+        EVEN: whether `K` divides D.
+        OF_CONTEXTS: of sums over an item's pairs, which side they are of.
+        CONTEXT_EXTENTS, QUERY_EXTENTS: one of `ALL`, `LENGTHS`, `OFFSETS` and `MASK`.
+        CONTEXT_UNIT, QUERY_UNIT: elements that strides are counted in.
+        PRECISION, SECOND: of products of features, and of those with float32 numbers.
+    """
+
+    CLIPS: bool
+    NORM: str
+    NORMALIZE: bool
+    POOLING: str
+    COLUMN: int
+    C: int
+    Q: int
+    ATTENDED: bool
+    EVEN: bool
+    OF_CONTEXTS: bool
+    CONTEXT_EXTENTS: int
+    QUERY_EXTENTS: int
+    CONTEXT_UNIT: int
+    QUERY_UNIT: int
+    PRECISION: str
+    SECOND: str
+
+
+class Call:
+    """Checked operands of a call, in the order of its schema, as kernels take them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        empty_score, reduced, direction, normalize, *own = arguments[9:18]
+        options = CrossAttentionOptions.of_codes(direction, normalize, *own)
+        self.query_places, self.context_places, attended = arguments[18:]
+        self.pairs: Tensor = arguments[8].contiguous()
+        images, captions = both_sides(arguments[:8], empty_score is not None)
+        self.sides = (images, captions) if options.direction == "t2i" else (captions, images)
+        contexts, queries = self.sides
+        self.dim = contexts.features.size(-1)
+        c, q = slots_for(contexts.width), slots_for(queries.width)
+        most = AttendedPairs.cells(shared_memory(contexts.features.device))
+        if c * q > most:
+            raise UnsupportedByBackend(
+                f"backend 'triton' has a pair's similarities in one tile of {most}, these items take "
+                f"{c} × {q}: backend='torch' makes what longer ones attend to"
+            )
+        self.lies, extents, units, far = zip(*map(_lie, self.sides), strict=True)
+        wide = contexts.features.dtype == torch.float32 and not reduced
+        self.kind = Kind(
+            options.clips, options.norm, options.normalize, options.pooling, int(options.direction != "t2i"), c, q,
+            attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
+            "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
+        )  # fmt: skip
+        self.numbers = options.clip_slope, options.lambda_softmax, options.lambda_lse, float(empty_score or 0.0)
+        self.key: Hashable = contexts.features.device, contexts.features.dtype, far
+        self.warps = 4 if c * q <= 2048 else 8
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.dim, self.query_places, self.context_places
+
+
+def _lie(side: Side) -> tuple[Lie, int, int, bool]:
+    """Where its rows lie, what tells their number, the unit of strides, and whether these take 64 bits."""
+    if side.features.data_ptr() % 16:
+        side = side._replace(features=side.features.clone(memory_format=torch.contiguous_format))
+    rows = side.rows
+    extents = side.features if side.extents is None else side.extents.contiguous()
+    places = extents if side.places is None else side.places
+    kind = OFFSETS if side.packed else MASK if side.places is not None else ALL if side.extents is None else LENGTHS
+    slots = side.width if side.packed else side.slots
+    sizes = (hidden(x) for x in (slots, rows.item_stride // rows.unit, rows.row_stride // rows.unit))
+    return Lie(side.features, extents, places, *sizes), kind, rows.unit, rows.far
+
+
+@triton.jit
+def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
+    """Of an item: (elements ahead of its rows r, whether they are there, their places, its first place's number)."""
+    slots = shown(side.slots).to(tl.int64)
+    row_stride = shown(side.row_stride).to(tl.int64)
+    place = r.to(tl.int64)
+    if EXTENTS == 2:
+        first = tl.load(side.extents + item)
+        here = place < tl.load(side.extents + item + 1) - first
+        begin = first * row_stride
+    else:
+        first = item * slots
+        here = place < slots
+        if EXTENTS != 0:
+            here = here & (place < tl.load(side.extents + item))
+        begin = item * shown(side.item_stride)
+    if EXTENTS == 3:
+        place = tl.where(place < slots, tl.load(side.places + first + place, mask=place < slots, other=0), place)
+    return (begin + tl.where(here, place, 0) * row_stride) * UNIT, here, place, first
+
+
+@triton.jit
+def pair_items(pairs, pair, KIND: tl.constexpr):
+    """The items of contexts and of queries of a pair."""
+    return tl.load(pairs + 2 * pair + KIND.COLUMN), tl.load(pairs + 2 * pair + (1 - KIND.COLUMN))
+
+
+@triton.jit
+def context_rows(side, item, KIND: tl.constexpr):
+    return item_rows(side, item, tl.arange(0, KIND.C), KIND.CONTEXT_EXTENTS, KIND.CONTEXT_UNIT)
+
+
+@triton.jit
+def query_rows(side, item, KIND: tl.constexpr):
+    return item_rows(side, item, tl.arange(0, KIND.Q), KIND.QUERY_EXTENTS, KIND.QUERY_UNIT)
+
+
+@triton.jit
+def load_columns(data, rows, here, d, D, KIND: tl.constexpr):
+    """(rows, K): columns from d on."""
+    k = d + tl.arange(0, K)
+    inside = here[:, None] if KIND.EVEN else here[:, None] & (k < D)[None, :]
+    return tl.load(data + rows[:, None] + k[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def scales(squares, KIND: tl.constexpr):
+    """(‖x‖ of rows as attention sees them, what they are multiplied by), of their squares."""
+    norms = tl.sqrt(squares)
+    if KIND.NORMALIZE:
+        return tl.where(norms == 0, 0.0, norms / tl.where(norms == 0, 1.0, norms)), inverse(norms)
+    return norms, tl.full(norms.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def normed(s, both, slope, KIND: tl.constexpr):
+    """(clipped similarities (C, Q), their factors of each context, and what they are multiplied to): steps 2 and 3."""
+    x = tl.where(both, s, 0.0)
+    if KIND.CLIPS:
+        x = tl.where(x > 0, x, x * slope)
+    factor = tl.full((KIND.C,), 1.0, tl.float32)
+    n = x
+    if KIND.NORM == "softmax":
+        most = tl.max(tl.where(both, x, -float("inf")), 1)
+        n = tl.where(both, tl.exp(x - tl.where(most == -float("inf"), 0.0, most)[:, None]), 0.0)
+        n = n * inverse(tl.sum(n, 1))[:, None]
+    elif KIND.NORM != "none":
+        norm = tl.sqrt(tl.sum(x * x, 1)) if KIND.NORM == "l2norm" else tl.sum(tl.abs(x), 1)
+        factor = tl.where(norm == 0, 0.0, 1.0 / (norm + EPS))
+        n = x * factor[:, None]
+    return x, factor, n
+
+
+@triton.jit
+def attention(n, both, lambda_softmax):
+    """(C, Q): exp(λn) / Σ exp(λn), 0 where no context or query is (step 4)."""
+    most = tl.max(tl.where(both, n * lambda_softmax, -float("inf")), 0)
+    most = tl.where(most == -float("inf"), 0.0, most)
+    e = tl.where(both, tl.exp(n * lambda_softmax - most[None, :]), 0.0)
+    return e * inverse(tl.sum(e, 0))[None, :]
+
+
+@triton.jit
+def cosines(products, squares, lengths):
+    """(cos(q, a), its denominator, whether that is ‖q‖ ‖a‖), 0 where a length is."""
+    length = lengths * tl.sqrt(squares)
+    least = tl.where(length < EPS, EPS, length)
+    return tl.where(length == 0, 0.0, products / least), least, length >= EPS
