@@ -1,4 +1,4 @@
-"""HAN's layers and matching of a training batch: crossret's "torch" beside items concatenated pair by pair."""
+"""HAN's layers and matching of a training batch: "cpu" and "torch" beside items concatenated pair by pair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS = 4
 LAMBDA_SOFTMAX = 9.0
 CAPTIONS = 8  # that the plain form takes at a time: more would need gigabytes
 SAMPLE = 16  # items of either side in its training step, whose memory no such chunk bounds
-NAMES = ("concatenated", "torch")
+NAMES = ("concatenated", "cpu", "torch")
 
 
 @dataclass(frozen=True)

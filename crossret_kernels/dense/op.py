@@ -1,12 +1,15 @@
-"""`linear`: a linear layer with the activation behind it, by kernels where they are asked for and serve it."""
+"""`Products`: who makes the linear layers of a call, native kernels or PyTorch."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.backends import NATIVE_MISSING
+from crossret_kernels.inputs.tensors import autocasts
 from crossret_kernels.operations import Operand, define
 from crossret_kernels.torch_internals import transformed
 
@@ -23,20 +26,28 @@ _LINEAR = define("linear", _OPERANDS, _OPTIONS, _layer_like)
 _LINEAR_TANH = define("linear_tanh", _OPERANDS, _OPTIONS, _layer_like, keeps_result=True)
 
 
-def linear(
-    rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, tanh: bool = False, bfloat16: bool = False,
-    native: bool = True,
-) -> Tensor:  # fmt: skip
-    """Rows (…, in) through a weight (out, in) and a bias (out,), and tanh where it is wanted: (…, out).
+class Products(NamedTuple):
+    """How products of matrices are made.
 
-    By kernels in float32 on the CPU where `native` asks for them, of factors rounded to bfloat16 where that is wanted;
-    by PyTorch operations elsewhere, and in calls that are traced or transformed, at the precision of what is given.
+    Attributes:
+        native: by kernels where these serve; else in PyTorch operations.
+        bfloat16: whether kernels round factors to it, as they do under autocast to it anyway; sums are float32.
     """
-    served = native and NATIVE_MISSING is None and not torch.compiler.is_compiling() and not transformed()
-    floats = rows.dtype == weight.dtype == torch.float32
-    if served and floats and rows.device.type == "cpu" and weight.numel():
-        layer = _LINEAR_TANH if tanh else _LINEAR
-        made: Tensor = layer(rows, weight, weight.new_empty(0) if bias is None else bias, bfloat16)
-        return made
-    made = F.linear(rows, weight, bias)
-    return torch.tanh(made) if tanh else made
+
+    native: bool = False
+    bfloat16: bool = False
+
+    def serve(self, *tensors: Tensor) -> bool:
+        """Whether kernels take these: float32 on the CPU, in a call that is neither traced nor transformed."""
+        served = self.native and NATIVE_MISSING is None and not torch.compiler.is_compiling() and not transformed()
+        return served and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+
+    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, tanh: bool = False) -> Tensor:
+        """Rows (…, in) through a weight (out, in) and a bias (out,), and tanh where it is wanted: (…, out)."""
+        if weight.numel() and self.serve(rows, weight):
+            halves = self.bfloat16 or (autocasts("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16)
+            layer = _LINEAR_TANH if tanh else _LINEAR
+            made: Tensor = layer(rows, weight, weight.new_empty(0) if bias is None else bias, halves)
+            return made
+        made = F.linear(rows, weight, bias)
+        return torch.tanh(made) if tanh else made

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.kernels import KERNELS, NAMES, operands
 from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
@@ -57,7 +58,8 @@ class _Gated(Shared):
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> Side:
-        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
+        products = Products(self.backend == "cpu", self.bfloat16)
+        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters), products)
 
     def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         own = GatedAttention.of(parameters)
@@ -82,8 +84,9 @@ class _Gated(Shared):
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
         (v, v_mask), (e, e_mask) = self.images.padded(), self.captions.padded()
-        images = self.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
-        captions = self.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
+        call = replace(self, backend="torch")
+        images = call.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
+        captions = call.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
         pairing = Rectangle() if self.pairs is None else Listing(self.pairs[:, 0], self.pairs[:, 1])
         made = score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
         return made[: 3 if self.weights else 1]

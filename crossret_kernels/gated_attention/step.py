@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import relevances
+from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
 from crossret_kernels.padded.pairing import Pairing
@@ -37,13 +38,15 @@ class Side(NamedTuple):
         return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
-def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
+def side(
+    of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention, products: Products
+) -> Side:
     """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
     step = parameters.word_step if of_captions else parameters.region_step
     gate = parameters[2:4] if of_captions else parameters[:2]
-    keys = torch.tanh(F.linear(rows, step.key_weight, step.key_bias)) * step.head_weight
-    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
-    return Side(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
+    keys = products.linear(rows, step.key_weight, step.key_bias, tanh=True) * step.head_weight
+    values = rows if of_captions else products.linear(rows, parameters.embedding_weight)
+    return Side(keys, values, products.linear(contexts.sum(1), *gate), contexts, mask)
 
 
 def score(

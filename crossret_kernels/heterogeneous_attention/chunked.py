@@ -6,12 +6,13 @@ What is made of each item once is PyTorch's; what pairs take is too in backend "
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.heterogeneous_attention.fused import fused_scores, in_front
+from crossret_kernels.dense.op import Products
+from crossret_kernels.heterogeneous_attention.fused import KERNELS, fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.layers import normalize_rows
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
@@ -22,6 +23,7 @@ from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.items import Limits, Shared
 from crossret_kernels.padded.pairing import Pairing
 
+FEW = 4  # one of so many pairs: each takes the first layer by itself then
 SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer takes them
 
 
@@ -29,28 +31,32 @@ SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer ta
 class _Heterogeneous(Shared):
     options: HeterogeneousOptions
     backend: str
+    fused: bool  # whether a kernel takes all that pairs are
 
     @property
-    def fused(self) -> bool:
-        return self.backend != "torch"
+    def products(self) -> Products:
+        return Products(self.backend == "cpu", self.images.values.dtype == torch.bfloat16)
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
         arrays = 2 * heads + 4  # (rows, D) of `FirstLayer`, and the rows themselves
         itemsize = parameters[-1].itemsize
         # Gradients double what is held. Kernels hold little of their own, of any number of pairs.
-        held = SHARED_BYTES * (2 if self.fused and not torch.is_grad_enabled() else 1)
+        alone = 1 if torch.is_grad_enabled() else 2
+        held = SHARED_BYTES * (alone if self.fused else 1)
         rows = [max(1, held // (itemsize * (arrays * dim + heads * width))) for width in widths]
-        return Limits(rows, rows[0] * rows[1] if self.fused else pairs_in_chunk(parameters[-1], sum(widths), heads))
+        chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
+        return Limits(rows, rows[0] * rows[1] if self.fused else chunk)
 
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> FirstLayer:
         rows = safe_normalize(rows) if self.options.normalize else rows
-        if not self.fused:
-            return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention)
-        rows, mask = in_front(rows, mask)
-        return share(rows, mask, nested(parameters)[0], self.options.heads, self.options.lambda_attention).floats()
+        if self.fused:
+            rows, mask = in_front(rows, mask)
+        options = self.options
+        made = share(rows, mask, nested(parameters)[0], options.heads, options.lambda_attention, self.products)
+        return made.floats() if self.fused else made
 
     def score(
         self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
@@ -64,7 +70,7 @@ class _Heterogeneous(Shared):
         count = regions.shape[:2]
         mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
-        return (upwards(h, mask.flatten(0, 1), width, others, self.options)[0].view(count).T,)
+        return (upwards(h, mask.flatten(0, 1), width, others, self.options, self.products)[0].view(count).T,)
 
     def score_for_gradients(
         self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
@@ -76,13 +82,30 @@ class _Heterogeneous(Shared):
     def _by_kernels(
         self, images: FirstLayer, captions: FirstLayer, parameters: Sequence[Tensor], *, graph_alone: bool
     ) -> Tensor:
-        halves = self.images.values.dtype == torch.bfloat16
-        layer = nested(parameters)[0]
+        layer, halves = nested(parameters)[0], self.products.bfloat16
         return fused_scores(self.backend, images, captions, layer, self.options, halves, graph_alone=graph_alone)
+
+    def gradients(
+        self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Of the pairs whose scores have a gradient alone, where these are few: a hardest negative's loss has few."""
+        wanted = gradients[0].nonzero()
+        if self.fused or FEW * len(wanted) > gradients[0].numel():
+            return super().gradients(tensors, needed, gradients)
+        dtype = tensors[-1].dtype  # in which gradients of items are summed up
+        leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
+        images, captions = (replace(x, values=y) for x, y in zip((self.images, self.captions), leaves, strict=False))
+        with torch.enable_grad():
+            scores = of_listed(images, captions, wanted, nested(leaves[2:]), self.options, self.products)[0]
+            scores.backward(gradients[0][wanted.unbind(1)].to(scores.dtype))
+        return [
+            (torch.zeros_like(x) if leaf.grad is None else leaf.grad.to(x.dtype)) if own else None
+            for x, leaf, own in zip(tensors, leaves, needed, strict=True)
+        ]
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         every = every_pair(self.images, self.captions)
-        scores = of_listed(self.images, self.captions, every, nested(parameters), self.options)[0]
+        scores = of_listed(self.images, self.captions, every, nested(parameters), self.options, Products())[0]
         return (scores.view(len(self.images), len(self.captions)),)
 
 
@@ -96,11 +119,12 @@ def heterogeneous_attention_chunked(
 ) -> tuple[Tensor, ...]:
     """Scores (n_images, n_captions) of at least one layer, or what `of_listed` makes of pairs, in bounded chunks.
 
-    Kernels of other backends than "torch" make them of all pairs and of one layer. A call that is traced or transformed
-    takes all pairs as listed ones.
+    Fused kernels make all pairs of one layer; "cpu" makes others, and listed ones, by native products. A call that is
+    traced or transformed takes all pairs as listed ones.
     """
     if not len(regions) or not len(words):
         return heterogeneous_attention_reference(regions, words, pairs, layers, options)
+    call = _Heterogeneous(regions, words, None, options, backend, backend in KERNELS and len(layers) == 1)
     if pairs is not None:
-        return of_listed(regions, words, pairs, layers, options)
-    return _Heterogeneous(regions, words, None, options, backend).made(*(x for layer in layers for x in layer))
+        return of_listed(regions, words, pairs, layers, options, call.products)
+    return call.made(*(x for layer in layers for x in layer))

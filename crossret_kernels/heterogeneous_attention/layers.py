@@ -6,24 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.self_attention import self_attention
 
 
-def project(items: Tensor, layer: HeterogeneousLayer) -> Tensor:
+def project(items: Tensor, layer: HeterogeneousLayer, products: Products) -> Tensor:
     """Queries, keys and values (…, 3 D) of rows (…, D), by one product."""
     weight = torch.cat([layer.query_weight, layer.key_weight, layer.value_weight])
-    return F.linear(items, weight, torch.cat([layer.query_bias, layer.key_bias, layer.value_bias]))
+    return products.linear(items, weight, torch.cat([layer.query_bias, layer.key_bias, layer.value_bias]))
 
 
-def attend(projected: Tensor, mask: Tensor, layer: HeterogeneousLayer, options: HeterogeneousOptions) -> Tensor:
+def attend(
+    projected: Tensor, mask: Tensor, layer: HeterogeneousLayer, options: HeterogeneousOptions, products: Products
+) -> Tensor:
     """The rows (P, T, D) of a layer from their queries, keys and values (P, T, 3 D) and the mask (P, T)."""
     queries = projected[..., : projected.size(-1) // 3]
-    q, k, v = projected.unflatten(-1, (3, options.heads, -1)).permute(2, 0, 3, 1, 4)
-    dtype = layer.norm_weight.dtype  # autocast has its products elsewhere
-    logits = (options.lambda_attention * (q @ k.mT)).to(dtype)
-    weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
-    attended = (weights @ v).transpose(1, 2).flatten(-2)
-    return normalize_rows(F.linear(attended, layer.output_weight, layer.output_bias) + queries, layer)
+    if products.serve(projected):
+        attended = self_attention(projected, mask, options.heads, options.lambda_attention)
+    else:
+        q, k, v = projected.unflatten(-1, (3, options.heads, -1)).permute(2, 0, 3, 1, 4)
+        dtype = layer.norm_weight.dtype  # autocast has its products elsewhere
+        logits = (options.lambda_attention * (q @ k.mT)).to(dtype)
+        weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
+        attended = (weights @ v).transpose(1, 2).flatten(-2)
+    return normalize_rows(products.linear(attended, layer.output_weight, layer.output_bias) + queries, layer)
 
 
 def normalize_rows(rows: Tensor, layer: HeterogeneousLayer) -> Tensor:

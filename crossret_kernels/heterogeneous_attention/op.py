@@ -73,8 +73,9 @@ def heterogeneous_scores(
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
         backend: "cpu", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
-            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all pairs after
-            one layer, but for float64, torch.compile and torch.func's transforms.
+            CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all but float64,
+            torch.compile and torch.func's transforms; of bfloat16 features, and under autocast to it, its products are
+            of bfloat16 and sums of float32.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64
@@ -90,8 +91,10 @@ def heterogeneous_scores(
     first row alone, and NaN in others goes unseen. Under autocast products are made in its dtype, softmax,
     normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
     item (docs/kernels.md §3) once for each group of the other side's items, and not once a pair; higher layers are each
-    pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass.
-    Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are.
+    pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass:
+    of those pairs alone whose scores have a gradient, where they are few, as under a hardest negative's loss.
+    Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are, whose
+    second derivatives "torch" alone has.
     """
     options = HeterogeneousOptions(
         heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
@@ -124,9 +127,10 @@ def attend(
     listed = None if selected is None else selected.listed()
     check_traceable("heterogeneous attention takes padded features", images, captions)
     dtype = images.values.dtype
-    in_torch = _made_in_torch(len(parameters), listed=listed is not None)
+    in_torch = _made_in_torch(len(parameters))
     refusal = in_torch and f"{in_torch} made in PyTorch operations, by 'torch' and 'reference'"
-    chosen = select_backend(backend, images.values.device, dtype, refusal, tuple(KERNELS))
+    served_by = ("cpu", *KERNELS) if listed is None and len(parameters) == 1 else ("cpu",)
+    chosen = select_backend(backend, images.values.device, dtype, refusal, served_by)
     if chosen != "reference":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
@@ -139,12 +143,10 @@ def attend(
     return as_asked(made if weights else made[:1], images, captions, listed, empty_score, asked[1])
 
 
-def _made_in_torch(layers: int, *, listed: bool) -> str | None:
+def _made_in_torch(layers: int) -> str | None:
     """What of a call kernels do not make, or None."""
-    if listed:
-        return "listed pairs are"
-    if layers != 1:
-        return "layers above the first are"
+    if layers == 0:
+        return "attention without layers is"
     if transformed() or not checkable():
         return "what torch.compile or torch.func's transforms take is"
     return None

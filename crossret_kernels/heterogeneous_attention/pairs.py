@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.layers import attend, project
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures, match_globally, match_locally
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
@@ -29,6 +30,7 @@ def of_listed(
     pairs: Tensor,
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
+    products: Products,
 ) -> tuple[Tensor, ...]:
     """Scores (P,) and, of the local matching, weights (P, Q, C) and relevances (P, Q), chunk by chunk.
 
@@ -37,12 +39,13 @@ def of_listed(
 
     def prepare(rows: Tensor, *parameters: Tensor) -> Tensor:
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        return project(safe_normalize(rows) if options.normalize else rows, nested(parameters)[0])
+        return project(safe_normalize(rows) if options.normalize else rows, nested(parameters)[0], products)
 
     def score(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         first, *others = nested(parameters)
         mask = torch.cat([v_mask, e_mask], 1)
-        return upwards(attend(torch.cat([v, e], 1), mask, first, options), mask, v.size(1), others, options)
+        h = attend(torch.cat([v, e], 1), mask, first, options, products)
+        return upwards(h, mask, v.size(1), others, options, products)
 
     order = pairs[:, 0].argsort(stable=True)
     size = pairs_in_chunk(regions.values, regions.width + words.width, options.heads)
@@ -53,14 +56,19 @@ def of_listed(
 
 
 def upwards(
-    h: Tensor, mask: Tensor, width: int, layers: Sequence[HeterogeneousLayer], options: HeterogeneousOptions
+    h: Tensor,
+    mask: Tensor,
+    width: int,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions,
+    products: Products,
 ) -> tuple[Tensor, ...]:
     """Scores (P,) after the other layers of rows (P, T, D), `width` regions ahead of words, and their mask (P, T).
 
     Weights and relevances too of the local matching.
     """
     for layer in layers:
-        h = attend(project(h, layer), mask, layer, options)
+        h = attend(project(h, layer, products), mask, layer, options, products)
     pairs = PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
     return (match_globally(pairs),) if options.matching == "global" else match_locally(pairs, options)
 

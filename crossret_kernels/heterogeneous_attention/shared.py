@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
 
 
@@ -41,12 +42,14 @@ class FirstLayer(NamedTuple):
         return FirstLayer(*(tensor if tensor.dtype == torch.bool else tensor.float() for tensor in self))
 
 
-def share(items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float) -> FirstLayer:
+def share(
+    items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float, products: Products
+) -> FirstLayer:
     """What the first layer makes of items (n, L, D) by themselves."""
-    queries = F.linear(items, layer.query_weight, layer.query_bias)
+    queries = products.linear(items, layer.query_weight, layer.query_bias)
     q = queries.unflatten(-1, (heads, -1))
-    k = F.linear(items, layer.key_weight, layer.key_bias).unflatten(-1, (heads, -1))
-    v = F.linear(items, layer.value_weight, layer.value_bias).unflatten(-1, (heads, -1))
+    k = products.linear(items, layer.key_weight, layer.key_bias).unflatten(-1, (heads, -1))
+    v = products.linear(items, layer.value_weight, layer.value_bias).unflatten(-1, (heads, -1))
     values = torch.einsum("nlhe,dhe->nlhd", v, layer.output_weight.unflatten(-1, (heads, -1)))
     logits = (lambda_attention * torch.einsum("nihe,njhe->nihj", q, k)).to(items.dtype)
     logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)

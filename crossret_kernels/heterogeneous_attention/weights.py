@@ -35,8 +35,8 @@ def heterogeneous_attention_weights(
 ) -> ScanAttention:
     """The attention by which `heterogeneous_scores` with matching="local" scores pairs, as `scan_attention` returns it.
 
-    Arguments and errors are those of `heterogeneous_scores`; the backend is "torch" or "reference". One of `pairs` and
-    `candidates` is needed, as the weights of all pairs would fill the memory.
+    Arguments and errors are those of `heterogeneous_scores`; the backend is "cpu", "torch" or "reference". One of
+    `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory.
     """
     if pairs is None and candidates is None:
         raise ValueError(

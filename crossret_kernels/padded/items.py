@@ -96,6 +96,12 @@ class Shared(ABC):
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The same of all pairs, by operations that can be traced, transformed and differentiated twice."""
 
+    def gradients(
+        self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Those of the tensors that need them, of the gradients of what is made."""
+        return _gradients(self, tensors, needed, gradients)
+
     def results(self, like: Tensor) -> list[Tensor]:
         """Room for what is made."""
         return [like.new_empty(len(self.images), len(self.captions))]
@@ -136,7 +142,7 @@ class _Recomputed(torch.autograd.Function):
         # Autocast is as the scores found it, and not as the backward pass does.
         with torch.autocast(**ctx.autocast):
             if not torch.is_grad_enabled():
-                return None, *_gradients(call, tensors, needed, gradients)
+                return None, *call.gradients(tensors, needed, gradients)
             # Second derivatives are wanted: of the whole, differentiably.
             wanted = [x for x, own in zip(tensors, needed, strict=True) if own]
             first = 2 + call.n_beside

@@ -92,6 +92,17 @@ struct DenseCopy {
   }
 };
 
+// Columns [first, first + columns) of a slice of a factor whose rows lie side by side, as panels: no transpose.
+static void dense_columns(const DenseFactor& from, const DenseSlice& slice, int64_t first, int64_t columns,
+                          float* out) {
+  for (int64_t k = 0; k < slice.depth; ++k) {
+    for (int64_t j = 0; j < columns; j += V::width) {
+      const F x = dense_load(from, first + j + (slice.first + k) * from.k, columns - j);
+      V::store(panel_column(out, j, slice.depth) + k * kPanel, x);
+    }
+  }
+}
+
 static void dense_pack_scratch(const DenseCall& call, const DenseSlice& slice, Workspace& workspace) {
   workspace.floats(kPad * dense_layout(call, slice.depth).ld);
 }
@@ -102,15 +113,7 @@ static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t p
   const Layout layout = dense_layout(call, slice.depth);
   const int64_t first = part * kPad, columns = call.columns - first < kPad ? call.columns - first : kPad;
   float* const out = panels + first * layout.depth;
-  if (from.row == 1 && !call.bfloat16) {
-    for (int64_t k = 0; k < slice.depth; ++k) {
-      for (int64_t j = 0; j < columns; j += V::width) {
-        const F x = dense_load(from, first + j + (slice.first + k) * from.k, columns - j);
-        V::store(panel_column(out, j, layout.depth) + k * kPanel, x);
-      }
-    }
-    return;
-  }
+  if (from.row == 1 && !call.bfloat16) return dense_columns(from, slice, first, columns, out);
   float* const strip = workspace.floats(kPad * layout.ld);
   dense_by_elements(call, DenseCopy{from, slice, first, columns, layout, strip});
   transpose_to_panels(strip, layout.ld, columns, layout.depth, out);
@@ -119,7 +122,7 @@ static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t p
 // Epilogue: out becomes or gains the product, and with the first slice gains the bias.
 struct DenseStore {
   float* out;
-  int64_t columns;
+  int64_t ld, columns;
   const float* bias;
   bool accumulate;
 
@@ -131,7 +134,7 @@ struct DenseStore {
       const F more = bias ? V::load(bias + column, left) : V::zero();
 #pragma GCC unroll 16
       for (int i = 0; i < MR; ++i) {
-        float* const to = out + (m + i) * columns + column;
+        float* const to = out + (m + i) * ld + column;
         const F sum = V::add(sums[i][j], more);
         V::store(to, accumulate ? V::add(V::load(to, left), sum) : sum, left);
       }
@@ -156,7 +159,7 @@ static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64
   const Ahead ahead{reinterpret_cast<const char*>(more ? from.data + (row + rows) * from.row : copied),
                     more ? rows * from.row * 4 : 0};
   multiply_rows(layout, 0, layout.depth, rows, call.columns, copied, layout.ld, panels, ahead,
-                DenseStore{out, call.columns, slice.first == 0 ? call.bias : nullptr, slice.first != 0});
+                DenseStore{out, call.columns, call.columns, slice.first == 0 ? call.bias : nullptr, slice.first != 0});
   const int64_t count = call.tanh && slice.last ? rows * call.columns : 0;
   for (int64_t i = 0; i < count; i += V::width) V::store(out + i, tanh(V::load(out + i, count - i)), count - i);
 }

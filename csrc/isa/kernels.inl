@@ -5,6 +5,7 @@
 #include "heterogeneous_attention/problem.h"
 #include "maxsim/problem.h"
 #include "ranking_loss/problem.h"
+#include "self_attention/problem.h"
 #include "simd/math.inl"
 #include "gemm/rows.inl"
 #include "gemm/tile.inl"
@@ -28,6 +29,7 @@
 #include "attention_pool/weights.inl"
 #include "attention_pool/forward.inl"
 #include "attention_pool/backward.inl"
+#include "self_attention/self_attention.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {

@@ -95,7 +95,7 @@ GATED: dict[str, Any] = {
     "word_contexts": WORDS[:, :1],
     "parameters": gated_parameters(8, 8, 4, 4, 4, torch.Generator().manual_seed(2)),
 }
-LAYERS = make_layers(1, 8)
+LAYERS = make_layers(1, 8, torch.float64)
 
 # What no kernel makes, and types that none takes.
 IN_TORCH: dict[str, Callable[..., Any]] = {
@@ -104,8 +104,8 @@ IN_TORCH: dict[str, Callable[..., Any]] = {
         REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
     ),
     "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
-    "heterogeneous_scores of pairs": lambda **options: heterogeneous_scores(
-        REGIONS, WORDS, layers=LAYERS, pairs=torch.tensor([[0, 0]]), **options
+    "heterogeneous_scores in float64": lambda **options: heterogeneous_scores(
+        REGIONS.double(), WORDS.double(), layers=LAYERS, **options
     ),
     "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
     "maxsim_scores in float64": lambda **options: maxsim_scores(REGIONS.double(), WORDS.double(), **options),

@@ -1,4 +1,4 @@
-"""`linear` of kernels against the layer in float64: instruction sets, gradients, bfloat16, checks, transforms."""
+"""Linear layers of kernels against the layer in float64: instruction sets, gradients, bfloat16, checks, transforms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels.dense import op
-from crossret_kernels.dense.op import linear
+from crossret_kernels.dense.op import Products
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, cpu_isa
 
+LINEAR = Products(True).linear
 HALF = torch.finfo(torch.bfloat16).eps
 ISAS = torch.ops.crossret.cpu_isas().split()  # the emulated one, too
 SIZES = (1, 2, 15, 17, 31, 33, 64, 100)
@@ -35,7 +36,7 @@ def assert_follows_the_formula(
 ) -> None:
     """Results and gradients; each within a share of what its terms sum up to without their signs."""
     leaves = [x.clone().requires_grad_(own) for x, own in zip(tensors, wanted, strict=False)]
-    made = linear(*leaves, tanh=tanh, bfloat16=bfloat16)
+    made = Products(True, bfloat16).linear(*leaves, tanh=tanh)
     rows, weight = (x.bfloat16().double() if bfloat16 else x.double() for x in tensors[:2])
     bias = tensors[2].double() if len(tensors) > 2 else torch.zeros(len(weight), dtype=torch.float64)
     exact = rows @ weight.T + bias
@@ -83,7 +84,7 @@ def test_many_blocks_and_slices(isa: str, bfloat16: bool, rows: int, n_in: int, 
 def made_of(*tensors: Tensor, bfloat16: bool = False) -> tuple[Tensor, ...]:
     """The layer with tanh, and its gradients."""
     leaves = [x.clone().requires_grad_() for x in tensors]
-    made = linear(*leaves, tanh=True, bfloat16=bfloat16)
+    made = Products(True, bfloat16).linear(*leaves, tanh=True)
     return made, *torch.autograd.grad(made, leaves, randn(*made.shape, seed=9))
 
 
@@ -104,7 +105,7 @@ def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
     for one, other in zip(results[0][:2], made_of(rows, *others, bfloat16=bfloat16), strict=False):
         assert torch.equal(one[clean], other[clean])
     assert made_of(rows, *others)[0][3].isnan().all()
-    assert torch.equal(linear(rows[7:8], *others, tanh=True, bfloat16=bfloat16), results[0][0][7:8])
+    assert torch.equal(Products(True, bfloat16).linear(rows[7:8], *others, tanh=True), results[0][0][7:8])
 
 
 def test_rows_of_any_strides() -> None:
@@ -119,7 +120,7 @@ def test_rows_of_any_strides() -> None:
         own = given_rows if given_rows.shape == rows.shape else given_rows.transpose(0, 1)
         for ours, theirs in zip(made_of(own, given_weight, bias), expected, strict=True):
             assert torch.equal(ours, theirs)
-    y = linear(rows.requires_grad_(), weight, bias)
+    y = LINEAR(rows.requires_grad_(), weight, bias)
     assert torch.equal(
         torch.autograd.grad(y.sum(), rows, retain_graph=True)[0],  # of a gradient that is expanded
         torch.autograd.grad(y, rows, torch.ones_like(y))[0],
@@ -159,15 +160,15 @@ def test_what_pytorch_operations_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tensors = layer((5,), 6, 7)
     expected = torch.tanh(F.linear(*tensors))
-    assert torch.equal(linear(tensors[0][:0], *tensors[1:]), expected[:0])
+    assert torch.equal(LINEAR(tensors[0][:0], *tensors[1:]), expected[:0])
     for name in ("_LINEAR", "_LINEAR_TANH"):
         monkeypatch.setattr(op, name, refuse)
-    assert torch.equal(linear(*tensors, tanh=True, native=False), expected)
+    assert torch.equal(Products(False).linear(*tensors, tanh=True), expected)
     wide = [x.double() for x in tensors]
-    assert torch.equal(linear(*wide, tanh=True), torch.tanh(F.linear(*wide)))
-    assert linear(tensors[0][:, :0], tensors[1][:, :0], tensors[2]).shape == (5, 7)
-    assert torch.func.grad(lambda x: linear(x, *tensors[1:]).sum())(tensors[0]).shape == (5, 6)
-    compiled = torch.compile(linear, fullgraph=True, backend="eager")
+    assert torch.equal(LINEAR(*wide, tanh=True), torch.tanh(F.linear(*wide)))
+    assert LINEAR(tensors[0][:, :0], tensors[1][:, :0], tensors[2]).shape == (5, 7)
+    assert torch.func.grad(lambda x: LINEAR(x, *tensors[1:]).sum())(tensors[0]).shape == (5, 6)
+    compiled = torch.compile(LINEAR, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(*tensors, tanh=True), expected)
     with pytest.raises(AssertionError):
-        linear(*tensors)
+        LINEAR(*tensors)

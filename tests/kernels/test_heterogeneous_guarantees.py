@@ -66,6 +66,43 @@ def test_chunks_and_groups_do_not_show(
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * max(1.0, float(theirs.abs().max())))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_scores_without_gradients_do_not_show(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few pairs that have one, gradients are made of these alone; of NaN too."""
+    layers, scores_of = make_layers(2, 8), []
+
+    def call(inputs: list[Tensor]) -> Tensor:
+        own = [HeterogeneousLayer(*inputs[first : first + 10]) for first in (2, 12)]
+        scores_of.append(heterogeneous_scores(*inputs[:2], *LENGTHS, layers=own, backend=backend))
+        return scores_of[-1][1:, 2:3]
+
+    inputs = [*make_sides(), *(parameter for layer in layers for parameter in layer)]
+    few = gradients_of(call, inputs)
+    monkeypatch.setattr(chunked, "FEW", len(scores_of[0]) * 100)
+    for ours, theirs in zip(few, gradients_of(call, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    monkeypatch.undo()
+    leaf = inputs[0].requires_grad_()
+    scores = call([leaf, *inputs[1:]])
+    assert torch.autograd.grad(scores, leaf, torch.full_like(scores, torch.nan))[0][1].isnan().any()
+
+
+@pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
+def test_products_of_bfloat16(pairs: Tensor | None) -> None:
+    """Of bfloat16 features, and under autocast: near the scores in float32, and others."""
+    layers, sides = make_layers(2, 8), make_sides(dtype=torch.bfloat16)
+
+    def scores(*given: Tensor, backend: str = "cpu") -> Tensor:
+        return heterogeneous_scores(*given, *LENGTHS, layers=layers, pairs=pairs, backend=backend)
+
+    exact = scores(*sides, backend="torch")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = scores(*(side.float() for side in sides))
+    for rounded in (scores(*sides), cast):
+        assert not torch.equal(rounded, exact)
+        torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0.03)
+
+
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
 @pytest.mark.parametrize("backend", [None, "torch"])
 def test_zero_rows_have_finite_gradients(pairs: Tensor | None, backend: str | None) -> None:
@@ -147,20 +184,22 @@ def test_what_kernels_refuse() -> None:
 
     leaf = sides[0].clone().requires_grad_()
     for refused, reason in (
-        (lambda backend: scores(leaf, backend, pairs=PAIRS), "listed pairs are made in PyTorch operations"),
-        (lambda backend: scores(leaf, backend, 2), "layers above the first are made in PyTorch operations"),
         (lambda backend: scores(leaf.double(), backend), "not torch.float64"),
         (lambda backend: torch.func.grad(lambda x: scores(x, backend).sum())(leaf), "torch.func's transforms take is"),
     ):
         with pytest.raises(UnsupportedByBackend, match=reason):
             refused("cpu")
         assert torch.equal(refused(None), refused("torch"))
-    # Second derivatives are torch's, whoever made the scores.
-    twice = []
-    for backend in ("cpu", "torch"):
-        (slope,) = torch.autograd.grad(scores(leaf, backend).square().sum(), leaf, create_graph=True)
-        twice.append(torch.autograd.grad(slope.square().sum(), leaf)[0])
-    torch.testing.assert_close(twice[0], twice[1], rtol=1e-4, atol=1e-4)
+    # Second derivatives are torch's, whoever made the scores, and of listed pairs where torch makes them.
+    for count in (1, 2):
+        twice = []
+        for backend in ("cpu", "torch"):
+            (slope,) = torch.autograd.grad(scores(leaf, backend, count).square().sum(), leaf, create_graph=True)
+            twice.append(torch.autograd.grad(slope.square().sum(), leaf)[0])
+        torch.testing.assert_close(twice[0], twice[1], rtol=1e-4, atol=1e-4)
+    with pytest.raises(RuntimeError, match="second derivatives are served by backend='torch'"):
+        (slope,) = torch.autograd.grad(scores(leaf, pairs=PAIRS).sum(), leaf, create_graph=True)
+        torch.autograd.grad(slope.square().sum(), leaf)
 
 
 def operands(n_images: int = 2, n_captions: int = 3) -> list[Any]:

@@ -42,7 +42,7 @@ LISTS = ("list", "items apart")
 LAYOUTS = ("padded", "strided", "masked", "packed", "rows apart", *LISTS)
 EMPTY = -0.25
 DTYPES = {"cpu": torch.float32, "torch": torch.float64, "reference": torch.float64}
-BACKENDS_OF = {"scan": DTYPES, "maxsim": DTYPES}
+BY_KERNELS = ("scan", "maxsim", "layer", "layers", "layers, global")
 CONTEXTS = [torch.randn(n, 2, DIM, generator=torch.Generator().manual_seed(n)).double() for n in COUNTS]
 PARAMETERS = gated_parameters(DIM, DIM, 5, 6, 7, torch.Generator().manual_seed(3)).to(torch.float64)
 LAYERS = make_layers(2, DIM, torch.float64)
@@ -73,9 +73,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Tensor], Any]] = {
     "no layers": (layered(0), st.sampled_from([{"matching": "global"}, {"direction": "i2t"}])),
 }
 TAKEN = ("with gradients", "tensors", "arrays")
-OF_ALL_PAIRS = [("layer", "cpu"), ("layers, global", "cpu")]  # and of no listed ones
-SERVED = [(name, backend) for name in OPERATIONS for backend in DTYPES if backend != "cpu" or name in BACKENDS_OF]
-SERVED += OF_ALL_PAIRS
+SERVED = [(name, backend) for name in OPERATIONS for backend in DTYPES if backend != "cpu" or name in BY_KERNELS]
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,6 @@ def test_layouts(
 ) -> None:
     function, drawn = OPERATIONS[name]
     gradients = taken == "with gradients"
-    selected = "all" if (name, backend) in OF_ALL_PAIRS else selected
     options, selection, dtype = data.draw(drawn), SELECTIONS[selected], DTYPES[backend]
     if options.get("pooling") == "max":
         options |= {"pooling": "sum"}  # ties are a matter of rounding
@@ -176,7 +173,7 @@ def test_layouts(
     given = [side.arguments(rows, row) for side, rows, row in zip(both, leaves, ("region", "word"), strict=True)]
     query = {"query": "image"} if "candidates" in selection else {}
     call = {**given[0][1], **given[1][1], **options, **selection, **query, "empty_score": EMPTY, "backend": backend}
-    where_they_lie = not gradients and name in BACKENDS_OF and any(side.layout in LISTS for side in both)
+    where_they_lie = not gradients and name in ("scan", "maxsim") and any(side.layout in LISTS for side in both)
     kept = nothing_joined() if where_they_lie else nullcontext()
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(gradients), kept:
         patch.setattr(chunked, "WORKSPACE_BYTES", 2**16)  # several blocks
@@ -214,8 +211,6 @@ def test_layouts(
 @pytest.mark.parametrize(("name", "backend"), SERVED)
 @pytest.mark.parametrize("pairs", [None, torch.cartesian_prod(torch.arange(5), torch.arange(4))], ids=["all", "pairs"])
 def test_what_is_no_number_stays_in_its_items(name: str, backend: str, pairs: Tensor | None) -> None:
-    if pairs is not None and (name, backend) in OF_ALL_PAIRS:
-        return
     function, dtype = OPERATIONS[name][0], DTYPES[backend]
     features = [torch.randn(n, 3, DIM, generator=torch.Generator().manual_seed(n)).to(dtype) for n in COUNTS]
     clean = function(*features, pairs=pairs, backend=backend)
@@ -233,8 +228,6 @@ def test_what_is_no_number_stays_in_its_items(name: str, backend: str, pairs: Te
 @pytest.mark.parametrize("empty", ["images", "captions", "both", "pairs"])
 def test_nothing_has_no_scores_and_no_gradients(name: str, backend: str, empty: str) -> None:
     """Padded, packed, and padded of no rows."""
-    if empty == "pairs" and (name, backend) in OF_ALL_PAIRS:
-        return
     counts = (0 if empty in ("images", "both") else 5, 0 if empty in ("captions", "both") else 4)
     pairs = torch.zeros(0, 2, dtype=torch.int64) if empty == "pairs" else None
     own = (torch.arange(counts[0]), torch.arange(counts[1]))

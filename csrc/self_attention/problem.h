@@ -1,0 +1,23 @@
+// What self-attention within padded items is given, and its entry points under one instruction set.
+#pragma once
+#include "pairs/side.h"
+#include "pairs/workspace.h"
+
+namespace crossret {
+
+// softmax(λ q kᵀ) v of every head among the rows of an item, of which the mask leaves some to attend to.
+struct SelfAttentionCall {
+  const float* projected;  // (items, rows, 3, heads · dim): queries, keys and values
+  const bool* mask;        // (items, rows)
+  int64_t items, rows, heads, dim;
+  float lambda;
+};
+
+struct SelfAttentionKernels {
+  void (*attend)(const SelfAttentionCall&, int64_t item, float* out, Workspace&);  // (items, rows, heads · dim)
+  // `gradients` are laid out as what was projected.
+  void (*differentiate)(const SelfAttentionCall&, const float* grads, int64_t item, float* gradients, Workspace&);
+  void (*scratch)(const SelfAttentionCall&, Workspace&);
+};
+
+}  // namespace crossret
