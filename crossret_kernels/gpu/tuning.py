@@ -133,6 +133,15 @@ class GatedAttention:
         return 8 if pairs > 64 else 4
 
 
+class HeterogeneousAttention:
+    """HAN's first layer and its matching, between PyTorch's products."""
+
+    ROWS = 32  # of a tile of logits or of similarities, of either side
+    CELLS = 4096  # of rows that are normalised at once
+    WARPS = 4
+    WORKSPACE_BYTES = 128 * 2**20
+
+
 class TripletLoss:
     """The triplet loss."""
 

@@ -25,6 +25,7 @@ from crossret_kernels.padded.pairing import Pairing
 
 FEW = 4  # one of so many pairs: each takes the first layer by itself then
 SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer takes them
+GPU_SHARE = 8  # times as much on a GPU: launches are counted there, not bytes of cache
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class _Heterogeneous(Shared):
         itemsize = parameters[-1].itemsize
         # Gradients double what is held. Kernels hold little of their own, of any number of pairs.
         alone = 1 if torch.is_grad_enabled() else 2
-        held = SHARED_BYTES * (alone if self.fused else 1)
+        held = SHARED_BYTES * (alone if self.fused else 1) * (GPU_SHARE if self.backend == "triton" else 1)
         rows = [max(1, held // (itemsize * (arrays * dim + heads * width))) for width in widths]
         chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
         return Limits(rows, rows[0] * rows[1] if self.fused else chunk)

@@ -10,7 +10,7 @@ from torch import Tensor
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.shared import FirstLayer
 from crossret_kernels.inputs.tensors import autocasts
-from crossret_kernels.operations import Operand, define, for_gradients
+from crossret_kernels.operations import Kernels, Operand, define, for_gradients
 
 
 def _side(item: str) -> tuple[Operand, ...]:
@@ -34,9 +34,19 @@ def _scores_like(*arguments: Any) -> Tensor:
     return region_queries.new_empty(region_queries.size(0), word_queries.size(0))
 
 
+def _triton() -> Kernels:
+    from crossret_kernels.heterogeneous_attention.triton import backward, forward
+
+    return Kernels(forward.scores_of, backward.gradients)
+
+
 # By backend.
-_NAMES = {"cpu": "heterogeneous_attention"}
-KERNELS = {backend: define(name, _OPERANDS, _OPTIONS, _scores_like) for backend, name in _NAMES.items()}
+_NAMES = {"cpu": "heterogeneous_attention", "triton": "heterogeneous_attention_triton"}
+_IN_PYTHON = {"triton": _triton}
+KERNELS = {
+    backend: define(name, _OPERANDS, _OPTIONS, _scores_like, kernels=_IN_PYTHON.get(backend))
+    for backend, name in _NAMES.items()
+}
 
 
 def fused_scores(

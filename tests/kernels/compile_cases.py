@@ -17,6 +17,7 @@ import crossret_kernels
 from crossret_kernels import (
     attention_pool_weights,
     gated_attention_scores,
+    heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
     scan_attend,
@@ -25,6 +26,7 @@ from crossret_kernels import (
     triplet_loss,
 )
 from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
 from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
@@ -33,6 +35,7 @@ FUNCTIONS = {
     "attention_pool": attention_pool_weights,
     "cross_attention": scan_scores,
     "gated_attention": gated_attention_scores,
+    "heterogeneous_attention": heterogeneous_scores,
     "maxsim": maxsim_scores,
     "ranking_loss": triplet_loss,
 }
@@ -135,6 +138,19 @@ class Gated(Case):
             torch.autograd.grad(scores.sum(), sides)
 
 
+class Layered(Case):
+    """A call of `heterogeneous_scores` with one layer, and gradients of the scores."""
+
+    def call(self) -> None:
+        sides = [
+            torch.zeros(2, rows[1], self.dim, dtype=DTYPES[self.precision]).requires_grad_()
+            for rows in (self.regions, self.words)
+        ]
+        with tf32(self.precision == "tf32"):
+            scores = heterogeneous_scores(*sides, layers=make_layers(1, self.dim), backend="triton", **self.options)
+            torch.autograd.grad(scores.sum(), sides)
+
+
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -146,7 +162,8 @@ WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
     "softmax_statistics", "pool_rows", "pooled_value_gradients", "pooled_dots", "pooled_logit_gradients",
-    "gated_context_gradients", "gated_memory_gradients",
+    "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows", "normalised_row_gradients",
+    "cross_logit_gradients",
 }  # fmt: skip
 FEW_KINDS = 3
 
@@ -200,6 +217,9 @@ COVERING = [
     Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
     Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
+    Layered("heterogeneous_attention", "bfloat16", ARCHITECTURES),
+    Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
+    Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
     Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
     Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
     Gated("gated_attention", "bfloat16", ARCHITECTURES, dim=512),

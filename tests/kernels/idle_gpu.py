@@ -23,6 +23,7 @@ from crossret_kernels import (
     attention_pool,
     backends,
     gated_attention_scores,
+    heterogeneous_scores,
     maxsim_scores,
     scan_scores,
     triplet_loss,
@@ -30,6 +31,7 @@ from crossret_kernels import (
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
 from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types
@@ -70,12 +72,18 @@ def gate() -> None:
     gated_attention_scores(*sides, **contexts, parameters=parameters, backend="triton").sum().backward()
 
 
+def layer() -> None:
+    sides = features(3, 12, 32), features(4, 9, 32)
+    heterogeneous_scores(*sides, layers=make_layers(1, 32), backend="triton").sum().backward()
+
+
 CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
     "attention_pool": pool,
     "gated_attention_scores": gate,
+    "heterogeneous_scores": layer,
 }
 
 

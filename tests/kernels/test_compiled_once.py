@@ -9,15 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import attention_pool_weights, gated_attention_scores, maxsim_scores, scan_scores
+from crossret_kernels import (
+    attention_pool_weights,
+    gated_attention_scores,
+    heterogeneous_scores,
+    maxsim_scores,
+    scan_scores,
+)
 from crossret_kernels.backends import INTERPRETED
 
 pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import GatedAttention, SumMax
+from crossret_kernels.gpu.tuning import GatedAttention, HeterogeneousAttention, SumMax
 from tests.kernels.gated import gated_parameters
+from tests.kernels.heterogeneous import make_layers
 from tests.kernels.offline import recorded
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
@@ -103,23 +110,26 @@ def test_batches_of_pooled_items_compile_nothing(packed: bool, heads: int) -> No
     assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
 
 
-def test_batches_of_gated_pairs_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layered", [False, True])
+def test_batches_of_guided_pairs_compile_nothing(layered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their number and lengths."""
-    monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", 2**20)
-    parameters, generator = gated_parameters(9, 8, 7, 5, 4), torch.Generator().manual_seed(0)
+    for sizes in (GatedAttention, HeterogeneousAttention):
+        monkeypatch.setattr(sizes, "WORKSPACE_BYTES", 2**22)
+    parameters, generator = gated_parameters(8, 8, 7, 5, 4), torch.Generator().manual_seed(0)
     compiled = set[Any]()
     of_triton: dict[tuple[Any, ...], set[str]] = {}
     with recorded() as launches:
-        for n_images, n_captions in BATCHES:
+        for n_images, n_captions in BATCHES[:4]:
             sides, lengths, contexts = [], [], []
-            for count, width, dim in ((n_images, 70, 9), (n_captions, 16 + n_images % 5, 8)):
-                sides.append(torch.zeros(count, width, dim, dtype=torch.bfloat16, requires_grad=True))
+            for count, width in ((n_images, 36), (n_captions, 16 + n_images % 5)):
+                sides.append(torch.zeros(count, width, 8, dtype=torch.bfloat16, requires_grad=True))
                 lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
                 contexts.append(torch.zeros(count, 2, 8))
-            scores = gated_attention_scores(
-                *sides, *lengths, region_contexts=contexts[0], word_contexts=contexts[1], parameters=parameters,
-                backend="triton",
-            )  # fmt: skip
+            if layered:
+                scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 8), backend="triton")
+            else:
+                beside = {"region_contexts": contexts[0], "word_contexts": contexts[1], "parameters": parameters}
+                scores = gated_attention_scores(*sides, *lengths, **beside, backend="triton")
             torch.autograd.grad(scores, sides, torch.zeros_like(scores))
             compiled = compiled or set(triton_launch._compiled)
             assert set(triton_launch._compiled) == compiled, f"batch {n_images}"

@@ -37,6 +37,7 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
         "triplet_loss": "3",
         "attention_pool": "6",
         "gated_attention_scores": "19",
+        "heterogeneous_scores": "15",
         "scan_scores by Triton": "12",
     }
     assert launched == expected
