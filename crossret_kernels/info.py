@@ -47,7 +47,8 @@ OPERATIONS = {
     ("scan_attend", "scan_attention"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores",): (*gated_attention.KERNELS, *_IN_TORCH),
     ("gated_attention_weights",): _IN_TORCH,
-    ("heterogeneous_scores", "heterogeneous_attention_weights"): (*heterogeneous_attention.KERNELS, *_IN_TORCH),
+    ("heterogeneous_scores",): (*heterogeneous_attention.KERNELS, *_IN_TORCH),
+    ("heterogeneous_attention_weights",): ("cpu", *_IN_TORCH),
     ("attention_pool", "attention_pool_weights"): (*attention_pool.KERNELS, *_IN_TORCH),
 }
 
