@@ -77,10 +77,12 @@ void CheckedSide::normalize(const Kernels& kernels) {
 Tensor CheckedSide::new_gradient(bool wanted) const {
   const Tensor& values = tensors_.values[0];
   if (!wanted) return torch::stable::new_empty(values, {0});
-  if (!in_forked_child()) return torch::stable::new_zeros(values, values.sizes());
-  // torch would set many zeros by threads that are not there.
-  const Tensor zeros = torch::stable::new_empty(values, values.sizes());
-  if (zeros.numel() > 0) std::memset(zeros.mutable_data_ptr(), 0, zeros.numel() * side_.element_bytes());
+  Tensor zeros = torch::stable::new_empty(values, values.sizes());
+  const int64_t bytes = zeros.numel() * side_.element_bytes();
+  if (bytes == 0) return zeros;
+  in_large_pages(zeros.mutable_data_ptr(), bytes);
+  if (!in_forked_child()) return torch::stable::zero_(zeros);
+  std::memset(zeros.mutable_data_ptr(), 0, bytes);  // torch would set many zeros by threads that are not there
   return zeros;
 }
 

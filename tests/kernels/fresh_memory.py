@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels import attention_pool_weights, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import attention_pool_weights, maxsim_scores, scan_attend, scan_scores, triplet_loss
 from tests.kernels.tolerance import ISAS
 
 N_IMAGES, N_CAPTIONS, LONGEST_CAPTION = 4, 40, 11  # words for more than one block
@@ -42,6 +42,10 @@ def results() -> list[Tensor]:
             torch.ops.crossret.select_cpu_isa(isa)
             scores = function(*sides, *lengths, normalize=normalize, pairs=pairs, backend="cpu", **options)
             collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
+        for isa, direction in itertools.product(ISAS, ("t2i", "i2t")):
+            torch.ops.crossret.select_cpu_isa(isa)
+            made = scan_attend(*sides, *lengths, normalize=normalize, pairs=some, backend="cpu", direction=direction)
+            collected += [*made, *torch.autograd.grad([x.square().sum() for x in made], sides)]
     for isa, heads, (dtype, _) in itertools.product(ISAS, (1, 14), KINDS):
         torch.ops.crossret.select_cpu_isa(isa)
         leaves = [torch.randn(4, 11, size, generator=generator).to(dtype).requires_grad_() for size in (33, heads)]

@@ -124,6 +124,16 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             theirs = backward(grads, *expected_kept, *plain, *others, *saves, True, True)
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
             agreed += 2
+            if name == "scan_scores" and pairs is not None:
+                places = (18, 13) if options[0] == "t2i" else (13, 18)
+                shapes = (len(pairs),), (len(pairs), places[0], dim), (len(pairs), *places), (len(pairs), places[0])
+                given = [torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in shapes]
+                attend, gradients = torch.ops.crossret.scan_attend, torch.ops.crossret.scan_attend_backward
+                own = (*others, *places, True)
+                ours = *attend(*fenced, *own), *gradients(*map(memory.copy, given), *fenced, *own, True, True)
+                theirs = *attend(*plain, *own), *gradients(*given, *plain, *own, True, True)
+                assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+                agreed += 2
             if name == "maxsim_scores":
                 argmax = torch.ops.crossret.maxsim_argmax
                 made = zip(argmax(*fenced, *others, 20), argmax(*plain, *others, 20), strict=True)

@@ -50,6 +50,12 @@ class Batch {
       pairs_.push_back(listed ? below(random_, shape.captions) : k % shape.captions);
       grads_.push_back(random_() % 4 == 0 ? 0.0f : static_cast<float>(uniform(random_)));
     }
+    attends_ = what_.listed_pairs && what_.options.cross_attention && random_() % 3 > 0;
+    const int64_t queries = this->queries().width(), contexts = this->contexts().width();
+    const int64_t sizes[] = {queries * shape.dim, queries * contexts, queries};
+    for (int k = 0; attends_ && k < 3; ++k) {
+      for (int64_t i = 0; i < count() * sizes[k]; ++i) given_[k].push_back(static_cast<float>(uniform(random_)));
+    }
     refer();
   }
 
@@ -68,6 +74,7 @@ class Batch {
     for (size_t k = 0; k < scores.size(); ++k) {
       compare(scores[k], scores_[k], unit * seen_.scores_scale, "the score of pair", k, 0, 0);
     }
+    if (attends_) check_attended(unit * seen_.scores_scale);
     if (split) return worst_;  // its products decide maxima otherwise
     if (!what_.options.cross_attention) check_argmax(kernels, scores);
     std::vector<char> gradients[2] = {sides_[0].new_gradient(), sides_[1].new_gradient()};
@@ -126,11 +133,14 @@ class Batch {
       const int64_t c = context_of(k), q = query_of(k);
       if (units[0][c].empty() || units[1][q].empty()) {
         scores_.push_back(kEmptyScore);
+        more_.push_back({});
         continue;
       }
+      more_.push_back(given_of(k));
       scores_.push_back(
           options.cross_attention
-              ? cross_attention(units[0][c], units[1][q], options, grads_[k], grads[0][c], grads[1][q], seen_)
+              ? cross_attention(units[0][c], units[1][q], options, grads_[k], grads[0][c], grads[1][q], seen_,
+                                attends_ ? &more_.back() : nullptr)
               : maxsim(units[0][c], units[1][q], options, grads_[k], grads[0][c], grads[1][q], best_[k], seen_));
     }
     for (int end = 0; end < 2; ++end) {
@@ -144,6 +154,66 @@ class Batch {
         }
       }
     }
+  }
+
+  // Where the numbers of a pair's query are, and of one of its weights.
+  size_t query_at(int64_t pair, int64_t q) const {
+    return pair * queries().width() + queries().place(query_of(pair), q);
+  }
+  size_t weight_at(int64_t pair, int64_t q, int64_t c) const {
+    return query_at(pair, q) * contexts().width() + contexts().place(context_of(pair), c);
+  }
+
+  // What is given of a pair, as the formulas take it.
+  Attended given_of(int64_t pair) const {
+    const int64_t dim = what_.shape.dim, rows = contexts().side().length(context_of(pair));
+    Attended given;
+    for (int64_t q = 0; attends_ && q < queries().side().length(query_of(pair)); ++q) {
+      const float* const vector = given_[0].data() + query_at(pair, q) * dim;
+      given.vectors.emplace_back(vector, vector + dim);
+      given.weights.emplace_back(rows);
+      for (int64_t c = 0; c < rows; ++c) given.weights[q][c] = given_[1][weight_at(pair, q, c)];
+      given.relevances.push_back(given_[2][query_at(pair, q)]);
+    }
+    return given;
+  }
+
+  // What the forward pass has made, zeros where there is no row.
+  void check_attended(double unit) {
+    const int64_t dim = what_.shape.dim;
+    double largest = 1;
+    for (const Attended& more : more_) {
+      for (const Row& row : more.vectors) {
+        for (const double x : row) largest = std::max(largest, std::fabs(x));
+      }
+    }
+    std::vector<float> rest[] = {made_[0], made_[1], made_[2]};
+    const auto take = [&](int which, size_t at, double expected, double bound, const char* what, int64_t k) {
+      compare(made_[which][at], expected, bound, what, k, 0, 0);
+      rest[which][at] = 0;
+    };
+    for (int64_t k = 0; k < count(); ++k) {
+      const Attended& more = more_[k];
+      for (size_t q = 0; q < more.vectors.size(); ++q) {
+        take(2, query_at(k, q), more.relevances[q], unit / seen_.least, "a relevance of pair", k);
+        for (int64_t d = 0; d < dim; ++d) {
+          take(0, query_at(k, q) * dim + d, more.vectors[q][d], unit * largest, "an attended vector of pair", k);
+        }
+        for (size_t c = 0; c < more.weights[q].size(); ++c) {
+          take(1, weight_at(k, q, c), more.weights[q][c], unit, "a weight of pair", k);
+        }
+      }
+    }
+    for (const std::vector<float>& numbers : rest) {
+      if (std::any_of(numbers.begin(), numbers.end(), [](float x) { return x != 0; })) {
+        fail("%s: attention of what is not there", name_.c_str());
+      }
+    }
+  }
+
+  template <class Float>
+  AttentionOf<Float> attention_at(Float* attended, Float* weights, Float* relevances) const {
+    return {queries().width(), contexts().width(), attended, weights, relevances};
   }
 
   void lay_out(Operands& operands, const Kernels& kernels, bool split) const {
@@ -179,6 +249,8 @@ class Batch {
     if (what_.options.cross_attention) {
       CrossAttentionCall call = cross_attention_call(kernels, split);
       call.scores = scores.data();
+      for (int k = 0; k < 3; ++k) made_[k].assign(given_[k].size(), 0.0f);
+      if (attends_) call.made = attention_at(made_[0].data(), made_[1].data(), made_[2].data());
       score_cross_attention(kernels, call, listed(), context_stride(), query_stride());
     } else {
       MaxSimCall call = maxsim_call(kernels, split);
@@ -196,8 +268,9 @@ class Batch {
     const ScoreGradients grads = what_.listed_pairs ? ScoreGradients{grads_.data(), 1, 0}
                                                     : ScoreGradients{grads_.data(), context_stride(), query_stride()};
     if (what_.options.cross_attention) {
-      differentiate_cross_attention(kernels, cross_attention_call(kernels, false), listed(), grads, of_contexts,
-                                    of_queries);
+      CrossAttentionCall call = cross_attention_call(kernels, false);
+      if (attends_) call.given = attention_at<const float>(given_[0].data(), given_[1].data(), given_[2].data());
+      differentiate_cross_attention(kernels, call, listed(), grads, of_contexts, of_queries);
     } else {
       differentiate_maxsim(kernels, maxsim_call(kernels, false), listed(), grads, of_contexts, of_queries);
     }
@@ -267,6 +340,9 @@ class Batch {
   std::vector<int64_t> pairs_;
   std::vector<float> grads_;
   PairList list_{};
+  bool attends_ = false;
+  std::vector<float> given_[3], made_[3];  // attended vectors, weights and relevances of listed pairs
+  std::vector<Attended> more_;
   Reference seen_;
   std::vector<double> scores_;
   std::vector<std::vector<int64_t>> best_;  // of Sum-Max, of every pair's queries

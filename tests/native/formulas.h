@@ -97,9 +97,16 @@ inline Row logits_gradient(const Row& s, const Row& n, const Row& dn, const Opti
   return ds;
 }
 
-// One pair's score; adds `grad` times its gradients to those of both sides' rows.
+// What else is made of a pair of cross attention, by queries, and ∂L/∂ it.
+struct Attended {
+  Rows vectors, weights;
+  Row relevances;
+};
+
+// One pair's score; adds `grad` times its gradients to those of both sides' rows, and those through what else is made
+// of it, which becomes that, where there is any.
 inline double cross_attention(const Rows& contexts, const Rows& queries, const Options& options, double grad,
-                              Rows& dcontexts, Rows& dqueries, Reference& seen) {
+                              Rows& dcontexts, Rows& dqueries, Reference& seen, Attended* more = nullptr) {
   const size_t rows = contexts.size(), columns = queries.size(), dim = contexts[0].size();
   Rows s(rows, Row(columns)), n, dn(rows, Row(columns)), alpha(rows, Row(columns));
   for (size_t c = 0; c < rows; ++c) {
@@ -131,21 +138,29 @@ inline double cross_attention(const Rows& contexts, const Rows& queries, const O
   }
   const double score = pooled(relevance, options, options.lambda_lse, grad, grads, seen);
   seen.scores_scale = std::max({seen.scores_scale, std::fabs(score), 1 / options.lambda_lse});
+  for (size_t q = 0; more != nullptr && q < columns; ++q) grads[q] += more->relevances[q];
   for (size_t q = 0; q < columns; ++q) {
     const Row &a = attended[q], &query = queries[q];
     const double length = length_of(a) * length_of(query), r = relevance[q], g = grads[q];
-    if (length == 0) continue;
+    if (length == 0 && more == nullptr) continue;
     Row da(dim);
-    add(da, g / std::max(length, kEps), query);
-    add(dqueries[q], g / std::max(length, kEps), a);
+    if (length > 0) {
+      add(da, g / std::max(length, kEps), query);
+      add(dqueries[q], g / std::max(length, kEps), a);
+    }
     if (length > kEps) {
       add(da, -g * r / dot(a, a), a);
       add(dqueries[q], -g * r / dot(query, query), query);
     }
+    if (more != nullptr) add(da, 1, more->vectors[q]);
     double mean = 0;
-    for (size_t c = 0; c < rows; ++c) mean += alpha[c][q] * dot(da, contexts[c]);
+    Row dalpha(rows);
     for (size_t c = 0; c < rows; ++c) {
-      dn[c][q] = options.lambda * alpha[c][q] * (dot(da, contexts[c]) - mean);
+      dalpha[c] = dot(da, contexts[c]) + (more == nullptr ? 0.0 : more->weights[q][c]);
+      mean += alpha[c][q] * dalpha[c];
+    }
+    for (size_t c = 0; c < rows; ++c) {
+      dn[c][q] = options.lambda * alpha[c][q] * (dalpha[c] - mean);
       add(dcontexts[c], alpha[c][q], da);
     }
   }
@@ -155,6 +170,11 @@ inline double cross_attention(const Rows& contexts, const Rows& queries, const O
       add(dcontexts[c], ds[q], queries[q]);
       add(dqueries[q], ds[q], contexts[c]);
     }
+  }
+  for (size_t q = 0; more != nullptr && q < columns; ++q) {
+    more->vectors[q] = attended[q];
+    more->relevances[q] = relevance[q];
+    for (size_t c = 0; c < rows; ++c) more->weights[q][c] = alpha[c][q];
   }
   return score;
 }
@@ -208,13 +228,25 @@ inline void check_reference(const Options& options) {
   }
   Reference seen;
   std::vector<int64_t> best;
+  Attended given{Rows(4, Row(5)), Rows(4, Row(5)), Row(4)};  // four queries, five contexts
+  for (Rows* rows : {&given.vectors, &given.weights}) {
+    for (Row& row : *rows) {
+      for (double& x : row) x = uniform(random);
+    }
+  }
+  for (double& x : given.relevances) x = uniform(random);
   const auto score = [&](double grad, Rows& dcontexts, Rows& dqueries) {
     const Rows contexts = unit_rows(sides[0], options.normalize), queries = unit_rows(sides[1], options.normalize);
     dcontexts.assign(contexts.size(), Row(5));
     dqueries.assign(queries.size(), Row(5));
-    const double result = options.cross_attention
-                              ? cross_attention(contexts, queries, options, grad, dcontexts, dqueries, seen)
-                              : maxsim(contexts, queries, options, grad, dcontexts, dqueries, best, seen);
+    Attended more = given;
+    double result = options.cross_attention
+                        ? cross_attention(contexts, queries, options, grad, dcontexts, dqueries, seen, &more)
+                        : maxsim(contexts, queries, options, grad, dcontexts, dqueries, best, seen);
+    for (size_t q = 0; options.cross_attention && q < queries.size(); ++q) {
+      result += dot(more.vectors[q], given.vectors[q]) + dot(more.weights[q], given.weights[q]) +
+                more.relevances[q] * given.relevances[q];
+    }
     for (size_t r = 0; r < contexts.size(); ++r) {
       dcontexts[r] = through_norm(sides[0][r], contexts[r], dcontexts[r], options.normalize);
     }
