@@ -19,6 +19,7 @@ from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
 ITEM_BYTES = 16 * 2**20
+GPU_SHARE = 4  # times as much on a GPU: launches are counted there, not bytes of cache
 # Of what pairs take: a few products of them stay in a cache.
 PAIR_BYTES = 16 * 2**20
 
@@ -43,7 +44,8 @@ class _Gated(Shared):
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
         if self.backend in KERNELS:  # which bound what they take themselves
-            return Limits(rows, sys.maxsize)
+            held = GPU_SHARE if self.backend == "triton" else 1
+            return Limits([held * count for count in rows], sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
         if self.pairs is not None:  # which gather context vectors
             cells += 4 * beside[0].size(1) * dim

@@ -72,10 +72,10 @@ def heterogeneous_scores(
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
-        backend: "cpu", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+        backend: "cpu", "triton", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
             CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all but float64,
-            torch.compile and torch.func's transforms; of bfloat16 features, and under autocast to it, its products are
-            of bfloat16 and sums of float32.
+            torch.compile and torch.func's transforms, "triton" of that all pairs after one layer; of bfloat16 features,
+            and under autocast to it, their products are of bfloat16 and sums of float32.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64

@@ -46,12 +46,12 @@ def gated_weights(
             for step in range(0, G, KIND.STEP):
                 a = tl.load(memory + own * G + step + g).to(tl.float32)
                 b = tl.load(of_others + step, mask=valid[:, None], other=0.0).to(tl.float32)
-                gate = sigmoid(alpha * a[None, :] + (1.0 - alpha) * b).to(weight.dtype.element_ty)
+                gate = sigmoid(alpha * a[None, :] + (1.0 - alpha) * b, KIND.QUICK).to(weight.dtype.element_ty)
                 sums = tl.dot(gate, tl.trans(tl.load(of_units + step)), sums, input_precision=KIND.PRECISION)
                 if KIND.STORE:  # noqa: SIM102
                     if first + unit == 0:
                         tl.store(gates + pairs[:, None] * G + step + g[None, :], gate, mask=valid[:, None])
-            h = tanh(sums + tl.load(bias + unit + columns)[None, :]).to(keys.dtype.element_ty)
+            h = tanh(sums + tl.load(bias + unit + columns)[None, :], KIND.QUICK).to(keys.dtype.element_ty)
             if KIND.STORE:
                 tl.store(hidden + pairs[:, None] * H + unit + columns[None, :], h, mask=valid[:, None])
             cells = keys + (own * slots + s)[:, None] * H + unit + columns[None, :]
@@ -104,7 +104,7 @@ def gated_contexts(
             sums = tl.dot(w.to(x.dtype), x, sums, input_precision=KIND.PRECISION)
         at = pairs[:, None] * D + d[None, :]
         if KIND.IMAGES:
-            sums = tanh(sums + tl.load(bias + d)[None, :])
+            sums = tanh(sums + tl.load(bias + d)[None, :], KIND.QUICK)
             tl.store(contexts + at, sums.to(contexts.dtype.element_ty), mask=valid[:, None])
         else:
             if KIND.STORE:

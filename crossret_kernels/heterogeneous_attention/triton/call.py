@@ -127,8 +127,8 @@ class Call:
         keys = [side.keys.size(2) for side in self.sides]
         cells = self.kind.HEADS * (regions.rows * keys[1] + words.rows * keys[0])
         matched = 8 * (regions.rows + words.rows) ** 2
-        cells *= 2 if self.kind.STORE else 1
-        bytes_of = cells * (size + 4) + matched + (regions.rows + words.rows) * self.kind.D * size * 3
+        cells, arrays = (2 * cells, 3) if self.kind.STORE else (cells, 2)
+        bytes_of = cells * (size + 4) + matched + (regions.rows + words.rows) * self.kind.D * size * arrays
         most = max(1, HeterogeneousAttention.WORKSPACE_BYTES // bytes_of)
         images = min(regions.items, max(math.isqrt(most), most // words.items))
         captions = max(1, most // images)
