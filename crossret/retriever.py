@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from crossret.data.pictures import read_picture
 from crossret.data.precomputed import check_caption, check_words
 from crossret.data.vocabulary import Vocabulary
-from crossret.explain.photographs import Explanation, read_picture
+from crossret.explain.photographs import Explanation
 from crossret.files.arrays import map_array
 from crossret.files.features import read_lengths
 from crossret.hub import download, upload

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from crossret.data.corpus import PrecomputedCorpus
-from crossret.data.precomputed import PICTURES
+from crossret.data.pictures import find_pictures, read_picture
 from crossret.data.scenes.grounding import Grounding
 from crossret.data.vocabulary import tokenize
 from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import pointing_answers
 from crossret.files.directories import occupied
-from crossret.files.regular import open_regular
 from crossret.models.attention import AttentionMap
 from crossret.models.protocol import Matcher
 from crossret.search.items import evaluating
@@ -79,29 +76,6 @@ def draw_maps(
         written.append(output.with_name(name))
         draw_attention(written[-1], pixels, own, *panels_of(attention, truth, own))
     return written
-
-
-def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
-    """The files of images in a directory, by their ids: what a file is called, or the number that its name ends with.
-
-    ``COCO_val2014_000000391895.jpg`` is image 391895.
-
-    Raises:
-        OSError: the directory cannot be read. ValueError: there is no file of an image, or several; names the image.
-    """
-    files: dict[str, list[Path]] = {}
-    for path in sorted(Path(directory).iterdir()):
-        if path.suffix.lower() in PICTURES:
-            number = re.search(r"[0-9]+$", path.stem)
-            for name in {path.stem, *([] if number is None else [number[0].lstrip("0") or "0"])}:
-                files.setdefault(name, []).append(path)
-    found = []
-    for name in ids:
-        own = [path for path in files.get(name, []) if path.stem == name] or files.get(name, [])
-        if len(own) != 1:
-            raise ValueError(f"{directory}: {len(own) or 'no'} pictures of image {name}")
-        found.append(own[0])
-    return found
 
 
 def draw_photographs(
@@ -190,14 +164,3 @@ def panels_of(
             words = list(zip(["<start>", *truth.words, "<end>"], shades, strict=False))
         panels.append(Panel(query, weights[number], strongest[number], looked_at, words=words))
     return title, panels, objects, None
-
-
-def read_picture(path: Path) -> Image.Image:
-    """A picture in RGB. Raises OSError where it is missing, ValueError where it is malformed; names it."""
-    with open_regular(path) as file:
-        try:
-            with Image.open(file) as picture:
-                return picture.convert("RGB")
-        # What decoders raise of malformed files, which does not name them.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path}: not a readable image ({error})") from error
