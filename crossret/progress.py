@@ -54,6 +54,11 @@ class ProgressLines:
         if self._watcher is not None:
             self._watcher.join()
 
+    def begin(self, done: int) -> None:
+        """So much was done before, and the time that the rest takes begins now."""
+        self.done = self._done_before = done
+        self._began = self._clock()
+
     def update(self, done: int, total: int) -> None:
         """So much is done, of so much."""
         self.done, self.total = done, total

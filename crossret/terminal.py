@@ -9,7 +9,7 @@ from typing import Any
 
 from rich import markup
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from crossret.evaluation import RetrievalMetrics
@@ -108,22 +108,37 @@ def facts_table(facts: Mapping[str, str]) -> Table:
 
 
 @contextmanager
-def progress_bar(text: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    text: str, *, speed: bool = False, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error if that is a terminal, gone at the end, else lines; call what it gives with (done, all).
 
-    The lines are those of ``ProgressLines``: what takes less than half a minute has none.
+    The lines are those of ``ProgressLines``: what takes less than half a minute has none. With ``speed`` either says
+    how many are done a second, and the first call tells what was done before and took none of the time.
     """
     console = Console(stderr=True)
+    began: list[tuple[int, float]] = []
+
+    def rate() -> str:
+        if not speed or not began or lines.done == began[0][0]:
+            return ""
+        return f"{(lines.done - began[0][0]) / max(clock() - began[0][1], 1e-9):,.1f}/s"
 
     def describe() -> str:
-        return text if lines.total is None else f"{text}  {lines.done:,}/{lines.total:,}"
+        how_far = text if lines.total is None else f"{text}  {lines.done:,}/{lines.total:,}"
+        return "  ".join([how_far, *filter(None, [rate()])])
 
     lines = ProgressLines(describe, enabled=not console.is_terminal, clock=clock)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress, lines:
-        task = progress.add_task(text, total=None)
+    columns = [*Progress.get_default_columns(), *([TextColumn("{task.fields[rate]}")] if speed else [])]
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress, lines:
+        task = progress.add_task(text, total=None, rate="")
 
         def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+            if speed and not began:
+                began.append((done, clock()))
+                lines.begin(done)
+                progress.reset(task, completed=done, total=total)
             lines.update(done, total)
+            progress.update(task, completed=done, total=total, rate=rate())
 
         yield show

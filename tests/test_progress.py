@@ -101,3 +101,19 @@ def test_other_commands_say_how_far_they_are(
         clock.now += 100
         assert looked.wait(60)
     assert capsys.readouterr().err == "encoding  1,200/6,000  0:06:40 left\n"
+
+
+def test_speed_and_time_left_are_those_of_what_is_done_now(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,000 of which an earlier process did 600."""
+    entered: list[ProgressLines] = []
+    enter = ProgressLines.__enter__
+    monkeypatch.setattr(ProgressLines, "__enter__", lambda self: entered.append(self) or enter(self))
+    with progress_bar("pictures", speed=True, clock=clock) as show:
+        clock.now += 100  # loading
+        show(600, 1000)
+        clock.now += 40
+        show(800, 1000)
+        entered[0].look()
+    assert capsys.readouterr().err == "pictures  800/1,000  5.0/s  0:00:40 left\n"
