@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test docs package torches peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,23 @@ $(TORCHES)/%/.installed: pyproject.toml constraints.txt
 	grep -v '^torch==\|^triton==' constraints.txt > $(TORCHES)/$*/constraints.txt
 	$(TORCHES)/$*/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(TORCHES)/$*/constraints.txt '$(TORCH_$*)' \
 		pytest hypothesis pytest-benchmark typer rich pillow matplotlib safetensors tomli-w h5py tensorboard setuptools
+	@touch $@
+
+# timm, and image processors of DINOv3, import torchvision: there is one for a later torch than that of .venv.
+ENCODERS := build/encoders
+
+encoders: setup $(ENCODERS)/.installed  ## test what encoders make of pictures with timm and torchvision, gigabytes, which it downloads
+	$(BIN)/python setup.py --quiet egg_info --egg-base $(ENCODERS)
+	PYTHONPATH=$(CURDIR):$(abspath $(ENCODERS)) $(ENCODERS)/bin/python -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider \
+		-W default --disable-warnings -rs tests/extraction
+
+.PRECIOUS: $(ENCODERS)/.installed
+$(ENCODERS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENCODERS)
+	grep -v '^torch==\|^triton==' constraints.txt > $(ENCODERS)/constraints.txt
+	$(ENCODERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(ENCODERS)/constraints.txt \
+		torch torchvision timm transformers sentencepiece protobuf \
+		pytest hypothesis pytest-benchmark typer rich pillow matplotlib safetensors filelock tomli-w setuptools
 	@touch $@
 
 # Packages that want other versions of each other have an environment each, by tests/peers/*.txt; what *-alone.txt names

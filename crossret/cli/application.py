@@ -20,6 +20,7 @@ from crossret.cli.commands.demonstration import demo, render_scenes
 from crossret.cli.commands.encoding import encode
 from crossret.cli.commands.evaluating import evaluate
 from crossret.cli.commands.explaining import explain
+from crossret.cli.commands.extracting import extract
 from crossret.cli.commands.importing import import_captions, import_features, import_scan
 from crossret.cli.commands.perturbing import perturb
 from crossret.cli.commands.presets import presets
@@ -101,6 +102,7 @@ def _crossret(
 for command in (
     demo,
     render_scenes,
+    extract,
     cluster_regions,
     perturb,
     presets,

@@ -106,8 +106,8 @@ def without_features(directory: str | os.PathLike[str]) -> str:
         return f"there is {', '.join(splits)}"
     if any(path.suffix.lower() in PICTURES for path in Path(directory).glob("*")):
         return (
-            "pictures are not read: SPLIT_ims.npy holds the features that a detector or a vision transformer makes of "
-            "their regions, and SPLIT_caps.txt a caption a line; `crossret import-features` takes features"
+            "these are pictures: `crossret extract` makes data of them and their captions by a pretrained encoder, and "
+            "`crossret import-features` takes features of other programs"
         )
     return (
         f"a data directory holds SPLIT{_FEATURES}, region features, and SPLIT{_CAPTIONS}, a caption a line: make it of "

@@ -148,7 +148,7 @@ def digest(vocabulary: Vocabulary) -> str:
     return hashlib.sha256("\n".join(vocabulary.idx2word).encode()).hexdigest()
 
 
-def digest_of_weights(model: Matcher) -> str:
+def digest_of_weights(model: Matcher | nn.Module) -> str:
     """A fingerprint of a model's parameters and buffers: their names, shapes, dtypes and bytes."""
     found = hashlib.sha256()
     for name, tensor in sorted(tensors_of(model).items()):
@@ -158,7 +158,7 @@ def digest_of_weights(model: Matcher) -> str:
     return found.hexdigest()
 
 
-def tensors_of(model: Matcher) -> dict[str, Tensor]:
+def tensors_of(model: Matcher | nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name."""
     return dict(model.state_dict())
 

@@ -143,7 +143,7 @@ def test_line_ends_the_last_one_and_a_byte_order_mark_are_forgiven(tmp_path: Pat
     ("present", "message"),
     [
         ([], r"train_ims\.npy: no such file; a data directory holds SPLIT_ims.*import-features.*render-scenes"),
-        (["a.JPG", "b.txt"], r"train_ims\.npy: no such file; pictures are not read: SPLIT_ims\.npy holds the features"),
+        (["a.JPG", "b.txt"], r"train_ims\.npy: no such file; these are pictures: `crossret extract` makes"),
         (["dev_ims.npy", "a.png", "_ims.npy"], r"train_ims\.npy: no such file; there is dev$"),
         (["train_ims.npy", "dev_ims.npy"], r"train_caps\.txt: no such file; it holds the captions of train_ims\.npy"),
     ],

@@ -1,0 +1,116 @@
+"""The command that makes data of photographs and captions: `extract`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from crossret import system
+from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
+from crossret.cli.options import Device, Threads, option, use_device, use_threads
+from crossret.cli.output import say
+
+_MOST_WORKERS = 8  # of those that are started without being asked for
+
+
+def extract(
+    pictures: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="A folder of pictures, .jpg, .jpeg or .png.")
+    ],
+    encoder: Annotated[
+        str, option("A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's.")
+    ],
+    output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
+    split: Annotated[str, option("Which SPLIT_ims.npy to write.")] = "train",
+    captions: Annotated[
+        Path | None,
+        option("Lines of file<TAB>caption, or JSON lines; the pictures are those, in their order.", dir_okay=False),
+    ] = None,
+    captions_per_picture: Annotated[
+        int | None, option("Take the first so many of each, 1 or 5; by default all have 1, or all 5.")
+    ] = None,
+    text_encoder: Annotated[
+        str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words.")
+    ] = None,
+    batch_size: Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)] = 32,
+    workers: Annotated[
+        int | None,
+        option(f"Threads that read pictures; by default one a core, {_MOST_WORKERS} at most.", min=1, max=256),
+    ] = None,
+    amp: Annotated[bool, option("Compute in bfloat16 where that is safe.", "--amp")] = False,
+    half: Annotated[bool, option("What is written; float16 is half as large.", "--float16/--float32")] = False,
+    unreadable: Annotated[
+        Literal["refuse", "skip"], option("Pictures that cannot be read: end, or name them and leave them out.")
+    ] = "refuse",
+    threads: Threads = None,
+    device: Device = None,
+) -> None:
+    """Make data of photographs and captions by pretrained encoders.
+
+    Writes tokens of every picture, SPLIT_ims.npy, and the part of the picture that
+    each belongs to, SPLIT_boxes.npy, so that `explain` draws on the picture; the
+    pictures' names, SPLIT_ids.txt; and where pictures have different numbers of
+    tokens, SPLIT_lengths.npy. With --captions SPLIT_caps.txt, which `train` needs.
+    Where there are SPLIT_ids.txt and SPLIT_caps.txt, as `import-captions` leaves
+    them, the pictures and captions are those.
+
+    Encoders are CLIP, SigLIP, SigLIP 2, ViT, DINOv2, DINOv3 and Swin of
+    transformers; of texts, text towers and whatever transformers loads, such as
+    BERT: pip install 'crossret[encoders]'. Of timm any backbone: pip install
+    'crossret[timm]'. Class and register tokens, padding and special tokens are left
+    out. A folder needs no network; HF_HUB_OFFLINE=1 keeps the rest to what is in
+    the cache.
+
+    A command that was interrupted goes on where it was when it is repeated.
+
+    \b
+    Examples:
+      crossret extract photographs --encoder google/siglip2-base-patch16-naflex --output data/mine \\
+        --captions captions.tsv --float16
+      crossret extract val2014 --encoder facebook/dinov2-base --output data/coco --split test
+      crossret extract flickr30k-images --encoder models/clip --text-encoder models/clip --output data/f30k \\
+        --captions results_20130124.token
+    """
+    from crossret.extraction import (
+        Options,
+        extract_pictures,
+        load_picture_encoder,
+        load_text_encoder,
+        read_captions_of_pictures,
+    )
+    from crossret.terminal import progress_bar
+
+    use_threads(threads)
+    place = use_device(device)
+    given = None
+    if captions is None:
+        refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
+    else:
+        given = read_captions_of_pictures(captions, captions_per_picture)
+    options = Options(batch_size, workers or min(system.cores(), _MOST_WORKERS), amp, half, unreadable)
+    try:
+        chosen = load_picture_encoder(encoder)
+        chosen.module.to(place)
+        texts = None if text_encoder is None else load_text_encoder(text_encoder)
+        if texts is not None:
+            texts.module.to(place)
+        progress = partial(progress_bar, speed=True)
+        with warnings_as_lines():
+            done = extract_pictures(
+                pictures, chosen, output, split, captions=given, texts=texts, options=options, progress=progress
+            )
+    except KeyboardInterrupt:
+        raise Interrupted(f"{output} keeps what was done, the same command goes on") from None
+    count = f"{done.most}" if done.fewest == done.most else f"{done.fewest} to {done.most}"
+    say(f"{output}: {done.pictures:,} pictures of {split}, {count} tokens of {done.dimensions:,} each")
+    if done.words:
+        say(f"{output}: {done.captions:,} captions, {done.words:,} tokens")
+    elif done.captions:
+        say(f"{output}: {done.captions:,} captions")
+    if done.left_out:
+        say(f"left out, as they could not be read: {', '.join(done.left_out)}")
+    if done.without_captions:
+        say(f"left out, as {captions} does not name them: {done.without_captions:,} pictures")

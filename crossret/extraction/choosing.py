@@ -1,0 +1,54 @@
+"""Which class of encoders a model is of, by its config.json."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from crossret.extraction.grids import FAMILIES, GridEncoder
+from crossret.extraction.hugging_face import read_config
+from crossret.extraction.naflex import NAFLEX, NaFlexEncoder
+from crossret.extraction.protocol import PictureEncoder, TextEncoder
+from crossret.extraction.texts import HuggingFaceTexts
+from crossret.extraction.timm_backbones import TimmEncoder
+
+
+def load_picture_encoder(name: str | os.PathLike[str]) -> PictureEncoder[Any]:
+    """An encoder of pictures, in float32 on the CPU.
+
+    Args:
+        name: a folder that ``save_pretrained`` wrote, or a model of the Hugging Face Hub, which its cache may have; of
+            timm such a folder, ``timm/…`` of the Hub, or ``timm:…``, a name that timm knows.
+
+    Raises:
+        ValueError: there is none, a package is missing, or it is of no family that is known; names it.
+    """
+    known = os.fspath(name)
+    if known.startswith("timm:"):
+        return TimmEncoder(known, known.removeprefix("timm:"))
+    config = read_config(known)
+    kind = str(config.get("model_type"))
+    if kind in FAMILIES:
+        return GridEncoder(known, FAMILIES[kind])
+    if kind in NAFLEX:
+        return NaFlexEncoder(known)
+    if "architecture" in config and kind in ("None", "timm_wrapper"):  # which transformers calls timm's
+        return TimmEncoder(known, f"{'local-dir' if Path(known).is_dir() else 'hf-hub'}:{known}")
+    raise ValueError(
+        f"{known}: model_type {kind!r} is no encoder of pictures that is known: {', '.join([*FAMILIES, *NAFLEX])}, and "
+        "any backbone of timm"
+    )
+
+
+def load_text_encoder(name: str | os.PathLike[str]) -> TextEncoder:
+    """An encoder of texts, in float32 on the CPU: a text tower, or any text encoder that transformers loads.
+
+    Args:
+        name: as that of ``load_picture_encoder``.
+
+    Raises:
+        ValueError: there is none, transformers is missing, or it is no encoder of texts; names it.
+    """
+    known = os.fspath(name)
+    return HuggingFaceTexts(known, str(read_config(known).get("model_type")))

@@ -1,0 +1,124 @@
+"""What encoders take from transformers: configurations, weights and image processors, from a folder or the Hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+_NOT_USED = ("pooler", "classifier", "decoder", "mask_token", "head.", "cls.", "lm_head")
+"""In the names of weights that tokens do not depend on: checkpoints often lack them."""
+
+_NO_CODE: dict[str, Any] = {"trust_remote_code": False}
+"""Nothing of what a model's folder holds is run, and nobody is asked whether it may be."""
+
+
+def check_installed(package: str, extra: str, why: str) -> None:
+    """Raise a ValueError that names the extra where a package of encoders is missing."""
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f"{why} needs {package}; install the extra: pip install 'crossret[{extra}]'")
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """What config.json says of a model: of a folder, or of the Hub's ``name``, which its cache may have.
+
+    Raises:
+        ValueError: transformers is missing, or there is no such model; says what was tried.
+    """
+    check_installed("transformers", "encoders", f"the encoder {name}")
+    from transformers import PretrainedConfig
+
+    with _quiet(), _named(name):
+        values: dict[str, Any] = PretrainedConfig.get_config_dict(name)[0]
+    if not values:
+        where = "is no folder with config.json" if Path(name).exists() else "is no folder, and no model of the Hub"
+        raise ValueError(f"{name}: {where}")
+    return values
+
+
+def load_module(name: str, tower: str | None = None) -> nn.Module:
+    """A model in float32 for inference, or one tower of it, such as "vision_model", where it has several.
+
+    Raises:
+        ValueError: it cannot be loaded, or weights are missing that tokens depend on; names them.
+    """
+    from transformers import AutoModel
+
+    with _quiet(), _named(name):
+        model, info = AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **_NO_CODE)
+    whole = tower is not None and hasattr(model, tower)
+    missing = sorted(
+        key
+        for key in info["missing_keys"]
+        if not any(part in key for part in _NOT_USED) and (not whole or key.startswith(f"{tower}."))
+    )
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(f"{name}: its weights have no {missing[0]}{more}")
+    return cast(nn.Module, getattr(model, tower) if whole and tower else model).eval()
+
+
+def load_processor(name: str) -> Any:
+    """The image processor of a model, in its form for PIL and NumPy where there is one: what is extracted does not
+    depend on whether torchvision is there.
+
+    Raises:
+        ValueError: there is none, or it needs torchvision, which is missing.
+    """
+    from transformers import AutoImageProcessor
+
+    with _quiet(), _named(name):
+        try:
+            return AutoImageProcessor.from_pretrained(name, backend="pil", **_NO_CODE)
+        except (ValueError, ImportError) as error:
+            if importlib.util.find_spec("torchvision") is not None:
+                raise
+            raise ValueError(
+                "its image processor needs torchvision, or is not known to transformers "
+                f"({' '.join(str(error).split())})"
+            ) from error
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model. Raises a ValueError where there is none."""
+    from transformers import AutoTokenizer
+
+    with _quiet(), _named(name):
+        return AutoTokenizer.from_pretrained(name, **_NO_CODE)
+
+
+def plain_settings(values: Any) -> dict[str, Any]:
+    """A processor's or a tokenizer's settings as JSON has them, without the version that wrote them."""
+    return {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if "version" not in key}
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What transformers raises of a model that it cannot load is a ValueError that names it."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, TypeError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{name}: cannot be loaded ({why})") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bars and reports, which are for who trains a model on."""
+    from transformers.utils import logging
+
+    before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bar:
+            logging.enable_progress_bar()

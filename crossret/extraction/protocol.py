@@ -1,0 +1,87 @@
+"""What an encoder of pictures or of texts is to extraction: everything else knows only this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from PIL import Image
+from torch import Tensor, nn
+
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of some items, one after another, without padding.
+
+    Attributes:
+        values: (rows, D) floating point, where the encoder computed them.
+        lengths: how many rows each item has, each at least 1.
+        boxes: (rows, 4) float32 on the CPU, x0, y0, x1, y1 of each token in the pixels of its own picture; None of
+            texts.
+    """
+
+    values: Tensor
+    lengths: list[int]
+    boxes: Tensor | None = None
+
+
+class PictureEncoder(ABC, Generic[Prepared]):
+    """Makes tokens of pictures.
+
+    Attributes:
+        name: what the user called it, by which errors begin.
+        dim: D, numbers of a token.
+        module: its weights.
+    """
+
+    name: str
+    dim: int
+    module: nn.Module
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What the tokens depend on besides the weights, as JSON has it."""
+
+    @abstractmethod
+    def prepare(self, picture: Image.Image) -> Prepared:
+        """A picture in RGB as the encoder reads it, on the CPU; called by several threads at once.
+
+        Raises:
+            ValueError: the encoder cannot take this picture; does not name it.
+        """
+
+    @abstractmethod
+    def encode(self, prepared: Sequence[Prepared]) -> Tokens:
+        """Tokens of what ``prepare`` made, with gradients where torch has them on."""
+
+    def encode_images(self, pictures: Sequence[Image.Image]) -> Tokens:
+        """Tokens of pictures in RGB, as ``prepare`` and ``encode``."""
+        return self.encode([self.prepare(picture) for picture in pictures])
+
+
+class TextEncoder(Protocol):
+    """Makes tokens of texts.
+
+    Attributes:
+        name, dim, module: as those of ``PictureEncoder``.
+    """
+
+    name: str
+    dim: int
+    module: nn.Module
+
+    def settings(self) -> dict[str, Any]:
+        """As ``PictureEncoder.settings``."""
+        ...
+
+    def encode_texts(self, texts: Sequence[str]) -> Tokens:
+        """Tokens of texts, without padding and without what the tokenizer adds to every text.
+
+        Raises:
+            ValueError: a text has none; names it.
+        """
+        ...

@@ -1,0 +1,99 @@
+"""What an extraction encodes: the pictures of a folder, in order, and the captions of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossret.data.pictures import find_pictures, list_pictures
+from crossret.data.precomputed import CAPTIONS_PER_IMAGE, captions_path, ids_path, read_captions, read_ids
+from crossret.extraction.captions import Captioned
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is to be encoded.
+
+    Attributes:
+        files: the pictures.
+        captions: of each; None where there are none, or where they are not asked for.
+        named: whether the split's ids, which were there, name the pictures.
+        without: how many pictures of the folder are left out for want of captions.
+    """
+
+    files: list[Path]
+    captions: list[list[str]] | None
+    named: bool
+    without: int
+
+    def captions_of(self, places: Iterable[int]) -> list[str]:
+        return [] if self.captions is None else [caption for place in places for caption in self.captions[place]]
+
+
+def find_source(
+    folder: Path,
+    captions: Mapping[str, Captioned] | None,
+    directory: str | os.PathLike[str],
+    split: str,
+    *,
+    named: bool,
+    with_captions: bool,
+    skip: bool,
+) -> Source:
+    """The pictures and their captions.
+
+    Args:
+        folder: of the pictures.
+        captions: as ``read_captions_of_pictures`` has them; None takes what is in the data directory.
+        directory, split: the split's files.
+        named: whether its ids are there to name the pictures.
+        with_captions: whether its captions are asked for.
+        skip: whether pictures may turn out to be left out.
+
+    Raises:
+        ValueError: as ``extract_pictures``.
+    """
+    every = list_pictures(folder)
+    if not every:
+        raise ValueError(f"{folder}: no pictures (.jpg, .jpeg, .png) in it")
+    if captions is not None:
+        by_name = {path.name: path for path in every}
+        for name, own in captions.items():
+            if name not in by_name:
+                raise ValueError(f"{own.place}: there is no picture {name!r} in {folder}")
+        chosen = [by_name[name] for name in captions]
+        _check_ids(chosen)
+        return Source(chosen, [own.captions for own in captions.values()], False, len(every) - len(chosen))
+    ids_file, captions_file = ids_path(directory, split), captions_path(directory, split)
+    for file in (ids_file, captions_file):
+        if skip and (named if file == ids_file else file.exists()):
+            raise ValueError(f"{file}: is of all pictures, of which none can then be left out as unreadable")
+    if named:
+        every = find_pictures(folder, read_ids(ids_file))
+    else:
+        _check_ids(every)
+    if not with_captions:
+        return Source(every, None, named, 0)
+    if not captions_file.exists():
+        raise ValueError(f"an encoder of texts needs captions: a file of them, or {captions_file}")
+    lines = read_captions(captions_file)
+    count = len(lines) // len(every)
+    if len(lines) != count * len(every) or count not in (1, CAPTIONS_PER_IMAGE):
+        raise ValueError(
+            f"{captions_file}: {len(lines):,} captions of {len(every):,} pictures: there must be one of each, or "
+            f"{CAPTIONS_PER_IMAGE}"
+        )
+    return Source(every, [lines[first : first + count] for first in range(0, len(lines), count)], named, 0)
+
+
+def _check_ids(files: Sequence[Path]) -> None:
+    """Raise a ValueError that names the first picture whose name cannot be its id."""
+    stems: dict[str, Path] = {}
+    for path in files:
+        if path.stem.split() != [path.stem] or not path.name.isprintable():
+            raise ValueError(f"{path}: the name of a picture becomes its id, which has no white space: rename it")
+        if path.stem in stems:
+            raise ValueError(f"{path}: has the same id as {stems[path.stem].name}, {path.stem}: rename one")
+        stems[path.stem] = path

@@ -1,0 +1,103 @@
+"""`crossret extract`: from PNG files and captions to training, search and pictures of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossret.data import PrecomputedDataset, render_scenes
+from crossret.files.features import StoredItems
+from tests.cli.command import TINY, Cli
+
+
+@pytest.fixture
+def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures as PNG files in a folder a split, and files of their captions, five each."""
+    directory = tmp_path_factory.mktemp("scenes")
+    render_scenes(directory, train=12, dev=4, test=4, seed=0, workers=1)
+    for split in ("train", "dev", "test"):
+        captions = iter((directory / f"{split}_caps.txt").read_text().splitlines())
+        pictures = sorted((directory / "images" / split).iterdir())
+        lines = [f"{path.name}#{number}\t{next(captions)}\n" for path in pictures for number in range(5)]
+        (directory / f"{split}.tsv").write_text("".join(lines))
+    return directory
+
+
+def test_from_pictures_to_attention_on_them(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    clip = folder_of("clip")
+    for split in ("train", "dev", "test"):
+        pictures, captions = scenes / "images" / split, scenes / f"{split}.tsv"
+        options = ["--encoder", clip, "--output", data, "--split", split, "--captions", captions, "--float16"]
+        assert crossret("extract", pictures, *options, "--text-encoder", clip, "--batch-size", "5") == 0
+    words = StoredItems.of_directory(data / "test_words")
+    assert crossret.out.splitlines() == [
+        f"{data}: 4 pictures of test, 16 tokens of 16 each",
+        f"{data}: 20 captions, {len(words.values)} tokens",
+    ]
+    own, rendered = PrecomputedDataset(data, "test"), PrecomputedDataset(scenes, "test")
+    assert own.captions == rendered.captions
+    assert own.features.dtype == np.float16 and words.values.dtype == np.float16
+    assert own.boxes is not None and rendered.boxes is not None
+    assert own.boxes.max() == own.boxes[0, -1, 2] >= rendered.boxes.max()
+
+    assert crossret("train", data, "--output", run, "--epochs", "1", *TINY) == 0
+    assert crossret("search", run, data, "--split", "test", "--caption", "a red circle", "-k", "2") == 0
+    assert "00000" in crossret.out or "00001" in crossret.out or "00002" in crossret.out or "00003" in crossret.out
+    drawn = tmp_path / "drawn"
+    photographs = scenes / "images" / "test"
+    assert crossret("explain", run, data, "--photographs", photographs, "--draw", "1", "--output", drawn) == 0
+    assert [path.name for path in drawn.iterdir()] == ["00000.png"]
+    # Both towers are as wide here, so that tokens are scored as they are.
+    scores = tmp_path / "scores.npy"
+    sides = ["--regions", data / "test_ims.npy", "--words", data / "test_words"]
+    assert crossret("score", *sides, "--output", scores, "--sum-max", "--normalize") == 0
+    assert np.load(scores).shape == (4, 20)
+
+
+def test_mistakes_are_one_line(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli) -> None:
+    pictures, output = scenes / "images" / "dev", tmp_path / "data"
+    vit = folder_of("vit")
+    for options, message in (
+        (
+            ["--encoder", vit, "--text-encoder", folder_of("bert")],
+            "an encoder of texts needs captions: a file of them, or ",
+        ),
+        (["--encoder", vit, "--captions-per-picture", "1"], "--captions-per-picture needs --captions"),
+        (["--encoder", folder_of("bert")], "bert: model_type 'bert' is no encoder of pictures"),
+        (["--encoder", vit, "--device", "cuda:77"], "--device cuda:77: "),
+    ):
+        assert crossret("extract", pictures, "--output", output, *options) == 2
+        assert message in crossret.err and len(crossret.err.splitlines()) == 1
+    assert not output.exists()
+
+
+def test_what_is_left_out_is_said(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for path in (scenes / "images" / "dev").iterdir():
+        (pictures / path.name).write_bytes(path.read_bytes())
+    (pictures / "00001.png").write_text("no picture")
+    lines = [line for line in (scenes / "dev.tsv").read_text().splitlines() if "00003" not in line]
+    (tmp_path / "captions.tsv").write_text("\n".join(lines) + "\n")
+    options = ["--encoder", folder_of("vit"), "--output", tmp_path / "data", "--captions", tmp_path / "captions.tsv"]
+    assert crossret("extract", pictures, *options, "--captions-per-picture", "1", "--unreadable", "skip", "--amp") == 0
+    assert "crossret: warning: left out: " in crossret.err and "00001.png: not a readable image" in crossret.err
+    assert crossret.out.splitlines() == [
+        f"{tmp_path / 'data'}: 2 pictures of train, 16 tokens of 16 each",
+        f"{tmp_path / 'data'}: 2 captions",
+        "left out, as they could not be read: 00001.png",
+        f"left out, as {tmp_path / 'captions.tsv'} does not name them: 1 pictures",
+    ]
