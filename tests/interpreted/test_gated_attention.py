@@ -19,16 +19,20 @@ from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
 
 
-@pytest.fixture(params=["one part", "many parts"], autouse=True, scope="module")
-def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def sizes() -> Iterator[None]:
     """Small tiles, so that a few items take several of everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GatedAttention, "ROWS", 16)
         patch.setattr(GatedAttention, "COLUMNS", 16)
         patch.setattr(GatedAttention, "tile", lambda *_: (16, 32, 16))
-        if request.param == "many parts":
-            patch.setattr(GatedAttention, "WORKSPACE_BYTES", 20_000)
         yield
+
+
+@pytest.fixture(params=[None, 20_000], ids=["one part", "many parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", request.param)
 
 
 def run(batch: GatedBatch, backend: str, layout: str = "padded") -> tuple[Tensor, ...]:
@@ -71,6 +75,7 @@ def test_scores_and_gradients_are_those_of_the_equations(batch: GatedBatch, dtyp
     check(replace(batch, pairs=None), dtype, layout)
 
 
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("order", ORDERS, indirect=True)
 @pytest.mark.parametrize(("longest", "dims"), [((5, 20), (6, 8, 7, 5, 33)), ((35, 3), (9, 40, 33, 40, 4))])
 def test_programs_share_nothing(longest: tuple[int, int], dims: tuple[int, ...]) -> None:

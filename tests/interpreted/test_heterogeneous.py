@@ -21,15 +21,19 @@ from tests.kernels.test_heterogeneous import check, well_posed
 POOLINGS = ("lse", "avg", "sum", "max")
 
 
-@pytest.fixture(params=["one part", "many parts"], autouse=True, scope="module")
-def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def sizes() -> Iterator[None]:
     """Small tiles, so that a few items take several of everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HeterogeneousAttention, "ROWS", 16)
         patch.setattr(HeterogeneousAttention, "CELLS", 16)
-        if request.param == "many parts":
-            patch.setattr(HeterogeneousAttention, "WORKSPACE_BYTES", 20_000)
         yield
+
+
+@pytest.fixture(params=[None, 20_000], ids=["one part", "many parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(HeterogeneousAttention, "WORKSPACE_BYTES", request.param)
 
 
 def served(call: Call) -> Call:
@@ -57,6 +61,7 @@ def drawn(rows: tuple[int, int], **options: Any) -> Call:
     return Call(Features(*sides, *lengths, None, "none"), make_layers(1, 12, torch.float64), usual | options)
 
 
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
     ("order", "options"),
     [
