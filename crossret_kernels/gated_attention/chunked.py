@@ -14,7 +14,7 @@ from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import for_gradients
-from crossret_kernels.padded.items import Limits, Shared
+from crossret_kernels.padded.items import Limits, Shared, few_with_gradient, gradients_of
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
@@ -34,6 +34,11 @@ class _Gated(Shared):
     bfloat16: bool
     n_beside = 2
 
+    @property
+    def fused(self) -> bool:
+        """Whether a kernel takes all that pairs are; listed ones it does not."""
+        return self.backend in KERNELS and self.pairs is None
+
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         own = GatedAttention.of(parameters)
         gate, dim = own.region_gate_weight.shape
@@ -43,7 +48,7 @@ class _Gated(Shared):
             max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
-        if self.backend in KERNELS:  # which bound what they take themselves
+        if self.fused:  # kernels bound what they take themselves
             held = GPU_SHARE if self.backend == "triton" else 1
             return Limits([held * count for count in rows], sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
@@ -65,14 +70,14 @@ class _Gated(Shared):
 
     def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         own = GatedAttention.of(parameters)
-        if self.backend not in KERNELS:
+        if not self.fused:
             return score(images, captions, pairing, own, self.alpha)
         return self._fused(KERNELS[self.backend], images, captions, pairing, own)
 
     def score_for_gradients(
         self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        if self.backend not in KERNELS:
+        if not self.fused:
             return self.score(images, captions, pairing, parameters)
         unmade = for_gradients(NAMES[self.backend])
         return self._fused(unmade, images, captions, pairing, GatedAttention.of(parameters))
@@ -82,6 +87,15 @@ class _Gated(Shared):
     ) -> tuple[Tensor, ...]:
         last = kernel(*operands(images, captions, own), self.alpha, self.bfloat16)
         return (earlier_levels(images, captions, pairing) + last,)
+
+    def gradients(
+        self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        wanted = few_with_gradient(gradients[0]) if self.pairs is None and self.backend != "triton" else None
+        if wanted is None:
+            return super().gradients(tensors, needed, gradients)
+        few = replace(self, pairs=wanted)
+        return gradients_of(few, tensors, needed, [gradients[0][wanted.unbind(1)]])
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype

@@ -20,10 +20,9 @@ from crossret_kernels.heterogeneous_attention.reference import heterogeneous_att
 from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.items import Limits, Shared
+from crossret_kernels.padded.items import Limits, Shared, few_with_gradient
 from crossret_kernels.padded.pairing import Pairing
 
-FEW = 4  # one of so many pairs: each takes the first layer by itself then
 SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer takes them
 GPU_SHARE = 8  # times as much on a GPU: launches are counted there, not bytes of cache
 
@@ -89,9 +88,8 @@ class _Heterogeneous(Shared):
     def gradients(
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        """Of the pairs whose scores have a gradient alone, where these are few: a hardest negative's loss has few."""
-        wanted = gradients[0].nonzero()
-        if self.fused or FEW * len(wanted) > gradients[0].numel():
+        wanted = None if self.fused else few_with_gradient(gradients[0])
+        if wanted is None:
             return super().gradients(tensors, needed, gradients)
         dtype = tensors[-1].dtype  # in which gradients of items are summed up
         leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]

@@ -18,6 +18,7 @@ from crossret_kernels.padded.chunked import runs
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 from crossret_kernels.torch_internals import transformed
 
+FEW = 4  # one of so many pairs
 # What is made of items: a NamedTuple of tensors (n, …) with the method `part` (first, stop, width), of some of them.
 Made: TypeAlias = Any
 
@@ -100,7 +101,7 @@ class Shared(ABC):
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
     ) -> list[Tensor | None]:
         """Those of the tensors that need them, of the gradients of what is made."""
-        return _gradients(self, tensors, needed, gradients)
+        return gradients_of(self, tensors, needed, gradients)
 
     def results(self, like: Tensor) -> list[Tensor]:
         """Room for what is made."""
@@ -161,7 +162,7 @@ def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(results)
 
 
-def _gradients(
+def gradients_of(
     call: Shared, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
     first, dtype = 2 + call.n_beside, tensors[-1].dtype
@@ -174,6 +175,12 @@ def _gradients(
             torch.autograd.backward(outputs, parts)
     of_items = [None if x is None else x.to(y.dtype) for x, y in zip(totals, tensors[:first], strict=True)]
     return of_items + [torch.zeros_like(x) if x.requires_grad and x.grad is None else x.grad for x in leaves[first:]]
+
+
+def few_with_gradient(gradient: Tensor) -> Tensor | None:
+    """The pairs (P, 2) whose scores have one, where these are few: a hardest negative's loss has few."""
+    wanted = gradient.nonzero()
+    return wanted if FEW * len(wanted) <= gradient.numel() else None
 
 
 def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:

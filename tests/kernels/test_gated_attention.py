@@ -126,6 +126,17 @@ def test_zero_vectors_have_a_cosine_of_zero_and_no_gradient(backend: str) -> Non
         assert not gradient.any()
 
 
+@pytest.mark.parametrize("live", [0, 1, 2])
+def test_scores_without_gradients_do_not_show(live: int) -> None:
+    """Of few pairs that have one, or of none, gradients are made of these alone."""
+
+    def few(*arguments: Any, **options: Any) -> Tensor:
+        return gated_attention_scores(*arguments, **options)[:live, 2:3]
+
+    ours, theirs = (run(batch(), function=few, backend=backend) for backend in BACKENDS)
+    assert_close(ours, theirs)
+
+
 @listed
 def test_only_the_wanted_gradients_are_made(pairs: Tensor | None) -> None:
     whole = run(batch(pairs))[1:]

@@ -17,6 +17,7 @@ from crossret_kernels import (
 )
 from crossret_kernels.heterogeneous_attention import chunked
 from crossret_kernels.heterogeneous_attention import pairs as pairs_module
+from crossret_kernels.padded import items
 from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
 from tests.kernels.strategies import DIRECTIONS
 from tests.kernels.tolerance import score_weights
@@ -66,25 +67,27 @@ def test_chunks_and_groups_do_not_show(
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * max(1.0, float(theirs.abs().max())))
 
 
+@pytest.mark.parametrize("live", [0, 1, 2])
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-def test_scores_without_gradients_do_not_show(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few pairs that have one, gradients are made of these alone; of NaN too."""
+def test_scores_without_gradients_do_not_show(backend: str, live: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few pairs that have one, or of none, gradients are made of these alone; of NaN too."""
     layers, scores_of = make_layers(2, 8), []
 
     def call(inputs: list[Tensor]) -> Tensor:
         own = [HeterogeneousLayer(*inputs[first : first + 10]) for first in (2, 12)]
         scores_of.append(heterogeneous_scores(*inputs[:2], *LENGTHS, layers=own, backend=backend))
-        return scores_of[-1][1:, 2:3]
+        return scores_of[-1][1 : 1 + live, 2:3]
 
     inputs = [*make_sides(), *(parameter for layer in layers for parameter in layer)]
     few = gradients_of(call, inputs)
-    monkeypatch.setattr(chunked, "FEW", len(scores_of[0]) * 100)
+    monkeypatch.setattr(items, "FEW", len(scores_of[0]) * 100)
     for ours, theirs in zip(few, gradients_of(call, inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     monkeypatch.undo()
     leaf = inputs[0].requires_grad_()
     scores = call([leaf, *inputs[1:]])
-    assert torch.autograd.grad(scores, leaf, torch.full_like(scores, torch.nan))[0][1].isnan().any()
+    gradient = torch.autograd.grad(scores, leaf, torch.full_like(scores, torch.nan))[0]
+    assert [bool(item.isnan().any()) for item in gradient] == [False, live > 0, live > 1]
 
 
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["all", "pairs"])
