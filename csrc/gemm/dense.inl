@@ -72,25 +72,11 @@ static void dense_rows(const DenseFactor& from, const DenseSlice& slice, int64_t
   }
 }
 
-// Calls use with the kind of elements as its type.
-template <class Use>
-static inline void dense_by_elements(const DenseCall& call, const Use& use) {
-  if (!call.bfloat16) return use.template run<DenseElements::floats>();
-  use.template run<V::bf16_dots ? DenseElements::pairs : DenseElements::rounded>();
+static void dense_copy(const DenseCall& call, const DenseFactor& from, const DenseSlice& slice, int64_t first,
+                       int64_t rows, const Layout& layout, float* out) {
+  if (!call.bfloat16) return dense_rows<DenseElements::floats>(from, slice, first, rows, layout, out);
+  dense_rows<V::bf16_dots ? DenseElements::pairs : DenseElements::rounded>(from, slice, first, rows, layout, out);
 }
-
-struct DenseCopy {
-  const DenseFactor& from;
-  const DenseSlice& slice;
-  int64_t first, rows;
-  const Layout& layout;
-  float* out;
-
-  template <DenseElements elements>
-  void run() const {
-    dense_rows<elements>(from, slice, first, rows, layout, out);
-  }
-};
 
 // Columns [first, first + columns) of a slice of a factor whose rows lie side by side, as panels: no transpose.
 static void dense_columns(const DenseFactor& from, const DenseSlice& slice, int64_t first, int64_t columns,
@@ -115,7 +101,7 @@ static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t p
   float* const out = panels + first * layout.depth;
   if (from.row == 1 && !call.bfloat16) return dense_columns(from, slice, first, columns, out);
   float* const strip = workspace.floats(kPad * layout.ld);
-  dense_by_elements(call, DenseCopy{from, slice, first, columns, layout, strip});
+  dense_copy(call, from, slice, first, columns, layout, strip);
   transpose_to_panels(strip, layout.ld, columns, layout.depth, out);
 }
 
@@ -152,7 +138,7 @@ static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64
   const DenseFactor& from = call.left;
   const Layout layout = dense_layout(call, slice.depth);
   float* const copied = workspace.floats(kDenseRows * layout.ld);
-  dense_by_elements(call, DenseCopy{from, slice, row, rows, layout, copied});
+  dense_copy(call, from, slice, row, rows, layout, copied);
   float* const out = call.out + row * call.columns;
   // The rows of the task that most likely follows.
   const bool more = from.k == 1 && row + 2 * rows <= call.rows && slice.depth == call.depth;
