@@ -43,7 +43,8 @@ class _Heterogeneous(Shared):
         itemsize = parameters[-1].itemsize
         # Gradients double what is held. Kernels hold little of their own, of any number of pairs.
         alone = 1 if torch.is_grad_enabled() else 2
-        held = SHARED_BYTES * (alone if self.fused else 1) * (GPU_SHARE if self.backend == "triton" else 1)
+        held = SHARED_BYTES * (9 if self.fused and alone == 2 else 4) // 4
+        held *= GPU_SHARE if self.backend == "triton" else 1
         rows = [max(1, held // (itemsize * (arrays * dim + heads * width))) for width in widths]
         chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
         return Limits(rows, rows[0] * rows[1] if self.fused else chunk)

@@ -114,21 +114,23 @@ static void unit_row_gradients(const HeterogeneousCall& call, const float* rows,
   const int64_t dim = call.dim;
   const float share = 1.0f / static_cast<float>(dim);
   for (int64_t r = 0; r < n; ++r, rows += ld, units += ld, grads += ld) {
-    F along = V::zero(), sum = V::zero(), product = V::zero();
-    for (int64_t k = 0; k < dim; k += V::width) along = V::fma(V::load(units + k), V::load(grads + k), along);
-    const F back = V::set(-V::reduce_add(along)), inverse = V::set(forms[r].inverse);
+    const float along =
+        sum_along(dim, [&](int64_t k, F sum) { return V::fma(V::load(units + k), V::load(grads + k), sum); });
+    const F back = V::set(-along), inverse = V::set(forms[r].inverse);
     const F mean = V::set(forms[r].mean), scale = V::set(forms[r].scale);
-    for (int64_t k = 0; k < dim; k += V::width) {
-      const int64_t left = dim - k;
-      const F dy = V::mul(V::fma(V::load(units + k), back, V::load(grads + k)), inverse);
-      const F x = V::mul(V::sub(V::load(rows + k), mean), scale), dx = V::mul(dy, V::load(call.norm_weight + k, left));
-      V::store(norms + k, V::fma(dy, x, V::load(norms + k, left)), left);
-      V::store(norms + dim + k, V::add(dy, V::load(norms + dim + k, left)), left);
-      sum = V::add(sum, dx);
-      product = V::fma(dx, x, product);
-      V::store(grads + k, dx);
-    }
-    const F shift = V::set(V::reduce_add(sum) * share), tilt = V::set(V::reduce_add(product) * share);
+    F products[2] = {V::zero(), V::zero()};
+    const F shift = V::set(share * sum_along(dim, [&](int64_t k, F sum) {
+                             const int64_t left = dim - k;
+                             const F dy = V::mul(V::fma(V::load(units + k), back, V::load(grads + k)), inverse);
+                             const F x = V::mul(V::sub(V::load(rows + k), mean), scale),
+                                     dx = V::mul(dy, V::load(call.norm_weight + k, left));
+                             V::store(norms + k, V::fma(dy, x, V::load(norms + k, left)), left);
+                             V::store(norms + dim + k, V::add(dy, V::load(norms + dim + k, left)), left);
+                             products[k / V::width % 2] = V::fma(dx, x, products[k / V::width % 2]);
+                             V::store(grads + k, dx);
+                             return V::add(sum, dx);
+                           }));
+    const F tilt = V::set(V::reduce_add(V::add(products[0], products[1])) * share);
     for (int64_t k = 0; k < dim; k += V::width) {
       const F x = V::mul(V::sub(V::load(rows + k), mean), scale);
       V::store(grads + k, V::mul(scale, V::sub(V::sub(V::load(grads + k), shift), V::mul(x, tilt))));
@@ -136,14 +138,12 @@ static void unit_row_gradients(const HeterogeneousCall& call, const float* rows,
   }
 }
 
-// ⟨row, own values of each head⟩, those `step` apart.
+// ⟨row, own values⟩ of each head, those `step` apart.
 static void own_products(const HeterogeneousCall& call, const float* row, const float* own, float* out, int64_t step) {
   for (int64_t h = 0; h < call.heads; ++h, own += call.dim) {
-    F sum = V::zero();
-    for (int64_t k = 0; k < call.dim; k += V::width) {
-      sum = V::fma(V::load(row + k, call.dim - k), V::load(own + k, call.dim - k), sum);
-    }
-    out[h * step] = V::reduce_add(sum);
+    out[h * step] = sum_along(call.dim, [&](int64_t k, F sum) {
+      return V::fma(V::load(row + k, call.dim - k), V::load(own + k, call.dim - k), sum);
+    });
   }
 }
 
@@ -216,7 +216,7 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
   GradientScratch scratch(call, block, memory, kept_memory);
   const LayerScratch& layer = scratch.layer;
   const KeptImage& kept = scratch.kept;
-  const int64_t image = chunk.first + k, first = image * call.images.width, rows = call.images.lengths[image];
+  const int64_t image = chunk.images[k], first = image * call.images.width, rows = call.images.lengths[image];
   const int64_t heads = call.heads, dim = call.dim, size = head_size(call), ld = packed.ld;
   const int64_t n = call.local ? rows : 1, key_row = layer.key_row, query_row = layer.query_row;
   const int64_t own_of_caption = round_up(layer.n_queries * heads, V::width);
@@ -229,6 +229,7 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
   unit_rows(call, scratch.words, packed.n_queries, ld, scratch.unit_words, scratch.word_forms, scratch.forms_of_words);
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     const int64_t c = caption - block.first, words = call.captions.lengths[caption];
+    const float* const values = call.captions.values + caption * call.captions.width * heads * dim;
     float* const regions = kept.regions + c * layer.n_queries * ld;
     region_rows(call, block, packed, image, c, key, layer, scratch.regions);
     unit_rows(call, scratch.regions, n, ld, scratch.unit_regions, scratch.region_forms, scratch.forms_of_regions);
@@ -241,7 +242,7 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
       own_products(call, scratch.rows[r], layer.region_rows[r], scratch.own_dots + r * heads, 1);
     }
     for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t w = 0; w < words; ++w) scratch.rows[n + w] = packed.values + ((key + w) * heads + h) * ld;
+      for (int64_t w = 0; w < words; ++w) scratch.rows[n + w] = values + (w * heads + h) * dim;
       multiply_dots<SinglePrecision>(scratch.rows, n, scratch.rows + n, words, dim, true, none,
                                      kept.region_logits + h * key_row + key, heads * key_row);
     }
@@ -252,7 +253,7 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
 
   unit_row_gradients(call, scratch.words, scratch.unit_words, scratch.forms_of_words, packed.n_queries, ld, kept.words,
                      norms);
-  for (int64_t i = 0; i < rows * heads; ++i) scratch.rows[i] = layer.values + i * ld;
+  for (int64_t i = 0; i < rows * heads; ++i) scratch.rows[i] = call.images.values + (first * heads + i) * dim;
   for (int64_t q = 0; q < packed.n_queries; ++q) {
     const float* const row = kept.words + q * ld;
     scratch.rows[rows * heads + q] = row;
@@ -303,7 +304,7 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
     const LayerScratch layer(call, block, memory, kept_memory);
     const KeptImage kept(call, block, layer, kept_memory);
     key_row = layer.key_row, query_row = layer.query_row;
-    const int64_t rows = call.images.lengths[chunk.first + i];
+    const int64_t rows = call.images.lengths[chunk.images[i]];
     of[i] = {layer.region_weights + key,
              kept.region_logits + key,
              layer.queries,

@@ -39,7 +39,7 @@ class CheckedLayer {
     const auto pooling = arguments.take<int64_t>();
     call.matching = {Norm::none, 1.0f, static_cast<float>(lambda_softmax), pooling_of(pooling),
                      static_cast<float>(arguments.take<double>())};
-    bfloat16_ = arguments.take<bool>();
+    arguments.take<bool>();  // products may be of bfloat16: these are all of float32
   }
 
   const Kernels& chosen_kernels() const { return kernels(Dtype::float32, false); }
@@ -91,7 +91,6 @@ class CheckedLayer {
 
   std::vector<Tensor> given_;  // that a gradient goes to
   std::vector<Tensor> lengths_;
-  bool bfloat16_ = false;
 };
 
 void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {

@@ -15,11 +15,11 @@ namespace {
 // Columns of a block, and bytes that are held beside what the caller has: of packed blocks, and of a chunk's images.
 constexpr int64_t kBlockWords = 192, kPackedBytes = int64_t{16} << 20, kKeptBytes = int64_t{24} << 20;
 
-std::vector<CaptionBlock> blocks_of(const LayeredItems& captions) {
+std::vector<CaptionBlock> blocks_of(const LayeredItems& captions, int64_t most) {
   std::vector<CaptionBlock> blocks;
   for (int64_t caption = 0; caption < captions.count; ++caption) {
     const int64_t words = captions.lengths[caption];
-    if (blocks.empty() || blocks.back().words + words > kBlockWords) blocks.push_back({caption, 0, 0, 0, nullptr});
+    if (blocks.empty() || blocks.back().words + words > most) blocks.push_back({caption, 0, 0, 0, nullptr});
     CaptionBlock& block = blocks.back();
     ++block.count;
     block.words += words;
@@ -49,7 +49,7 @@ double work_of(const HeterogeneousCall& call, double words) {
 
 void heterogeneous_attention(const Kernels& kernels, const HeterogeneousCall& call) {
   const HeterogeneousKernels& run = heterogeneous_kernels_of(kernels);
-  std::vector<CaptionBlock> blocks = blocks_of(call.captions);
+  std::vector<CaptionBlock> blocks = blocks_of(call.captions, kBlockWords);
   Memory packed, memory;
   for (size_t first = 0; first < blocks.size();) {
     std::vector<int64_t> places{0};
@@ -86,16 +86,29 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
   std::vector<double> totals(both, 0.0);
   std::vector<float> parts(kChunkImages * both);
   Memory packed, kept, memory;
-  for (CaptionBlock& block : blocks_of(call.captions)) {
+  // Of pairs without a gradient, as most are under a hardest negative's loss, nothing is made: where one of so many has
+  // one, captions are taken one by one.
+  constexpr int64_t few = 4;
+  const int64_t pairs = images * call.captions.count;
+  const auto none = std::count(gradients.scores, gradients.scores + pairs, 0.0f);
+  for (CaptionBlock& block : blocks_of(call.captions, (pairs - none) * few < pairs ? 1 : kBlockWords)) {
+    std::vector<int64_t> wanted;
+    for (int64_t image = 0; image < images; ++image) {
+      const float* const row = gradients.scores + image * call.captions.count + block.first;
+      if (std::count(row, row + block.count, 0.0f) != block.count) wanted.push_back(image);
+    }
+    if (wanted.empty()) continue;
     block.memory = packed.bytes(bytes_of([&](Workspace& counted) { run.pack(call, block, counted); }));
     Workspace place(block.memory);
     run.pack(call, block, place);
     const int64_t scratch = bytes_of([&](Workspace& counted) { run.gradient_memory(call, block, counted); });
     const int64_t stride = bytes_of([&](Workspace& counted) { run.kept_memory(call, block, counted); });
     const int64_t most = std::min(std::max<int64_t>(kKeptBytes / stride, 1), kChunkImages);
-    for (int64_t first = 0; first < images; first += most) {
-      const int64_t count = std::min(most, images - first);
-      const ImageChunk chunk{first, count, static_cast<char*>(kept.bytes(count * stride)), stride, parts.data()};
+    const auto n_wanted = static_cast<int64_t>(wanted.size());
+    for (int64_t first = 0; first < n_wanted; first += most) {
+      const int64_t count = std::min(most, n_wanted - first);
+      const ImageChunk chunk{wanted.data() + first, count, static_cast<char*>(kept.bytes(count * stride)), stride,
+                             parts.data()};
       const double work = 3 * work_of(call, static_cast<double>(block.words)) * static_cast<double>(count) /
                           static_cast<double>(images);
       parallel(count, work, scratch, memory, [&](int64_t k, Workspace& workspace) {

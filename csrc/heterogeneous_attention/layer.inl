@@ -6,6 +6,20 @@ namespace CROSSRET_ISA {
 // Row stride of copied rows; a head's part is read up to whole vectors.
 static inline int64_t layered_row(const HeterogeneousCall& call) { return pad_row(call.dim + V::width); }
 
+// Rows of values, (depth, heads) of one item, as panels.
+static inline int64_t value_panels(const HeterogeneousCall& call, int64_t depth) {
+  return pad_columns(call.dim) * depth * call.heads;
+}
+
+static void pack_values(const HeterogeneousCall& call, const float* rows, int64_t depth, float* out) {
+  const int64_t count = depth * call.heads;
+  for (int64_t r = 0; r < count; ++r, rows += call.dim) {
+    for (int64_t k = 0; k < call.dim; k += V::width) {
+      V::store(panel_column(out, k, count) + r * kPanel, V::load(rows + k, call.dim - k));
+    }
+  }
+}
+
 static inline int64_t head_size(const HeterogeneousCall& call) { return call.dim / call.heads; }
 
 // n rows of `dim`, multiplied by a factor; zeros up to a whole vector behind each.
@@ -23,7 +37,7 @@ struct PackedCaptions {
   float *keys, *queries;                  // rows
   float *key_panels, *query_panels;       // of every head
   int64_t keys_of_head, queries_of_head;  // floats
-  float* values;                          // (n_keys, heads) rows
+  float* values;                          // panels of each caption
   float* own_logits;                      // (heads, row)
   int64_t row;                            // pad_row(n_queries)
 
@@ -35,7 +49,7 @@ struct PackedCaptions {
     queries_of_head = pad_columns(n_queries) * head_size(call);
     key_panels = memory.floats(call.heads * keys_of_head);
     query_panels = memory.floats(call.heads * queries_of_head);
-    values = memory.floats(n_keys * call.heads * ld);
+    values = memory.floats(value_panels(call, n_keys));
     row = pad_row(n_queries);
     own_logits = memory.floats(call.heads * row);
   }
@@ -67,8 +81,8 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
     const int64_t first = caption * side.width;
     copy_rows(side.keys + first * dim, side.lengths[caption], dim, 1.0f, packed.keys + key * ld, ld);
     copy_rows(side.queries + first * dim, queries, dim, 1.0f, packed.queries + query * ld, ld);
-    copy_rows(side.values + first * heads * dim, side.lengths[caption] * heads, dim, 1.0f,
-              packed.values + key * heads * ld, ld);
+    pack_values(call, side.values + first * heads * dim, side.lengths[caption],
+                packed.values + value_panels(call, key));
     for (int64_t q = 0; q < queries; ++q) {
       for (int64_t h = 0; h < heads; ++h) {
         packed.own_logits[h * packed.row + query + q] = side.own_logits[(first + q) * heads + h];
@@ -89,7 +103,7 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
 struct LayerScratch {
   int64_t n_queries;                       // of the image
   int64_t key_row, query_row;              // pad_row of the block's
-  float *queries, *keys, *values;          // rows; (keys, heads) rows
+  float *queries, *keys, *values;          // rows; panels
   float* region_weights;                   // (queries, heads, key_row)
   float* region_own;                       // (captions, queries, heads)
   float* word_weights;                     // (keys, heads, query_row)
@@ -104,7 +118,7 @@ struct LayerScratch {
     query_row = pad_row(call.local ? block.words : block.count);
     queries = kept.floats(n_queries * ld);
     keys = kept.floats(most * ld);
-    values = memory.floats(most * heads * ld);
+    values = memory.floats(value_panels(call, most));
     region_weights = kept.floats(n_queries * heads * key_row);
     region_own = memory.floats(block.count * round_up(n_queries * heads, V::width));
     word_weights = memory.floats(most * heads * query_row);
@@ -193,7 +207,7 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
   const int64_t key_row = scratch.key_row, query_row = scratch.query_row;
   copy_rows(side.queries + first * dim, queries, dim, call.lambda_attention, scratch.queries, ld);
   copy_rows(side.keys + first * dim, n, dim, call.lambda_attention, scratch.keys, ld);
-  copy_rows(side.values + first * heads * dim, n * heads, dim, 1.0f, scratch.values, ld);
+  pack_values(call, side.values + first * heads * dim, n, scratch.values);
   for (int64_t r = 0; r < queries; ++r) scratch.region_rows[r] = side.own_values + (first + r) * (heads + 1) * dim;
   each_caption(call, block, [&](int64_t caption, int64_t, int64_t query, int64_t n_queries) {
     for (int64_t q = 0; q < n_queries; ++q) {
@@ -218,80 +232,95 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
   });
 }
 
-// Rows of the layer ahead of their normalisation: the residual, what each row has of its own item, and the values of
-// the other item's rows, by head.
-struct LayerRows {
-  int64_t heads, dim, depth;
-  Left weights;  // of head h at weights.data + h * head
+// Rows that begin with the residual and what each has of its own item, (heads + 1, dim): the weight of row m and head h
+// is at m * row + h * head.
+static void own_rows(const HeterogeneousCall& call, const float* const* own, const float* weights, int64_t row,
+                     int64_t head, int64_t n, float* out, int64_t ld) {
+  const int64_t heads = call.heads, dim = call.dim;
+  for (int64_t m = 0; m < n; ++m, weights += row, out += ld) {
+    const float* const values = own[m];
+    int64_t k = 0;
+    for (; k + 2 * V::width <= dim; k += 2 * V::width) {
+      F first = V::load(values + heads * dim + k), second = V::load(values + heads * dim + k + V::width);
+      for (int64_t h = 0; h < heads; ++h) {
+        const F weight = V::set(weights[h * head]);
+        first = V::fma(weight, V::load(values + h * dim + k), first);
+        second = V::fma(weight, V::load(values + h * dim + k + V::width), second);
+      }
+      V::store(out + k, first);
+      V::store(out + k + V::width, second);
+    }
+    for (; k < dim; k += V::width) {
+      F sum = V::load(values + heads * dim + k, dim - k);
+      for (int64_t h = 0; h < heads; ++h) {
+        sum = V::fma(V::set(weights[h * head]), V::load(values + h * dim + k, dim - k), sum);
+      }
+      V::store(out + k, sum);
+    }
+  }
+}
+
+// To which the other item's values are added, by head: its weights begin at weights.data + h * head.
+struct AcrossRows {
+  int64_t heads, depth;
+  Left weights;
   int64_t head;
-  const float* values;  // (depth, heads) rows
-  int64_t ld;
-  const float* const* own;   // (heads + 1, dim) of every row
-  const float* own_weights;  // of row m and head h at m * own_row + h * own_head
-  int64_t own_row, own_head;
-  float* out;  // rows
+  const float* values;  // panels
+  Store out;
 
   template <int MR, int NV>
   __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
     F sums[MR][NV];
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i) {
-      const float* const row = own[m + i] + n;
-      const float* const weight = own_weights + (m + i) * own_row;
-#pragma GCC unroll 2
-      for (int j = 0; j < NV; ++j) sums[i][j] = V::load(row + heads * dim + j * V::width, dim - n - j * V::width);
-      for (int64_t h = 0; h < heads; ++h) {
-        const F factor = V::set(weight[h * own_head]);
-#pragma GCC unroll 2
-        for (int j = 0; j < NV; ++j) {
-          sums[i][j] = V::fma(factor, V::load(row + h * dim + j * V::width, dim - n - j * V::width), sums[i][j]);
-        }
-      }
-    }
+    clear_tile(sums);
+    const float* const panel = values + n * depth * heads;
     for (int64_t h = 0; h < heads; ++h) {
       add_to_tile<Floats, false>(sums, depth, {weights.data + h * head + m * weights.row, weights.row, weights.k},
-                                 values + h * ld + n, heads * ld, {});
+                                 panel + h * kPanel, heads * kPanel, {});
     }
-    Store{out, ld, false}.take(m, n, sums);
+    out.take(m, n, sums);
   }
 };
 
 // The rows of all words of a block, with an image.
 static void word_rows(const HeterogeneousCall& call, const PackedCaptions& packed, int64_t image,
                       const LayerScratch& scratch, float* out) {
-  const int64_t heads = call.heads, row = scratch.query_row;
-  for_each_tile(packed.n_queries, call.dim,
-                LayerRows{heads,
-                          call.dim,
-                          call.images.lengths[image],
-                          {scratch.word_weights, 1, heads * row},
-                          row,
-                          scratch.values,
-                          packed.ld,
-                          scratch.word_rows,
-                          scratch.word_own,
-                          1,
-                          row,
-                          out});
+  const int64_t heads = call.heads, row = scratch.query_row, n = packed.n_queries;
+  own_rows(call, scratch.word_rows, scratch.word_own, 1, row, n, out, packed.ld);
+  for_each_tile(n, call.dim,
+                AcrossRows{heads,
+                           call.images.lengths[image],
+                           {scratch.word_weights, 1, heads * row},
+                           row,
+                           scratch.values,
+                           {out, packed.ld, true}});
 }
 
 // The rows of an image with the k-th caption of a block, whose first key is `key`.
 static void region_rows(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
                         int64_t image, int64_t k, int64_t key, const LayerScratch& scratch, float* out) {
-  const int64_t heads = call.heads, row = scratch.key_row;
-  for_each_tile(call.local ? call.images.lengths[image] : 1, call.dim,
-                LayerRows{heads,
-                          call.dim,
-                          call.captions.lengths[block.first + k],
-                          {scratch.region_weights + key, heads * row, 1},
-                          row,
-                          packed.values + key * heads * packed.ld,
-                          packed.ld,
-                          scratch.region_rows,
-                          scratch.region_own + k * round_up(scratch.n_queries * heads, V::width),
-                          heads,
-                          1,
-                          out});
+  const int64_t heads = call.heads, row = scratch.key_row, n = call.local ? call.images.lengths[image] : 1;
+  const float* const own = scratch.region_own + k * round_up(scratch.n_queries * heads, V::width);
+  own_rows(call, scratch.region_rows, own, heads, 1, n, out, packed.ld);
+  for_each_tile(n, call.dim,
+                AcrossRows{heads,
+                           call.captions.lengths[block.first + k],
+                           {scratch.region_weights + key, heads * row, 1},
+                           row,
+                           packed.values + value_panels(call, key),
+                           {out, packed.ld, true}});
+}
+
+// Σ term(k) over the vectors of a row. Four sums: one waits for itself.
+template <class Term>
+static inline float sum_along(int64_t dim, const Term& term) {
+  F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+  int64_t k = 0;
+  for (; k + 4 * V::width <= dim; k += 4 * V::width) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sums[j] = term(k + j * V::width, sums[j]);
+  }
+  for (; k < dim; k += V::width) sums[0] = term(k, sums[0]);
+  return V::reduce_add(V::add(V::add(sums[0], sums[1]), V::add(sums[2], sums[3])));
 }
 
 constexpr float kLayerNormEps = 1e-5f;
@@ -308,21 +337,19 @@ static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t 
   const int64_t dim = call.dim;
   const float share = 1.0f / static_cast<float>(dim);
   for (int64_t r = 0; r < n; ++r, rows += ld, out += ld) {
-    F sum = V::zero(), squares = V::zero(), norm = V::zero();
-    for (int64_t k = 0; k < dim; k += V::width) sum = V::add(sum, V::load(rows + k));  // zeros behind the row
-    const float mean = V::reduce_add(sum) * share;
-    for (int64_t k = 0; k < dim; k += V::width) {
+    const float mean = sum_along(dim, [&](int64_t k, F sum) { return V::add(sum, V::load(rows + k)); }) * share;
+    const float square = sum_along(dim, [&](int64_t k, F sum) {  // zeros behind the row are no features
       const F x = V::keep_first(V::sub(V::load(rows + k), V::set(mean)), dim - k);
-      squares = V::fma(x, x, squares);
-    }
-    const float scale = 1.0f / __builtin_sqrtf(V::reduce_add(squares) * share + kLayerNormEps);
-    for (int64_t k = 0; k < dim; k += V::width) {
+      return V::fma(x, x, sum);
+    });
+    const float scale = 1.0f / __builtin_sqrtf(square * share + kLayerNormEps);
+    const float length = __builtin_sqrtf(sum_along(dim, [&](int64_t k, F sum) {
       const F x = V::mul(V::sub(V::load(rows + k), V::set(mean)), V::set(scale));
       const F y = V::fma(x, V::load(call.norm_weight + k, dim - k), V::load(call.norm_bias + k, dim - k));
-      norm = V::fma(y, y, norm);
       V::store(out + k, y);
-    }
-    const float length = __builtin_sqrtf(V::reduce_add(norm)), inverse = length != 0.0f ? 1.0f / length : 0.0f;
+      return V::fma(y, y, sum);
+    }));
+    const float inverse = length != 0.0f ? 1.0f / length : 0.0f;
     for (int64_t k = 0; k < dim; k += V::width) V::store(out + k, V::mul(V::load(out + k), V::set(inverse)));
     nonzero[r] = inverse != 0.0f ? 1.0f : 0.0f;
     if (forms != nullptr) forms[r] = {mean, scale, inverse};

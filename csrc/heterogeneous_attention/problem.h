@@ -47,10 +47,11 @@ struct HeterogeneousGradients {
 
 constexpr int64_t kChunkImages = 16;
 
-// At most kChunkImages images [first, first + count) whose pairs with a block are differentiated together: what their
-// captions' gradients take of each is kept, `stride` bytes for every image.
+// At most kChunkImages images whose pairs with a block are differentiated together: what their captions' gradients take
+// of each is kept, `stride` bytes for every image.
 struct ImageChunk {
-  int64_t first, count;
+  const int64_t* images;
+  int64_t count;
   char* kept;
   int64_t stride;
   float* norms;  // gradients of the normalisation's weight and bias, (count, 2, dim)

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels import attention_pool_weights, maxsim_scores, scan_attend, scan_scores, triplet_loss
+from crossret_kernels import (
+    attention_pool_weights,
+    heterogeneous_scores,
+    maxsim_scores,
+    scan_attend,
+    scan_scores,
+    triplet_loss,
+)
+from tests.kernels.heterogeneous import make_layers
 from tests.kernels.tolerance import ISAS
 
 N_IMAGES, N_CAPTIONS, LONGEST_CAPTION = 4, 40, 11  # words for more than one block
@@ -51,6 +59,12 @@ def results() -> list[Tensor]:
         leaves = [torch.randn(4, 11, size, generator=generator).to(dtype).requires_grad_() for size in (33, heads)]
         pooled = attention_pool_weights(*leaves, torch.tensor([3, 11, 1, 7]), backend="cpu")
         collected += [*pooled, *torch.autograd.grad([x.square().sum() for x in pooled], leaves)]
+    for isa, matching in itertools.product(ISAS, ("local", "global")):
+        torch.ops.crossret.select_cpu_isa(isa)
+        sides = [torch.randn(n, longest, 36, generator=generator).requires_grad_() for n, longest in ((3, 7), (40, 9))]
+        lengths = torch.tensor([3, 7, 1]), torch.arange(40) % 9 + 1
+        scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 36), matching=matching, backend="cpu")
+        collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
     square = torch.randn(9, 9, generator=generator).requires_grad_()
     for negatives in ("hardest", "sum", "softmax"):
         loss = triplet_loss(square, negatives=negatives)

@@ -167,6 +167,32 @@ def compare_pooling(placement: str, dim: int, dtype: torch.dtype) -> int:
     return agreed
 
 
+def compare_layered(placement: str, dim: int) -> int:
+    """Heterogeneous attention of one layer, by one head and by several, of full items and of others."""
+    agreed = 0
+    for heads, local, isa in itertools.product((1, 3), (True, False), ISAS):
+        torch.ops.crossret.select_cpu_isa(isa)
+        generator, size = torch.Generator().manual_seed(heads), dim * heads
+        given = []
+        for n, rows in ((2, 4), (3, 7)):
+            shapes = (heads, dim), (heads, dim), (heads, size), (heads,), (heads + 1, size)
+            given += [torch.randn(n, rows, *shape, generator=generator) for shape in shapes]
+            given.append(torch.arange(n) % rows + rows - 2)
+        given += [torch.randn(size, generator=generator) for _ in range(2)]
+        options, grad = (1.0, local, 0, 9.0, 1, 6.0, False), torch.randn(2, 3, generator=generator)
+        found = []
+        with guarded(placement) as memory:
+            for copy in (memory.copy, torch.clone):
+                arguments = *map(copy, given), *options
+                gradients = torch.ops.crossret.heterogeneous_attention_backward(copy(grad), *arguments, *[True] * 12)
+                found.append((torch.ops.crossret.heterogeneous_attention(*arguments), *gradients))
+            for ours, theirs in zip(*found, strict=True):
+                assert torch.equal(ours, theirs)
+            agreed += 2
+            del arguments
+    return agreed
+
+
 def read_outside(placement: str) -> None:
     with guarded(placement) as memory:
         tensor = memory.copy(torch.ones(3))
@@ -182,6 +208,7 @@ def agreements(placement: str, normalize: bool) -> int:
     )
     if not normalize:
         agreed += sum(compare_pooling(placement, dim, dtype) for dim, dtype in itertools.product(DIMS, DTYPES))
+        agreed += sum(compare_layered(placement, dim) for dim in DIMS) if placement != "padding" else 0
     return agreed
 
 

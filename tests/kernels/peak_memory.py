@@ -179,10 +179,14 @@ def gated_rise(case: str) -> float:
 
 
 def heterogeneous_rise(case: str) -> float:
-    """MiB beyond inputs and gradients of HAN's layers: two over all pairs, or one over listed pairs of long items."""
+    """MiB beyond inputs and gradients of HAN's layers, over all pairs, or over listed pairs of long items."""
     torch.set_num_threads(1)
     long = case == "heterogeneous long"  # whose logits are a hundred times their features
-    counts, rows, dim, n_layers = ((4, 6), (300, 300), 32, 1) if long else ((16, 48), (32, 20), 256, 2)
+    counts, rows, dim, n_layers = {
+        "heterogeneous": ((16, 48), (32, 20), 256, 2),
+        "heterogeneous one layer": ((64, 64), (32, 20), 512, 1),
+        "heterogeneous long": ((4, 6), (300, 300), 32, 1),
+    }[case]
     sides = [torch.randn(n, length, dim) for n, length in zip(counts, rows, strict=True)]
     parameters = [
         torch.randn(*(dim,) * (2 if name.endswith("weight") and not name.startswith("norm") else 1)) / dim**0.5

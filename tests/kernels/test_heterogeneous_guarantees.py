@@ -126,15 +126,16 @@ def test_zero_rows_have_finite_gradients(pairs: Tensor | None, backend: str | No
 # --- kernels
 
 
-def results_of(backend: str, dtype: torch.dtype = torch.float32, **options: Any) -> list[Tensor]:
-    """Scores of several blocks and chunks, and the gradients of features and layer."""
+def results_of(backend: str, kept: float = 1.0, **options: Any) -> list[Tensor]:
+    """Scores of several blocks and chunks, and the gradients of features and layer by a part of them."""
     generator = torch.Generator().manual_seed(1)
-    sides = [torch.randn(n, length, 40, generator=generator).to(dtype) for n, length in ((20, 7), (50, 9))]
+    sides = [torch.randn(n, length, 40, generator=generator) for n, length in ((20, 7), (50, 9))]
     lengths = [torch.randint(1, n + 1, (c,), generator=generator) for n, c in ((7, 20), (9, 50))]
+    part = torch.rand(20, 50, generator=generator) < kept
 
     def call(inputs: list[Tensor]) -> Tensor:
         layer = HeterogeneousLayer(*inputs[2:])
-        return heterogeneous_scores(*inputs[:2], *lengths, layers=[layer], backend=backend, **options)
+        return part * heterogeneous_scores(*inputs[:2], *lengths, layers=[layer], backend=backend, **options)
 
     return gradients_of(call, [*sides, *make_layers(1, 40)[0]])
 
@@ -146,7 +147,10 @@ def assert_close(found: list[Tensor], expected: list[Tensor], unit: float) -> No
         torch.testing.assert_close(ours, theirs, rtol=unit, atol=unit * scale)
 
 
-@pytest.mark.parametrize("options", [{}, {"matching": "global"}, {"direction": "i2t", "pooling": "lse", "heads": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"matching": "global"}, {"direction": "i2t", "pooling": "lse", "heads": 1}, {"kept": 0.1}, {"kept": 0.0}],
+)
 def test_kernels_make_what_torch_makes_of_many_blocks(options: dict[str, Any]) -> None:
     assert_close(results_of("cpu", **options), results_of("torch", **options), 1e-4)
 
