@@ -41,11 +41,15 @@ class _Heterogeneous(Shared):
         heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
         arrays = 2 * heads + 4  # (rows, D) of `FirstLayer`, and the rows themselves
         itemsize = parameters[-1].itemsize
-        # Gradients double what is held. Kernels hold little of their own, of any number of pairs.
+        # Gradients double what is held. Kernels hold little of their own, of any number of pairs; captions are shared
+        # again for every run of images, so that images have the larger part.
         alone = 1 if torch.is_grad_enabled() else 2
-        held = SHARED_BYTES * (9 if self.fused and alone == 2 else 4) // 4
-        held *= GPU_SHARE if self.backend == "triton" else 1
-        rows = [max(1, held // (itemsize * (arrays * dim + heads * width))) for width in widths]
+        parts = ((9, 3) if alone == 2 else (3, 1)) if self.fused else (4, 4)
+        times = GPU_SHARE if self.backend == "triton" else 1
+        rows = [
+            max(1, SHARED_BYTES * part // 4 * times // (itemsize * (arrays * dim + heads * width)))
+            for part, width in zip(parts, widths, strict=True)
+        ]
         chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
         return Limits(rows, rows[0] * rows[1] if self.fused else chunk)
 
