@@ -43,7 +43,7 @@ def _triton() -> Kernels:
     return Kernels(forward.cosines, backward.gradients)
 
 
-NAMES = {"triton": "gated_attention_triton"}  # of the operation, by backend
+NAMES = {"cpu": "gated_attention", "triton": "gated_attention_triton"}  # of the operation, by backend
 _IN_PYTHON = {"triton": _triton}
 KERNELS: dict[str, Callable[..., Tensor]] = {
     backend: define(name, OPERANDS, OPTIONS, scores_like, kernels=_IN_PYTHON.get(backend))

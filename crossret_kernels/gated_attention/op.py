@@ -59,12 +59,14 @@ def gated_attention_scores(
         candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption", which None means too, or "image".
-        backend: "torch" or "reference"; None takes "torch", or "reference" where CROSSRET_BACKEND prefers it.
+        backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+            call, else the fastest that does. "cpu" and "triton" score all pairs. Listed ones, float64, second
+            derivatives and calls inside torch.compile or under torch.func are PyTorch operations, which None takes.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and
-        returned in it, in float64 for float64 features, under autocast too. Differentiable in features, context vectors
-        and all parameters.
+        returned in it, in float64 for float64 features; kernels multiply o of Eq. 12 in bfloat16 where features are, or
+        autocast is. Differentiable in features, context vectors and all parameters.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of context vectors, parameters and alpha, too;
@@ -73,10 +75,10 @@ def gated_attention_scores(
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
     A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
-    is its gradient. "torch" makes keys and embedded regions once an image, keys of words once a run of images that are
-    held together (docs/kernels.md §3), holds few of them and of what pairs take at a time, and recomputes all in the
-    backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one block, whose
-    memory grows with the pairs.
+    is its gradient. All but "reference" make keys and embedded regions once an image, keys of words once a run of
+    images that are held together (docs/kernels.md §3), hold few of them and of what pairs take at a time, and recompute
+    all in the backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one
+    block, whose memory grows with the pairs.
     """
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     asked = (pairs, candidates, query)
@@ -124,8 +126,6 @@ def attend(
 
 def _refusal(asked: tuple[Array | None, Array | None, str | None], weights: bool) -> str | None:
     """Why no kernels serve a call, None where some may."""
-    if not KERNELS:
-        return "gated attention is made in PyTorch operations, by 'torch' and 'reference'"
     if weights or asked[0] is not None or asked[1] is not None:
         return "the kernels score all pairs; listed ones and weights of attention are made by 'torch' and 'reference'"
     if transformed() or not checkable():

@@ -201,15 +201,20 @@ def _blocks(
         image_runs = _all_blocks(call.images, call.captions, limits)
     else:
         image_runs = _listed_blocks(call.images, call.captions, call.pairs, limits)
+    captions: _Held | None = None  # stay for the next images, where they are all there are
     for image_run, caption_runs in image_runs:
         images = _Held(call, False, image_run, tensors, parameters, totals)
         for caption_run, blocks in caption_runs:
-            captions = _Held(call, True, caption_run, tensors, parameters, totals)
+            if captions is not None and captions.run is not caption_run:
+                captions.add_gradients()
+                captions = None
+            captions = captions or _Held(call, True, caption_run, tensors, parameters, totals)
             for block in blocks:
                 parts = images.part(block.images), captions.part(block.captions)
                 yield score(*parts, block.pairing, parameters), block.where
-            captions.add_gradients()
         images.add_gradients()
+    if captions is not None:
+        captions.add_gradients()
 
 
 class _Held:

@@ -2,6 +2,7 @@
 #include "attention_pool/problem.h"
 #include "cross_attention/problem.h"
 #include "dense/problem.h"
+#include "gated_attention/problem.h"
 #include "heterogeneous_attention/problem.h"
 #include "maxsim/problem.h"
 #include "ranking_loss/problem.h"
@@ -29,6 +30,9 @@
 #include "attention_pool/weights.inl"
 #include "attention_pool/forward.inl"
 #include "attention_pool/backward.inl"
+#include "gated_attention/products.inl"
+#include "gated_attention/step.inl"
+#include "gated_attention/backward.inl"
 #include "self_attention/self_attention.inl"
 
 namespace crossret {

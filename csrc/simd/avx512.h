@@ -40,17 +40,19 @@ struct Vector {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0xFFFF0000)));
   }
   static F dot_pairs(F a, F b, F sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+  // Numbers rounded as `store_bf16` does, those of the second behind those of the first.
+  static F pair(F first, F second) {
+    const __m512i high = _mm512_set1_epi32(0xFFFF0000);
+    const __m512i behind = _mm512_and_si512(rounded_bf16(second), high);
+    return _mm512_castsi512_ps(_mm512_or_si512(behind, _mm512_srli_epi32(rounded_bf16(first), 16)));
+  }
 #else
   static constexpr bool bf16_dots = false;
 #endif
 
   // Narrowing stores, rounded to nearest, ties to even.
   static void store_bf16(uint16_t* p, F v, int64_t n) {
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-    const __m512i kept = _mm512_mask_mov_epi32(rounded, is_nan(v), _mm512_set1_epi32(0x7FC00000));
-    _mm256_mask_storeu_epi16(p, lanes(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+    _mm256_mask_storeu_epi16(p, lanes(n), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bf16(v), 16)));
   }
   static void store_f16(uint16_t* p, F v, int64_t n) {
     _mm256_mask_storeu_epi16(p, lanes(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -128,6 +130,15 @@ struct Vector {
       r[k] = _mm512_shuffle_f32x4(t[k], t[8 + k], 0x88);
       r[8 + k] = _mm512_shuffle_f32x4(t[k], t[8 + k], 0xDD);
     }
+  }
+
+ private:
+  // In the upper half of every lane.
+  static __m512i rounded_bf16(F v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    return _mm512_mask_mov_epi32(rounded, is_nan(v), _mm512_set1_epi32(0x7FC00000));
   }
 };
 

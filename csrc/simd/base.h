@@ -117,16 +117,18 @@ struct Vector {
     }
     return sum;
   }
+  // Numbers rounded as `store_bf16` does, those of the second behind those of the first.
+  CROSSRET_FUNCTION F pair(F first, F second) {
+    for (int i = 0; i < width; ++i) first[i] = from_bits((uint32_t{to_bf16(second[i])} << 16) | to_bf16(first[i]));
+    return first;
+  }
 #else
   static constexpr bool bf16_dots = false;
 #endif
 
   // Narrowing stores, rounded to nearest, ties to even.
   CROSSRET_FUNCTION void store_bf16(uint16_t* p, F v, int64_t n) {
-    for (int i = 0; i < (n < width ? n : width); ++i) {
-      const uint32_t bits = to_bits(v[i]), odd = (bits >> 16) & 1u;
-      p[i] = static_cast<uint16_t>(v[i] == v[i] ? (bits + 0x7FFFu + odd) >> 16 : 0x7FC0u);
-    }
+    for (int i = 0; i < (n < width ? n : width); ++i) p[i] = to_bf16(v[i]);
   }
   CROSSRET_FUNCTION void store_f16(uint16_t* p, F v, int64_t n) {
     for (int i = 0; i < (n < width ? n : width); ++i) p[i] = to_half(v[i]);
@@ -240,6 +242,10 @@ struct Vector {
     uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
     return bits;
+  }
+  CROSSRET_FUNCTION uint16_t to_bf16(float x) {
+    const uint32_t bits = to_bits(x), odd = (bits >> 16) & 1u;
+    return static_cast<uint16_t>(x == x ? (bits + 0x7FFFu + odd) >> 16 : 0x7FC0u);
   }
   CROSSRET_FUNCTION float power2(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
   CROSSRET_FUNCTION float from_half(uint16_t h) {

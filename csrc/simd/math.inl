@@ -39,6 +39,12 @@ static inline F tanh(F x) {
   return V::div(t, V::add(t, V::set(2.0f)));
 }
 
+// 1 / (1 + e^(−x)), within 4 ulp wherever that is a normal number; NaN stays NaN.
+static inline F sigmoid(F x) {
+  const F one = V::set(1.0f), e = exp(V::min(x, V::sub(V::zero(), x)));
+  return V::div(V::select(V::less(x, V::zero()), e, one), V::add(one, e));
+}
+
 // Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.
 static inline F clip(F x, F slope) { return V::select(V::less(V::zero(), x), x, V::mul(x, slope)); }
 

@@ -49,17 +49,18 @@ struct Vector {
     return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xFFFF0000u)));
   }
   static F dot_pairs(F a, F b, F sum) { return vbfdotq_f32(sum, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b)); }
+  // Numbers rounded as `store_bf16` does, those of the second behind those of the first.
+  static F pair(F first, F second) {
+    const uint32x4_t high = vdupq_n_u32(0xFFFF0000u);
+    return vreinterpretq_f32_u32(
+        vorrq_u32(vandq_u32(rounded_bf16(second), high), vshrq_n_u32(rounded_bf16(first), 16)));
+  }
 #else
   static constexpr bool bf16_dots = false;
 #endif
 
   // Narrowing stores, rounded to nearest, ties to even.
-  static void store_bf16(uint16_t* p, F v, int64_t n) {
-    const uint32x4_t bits = vreinterpretq_u32_f32(v);
-    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
-    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
-    store_half(p, vshrn_n_u32(vbslq_u32(is_nan(v), vdupq_n_u32(0x7FC00000), rounded), 16), n);
-  }
+  static void store_bf16(uint16_t* p, F v, int64_t n) { store_half(p, vshrn_n_u32(rounded_bf16(v), 16), n); }
   static void store_f16(uint16_t* p, F v, int64_t n) { store_half(p, vreinterpret_u16_f16(vcvt_f16_f32(v)), n); }
 
   static F add(F a, F b) { return vaddq_f32(a, b); }
@@ -116,6 +117,13 @@ struct Vector {
   }
 
  private:
+  // In the upper half of every lane.
+  static uint32x4_t rounded_bf16(F v) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+    return vbslq_u32(is_nan(v), vdupq_n_u32(0x7FC00000), rounded);
+  }
   static F first_halves(F a, F b) {
     return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
   }

@@ -103,7 +103,9 @@ IN_TORCH: dict[str, Callable[..., Any]] = {
     "scan_attention in float64": lambda **options: scan_attention(
         REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
     ),
-    "gated_attention_scores": lambda **options: gated_attention_scores(REGIONS, WORDS, **GATED, **options),
+    "gated_attention_scores of pairs": lambda **options: gated_attention_scores(
+        REGIONS, WORDS, **GATED, pairs=torch.tensor([[0, 0]]), **options
+    ),
     "heterogeneous_scores in float64": lambda **options: heterogeneous_scores(
         REGIONS.double(), WORDS.double(), layers=LAYERS, **options
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import gated_attention_scores, gated_attention_weights
+from crossret_kernels import UnsupportedByBackend, gated_attention_scores, gated_attention_weights
 from crossret_kernels.gated_attention import chunked
+from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.inputs.sides import as_sides
 from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters, paper_score
 from tests.kernels.strategies import examples
-from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
+from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds, score_weights
 
 BACKENDS = ("torch", "reference")
-backends = pytest.mark.parametrize("backend", BACKENDS)
+every_backend = pytest.mark.parametrize("backend", ["cpu", *BACKENDS])
 listed = pytest.mark.parametrize("pairs", [None, torch.tensor([[2, 1], [0, 0], [2, 1], [1, 3]])], ids=["all", "pairs"])
 
 
@@ -86,25 +90,81 @@ def test_scores_and_attention_follow_the_paper(batch: GatedBatch, layout: str) -
         keywords["pairs"] = batch.pairs
 
 
-@examples(15)
-@given(batch=gated_batches(), dtype=st.sampled_from((torch.float32, torch.float32, torch.bfloat16, torch.float16)))
-def test_precision(batch: GatedBatch, dtype: torch.dtype) -> None:
-    """Twice what eager float32 loses, three times of gradients, and a floor of a few units in the last place.
+def eager(regions: Tensor, words: Tensor, *lengths: Any, pairs: Tensor | None, backend: str, **given: Any) -> Tensor:
+    """The formulas, everything in the inputs' dtype."""
+    images, captions = as_sides(regions, words, *lengths, None, None, None, same_dim=False)
+    contexts = given["region_contexts"], given["word_contexts"]
+    return gated_attention_reference(images, captions, *contexts, given["parameters"], given["alpha"], pairs)[0]
 
-    Gradients are summed in float32 and rounded once.
+
+def assert_precise(batch: GatedBatch, dtype: torch.dtype, backend: str) -> None:
+    """Twice what eager PyTorch loses at the same precision, three times of gradients, and some last digits.
+
+    "cpu" multiplies in bfloat16 where features are. Gradients are summed in float32 and rounded once.
     """
     batch = batch.to(dtype)
+    kind = dtype if (backend, dtype) == ("cpu", torch.bfloat16) else torch.float32
     truth = run(batch.to(torch.float64), backend="reference")
-    eager = run(batch.to(torch.float32), backend="reference")
-    ours = run(batch, backend="torch")
+    theirs = run(batch.to(kind), function=eager, backend="")
+    ours = run(batch, backend=backend)
     assert ours[0].dtype == torch.float32
-    for place, (one, other, true) in enumerate(zip(ours, eager, truth, strict=True)):
+    for place, (one, other, true) in enumerate(zip(ours, theirs, truth, strict=True)):
         loss = float((other.double() - true).abs().max())
-        size = max(1.0, float(true.abs().max()))
-        bounds = gradient_bounds(true, (3 if place else 2) * loss + 64 * EPS * size, dtype if place else torch.float32)
-        assert bool(((one.double() - true).abs() <= bounds).all())
-        if float(true.abs().max()) > 1e-3 * size:  # a gradient halved, left out or turned round would be seen
+        size = max(1.0, float(true.abs().max())) if kind == torch.float32 else float(true.abs().max())
+        lost = (3 if place else 2) * loss + (64 * EPS if kind == torch.float32 else torch.finfo(kind).eps) * size
+        bounds = gradient_bounds(true, lost, dtype if place else torch.float32)
+        assert bool(((one.double() - true).abs() <= bounds + 64 * EPS).all())
+        if kind == torch.float32 and size * 1e-3 < float(true.abs().max()):  # halved, left out, turned round: seen
             assert all(bool(((factor * true - true).abs() > bounds).any()) for factor in (0.5, 0.0, -1.0))
+
+
+DTYPES = st.sampled_from((torch.float32, torch.float32, torch.bfloat16, torch.float16))
+
+
+@examples(15)
+@given(batch=gated_batches(), dtype=DTYPES)
+def test_precision(batch: GatedBatch, dtype: torch.dtype) -> None:
+    assert_precise(batch, dtype, "torch")
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@examples(25)
+@given(batch=gated_batches(), dtype=DTYPES)
+def test_precision_of_kernels(isa: str, batch: GatedBatch, dtype: torch.dtype) -> None:
+    with cpu_isa(isa):
+        assert_precise(replace(batch, pairs=None), dtype, "cpu")
+
+
+@pytest.fixture
+def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ITEM_BYTES", "PAIR_BYTES"):
+        monkeypatch.setattr(chunked, name, 16 * 2**20)
+
+
+def large(dtype: torch.dtype) -> GatedBatch:
+    """Of several chunks of the kernels, blocks of columns in each, and panels of all widths."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((50, 5, 6), (135, 3, 1500), (50, 1, 1500), (135, 1, 1500))
+    tensors = [torch.randn(*shape, generator=generator) for shape in shapes]
+    tensors += gated_parameters(6, 1500, 70, 66, 75, generator).flat()
+    lengths = torch.arange(50) % 5 + 1, torch.arange(135) % 3 + 1
+    return GatedBatch(tuple(tensor.to(dtype) for tensor in tensors), *lengths, 0.9, None)
+
+
+@cache
+def by_torch(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return run(large(dtype).to(torch.float32), backend="torch")
+
+
+@pytest.mark.usefixtures("large_blocks")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_chunks_of_pairs(isa: str, dtype: torch.dtype) -> None:
+    with cpu_isa(isa):
+        ours = run(large(dtype), backend="cpu")
+    for one, other in zip(ours, by_torch(dtype), strict=True):
+        error = (one - other).norm() / other.norm()
+        assert error < (2e-5 if dtype == torch.float32 else 2e-2)
 
 
 @examples(15)
@@ -116,10 +176,11 @@ def test_blocks_and_their_gradients_are_the_formulas(batch: GatedBatch, attentio
     assert_close(ours, theirs, 1e-8)
 
 
-@backends
+@every_backend
 def test_zero_vectors_have_a_cosine_of_zero_and_no_gradient(backend: str) -> None:
-    tensors = [torch.zeros_like(tensor) if place < 4 else tensor for place, tensor in enumerate(batch().tensors)]
-    zero = batch().having((*tensors[:-1], torch.zeros_like(tensors[-1])))
+    whole = batch(dtype=torch.float32)
+    tensors = [torch.zeros_like(tensor) if place < 4 else tensor for place, tensor in enumerate(whole.tensors)]
+    zero = whole.having((*tensors[:-1], torch.zeros_like(tensors[-1])))
     scores, *gradients = run(zero, backend=backend)
     assert not scores.any()
     for gradient in gradients:
@@ -138,22 +199,153 @@ def test_scores_without_gradients_do_not_show(live: int) -> None:
 
 
 @listed
-def test_only_the_wanted_gradients_are_made(pairs: Tensor | None) -> None:
-    whole = run(batch(pairs))[1:]
-    for place in (0, 1, 3, 6, 19):
-        tensors = [tensor.clone() for tensor in batch().tensors]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_only_the_wanted_gradients_are_made(pairs: Tensor | None, dtype: torch.dtype) -> None:
+    """By "torch", and of all pairs in float32 by kernels."""
+    own = batch(pairs, dtype)
+    whole = run(own)[1:]
+    for place in (0, 1, 3, 6, 10, 15, 19):
+        tensors = [tensor.clone() for tensor in own.tensors]
         tensors[place].requires_grad_()
-        arguments, keywords = batch(pairs).having(tuple(tensors)).call()
+        arguments, keywords = own.having(tuple(tensors)).call()
         scores = gated_attention_scores(*arguments, **keywords)
         (scores * score_weights(scores.shape)).sum().backward()
         assert torch.equal(tensors[place].grad, whole[place])
         assert all(tensor.grad is None for index, tensor in enumerate(tensors) if index != place)
 
 
-# --- items
+# --- the fused operation
+
+
+MANY = (50, 135, 1500, 70, 66, 75)  # several chunks
+
+
+def operands(n_images: int, n_captions: int, dim: int, gate: int, *hiddens: int) -> list[Tensor]:
+    """What the operation takes; rows that masks leave out hold NaN."""
+    generator = torch.Generator().manual_seed(0)
+    made: list[Tensor] = []
+    for n, length, hidden in ((n_images, 5, hiddens[0]), (n_captions, 6, hiddens[1])):
+        mask = torch.rand(n, length, generator=generator) < 0.7
+        mask[:, 2] = True
+        rows = [torch.randn(n, length, width, generator=generator) for width in (hidden, dim)]
+        made += [x.masked_fill(~mask[..., None], torch.nan) for x in rows]
+        made += [torch.randn(n, gate, generator=generator), mask]
+    for hidden in hiddens:
+        made += [torch.randn(hidden, gate, generator=generator), torch.randn(hidden, generator=generator)]
+    return [*made, torch.randn(dim, generator=generator)]
+
+
+def operate(tensors: list[Tensor], bfloat16: bool = False) -> list[Tensor]:
+    """The operation's scores and gradients."""
+    operation, options = torch.ops.crossret, (0.9, bfloat16)
+    scores = operation.gated_attention(*tensors, *options)
+    grad = score_weights(scores.shape).float()
+    return [scores, *operation.gated_attention_backward(grad, *tensors, *options, *[True] * 11)]
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
+    tensors, results = operands(*MANY), []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(operate(tensors, bfloat16))
+    finally:
+        torch.set_num_threads(before)
+    for first, *others in zip(*results, strict=True):
+        assert all(torch.equal(first, other) for other in others)
+    alone = [x[40:41] if place < 4 else x[5:6] if place < 8 else x for place, x in enumerate(tensors)]
+    assert torch.equal(torch.ops.crossret.gated_attention(*alone, 0.9, bfloat16), results[0][0][40:41, 5:6])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_that_masks_leave_out_are_not_read_and_items_keep_their_nan(isa: str) -> None:
+    tensors = operands(3, 4, 8, 7, 5, 4)
+    whole = [x.nan_to_num() if place in (0, 1, 4, 5) else x for place, x in enumerate(tensors)]
+    with cpu_isa(isa):
+        made, expected = operate(tensors), operate(whole)
+        for ours, theirs in zip(made, expected, strict=True):
+            assert torch.equal(ours, theirs)
+        for place, mask in ((1, 3), (2, 3), (4, 7), (5, 7)):
+            assert not made[place][~tensors[mask]].any()
+        for place in (0, 1, 2, 4, 5, 6):
+            bad = [x.clone() for x in whole]
+            bad[place][(1, 2) if bad[place].dim() == 3 else (1,)] = torch.nan
+            scores = operate(bad)[0]
+            hit = torch.zeros_like(scores, dtype=torch.bool)
+            hit[(1,) if place < 4 else (slice(None), 1)] = True
+            assert scores[hit].isnan().all()
+            assert torch.equal(scores[~hit], expected[0][~hit])
+
+
+def test_opcheck() -> None:
+    tensors = operands(3, 4, 8, 7, 5, 4)
+    for place in (0, 2, 5, 9, 12):
+        tensors[place].nan_to_num_().requires_grad_()
+    tensors = [x.detach().nan_to_num().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in tensors]
+    operation, options = torch.ops.crossret, (0.9, False)
+    torch.library.opcheck(operation.gated_attention.default, (*tensors, *options))
+    wanted = [place % 2 == 0 for place in range(11)]
+    given = torch.randn(3, 4), *(x.detach() for x in tensors), *options, *wanted
+    torch.library.opcheck(operation.gated_attention_backward.default, given)
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "message"),
+    [
+        (0, torch.randn(3, 5, 6), "query_weight is of another size"),
+        (1, torch.randn(3, 4, 8), "values is of another size"),
+        (3, torch.ones(3, 5), "mask must be bool on the CPU, of 2 dimensions"),
+        (5, torch.randn(4, 6, 9), "differ in their last size"),
+        (6, torch.randn(4, 7).double(), "memory must be float32 on the CPU"),
+        (12, torch.randn(9), "embedding_bias is of another size"),
+    ],
+)
+def test_operands_that_do_not_fit_raise(place: int, other: Tensor, message: str) -> None:
+    tensors = operands(3, 4, 8, 7, 5, 4)
+    tensors[place] = other
+    with pytest.raises(RuntimeError, match=message):
+        operate(tensors)
+
+
+@pytest.mark.parametrize("counts", [(0, 4), (3, 0)])
+def test_no_items_have_no_scores_and_gradients_of_zero(counts: tuple[int, int]) -> None:
+    scores, *gradients = operate(operands(*counts, 8, 7, 5, 4))
+    assert scores.shape == counts
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def test_what_kernels_refuse() -> None:
+    arguments, keywords = batch(dtype=torch.float32).call()
+    listed = keywords | {"pairs": torch.tensor([[0, 1]])}
+    calls: list[tuple[str, Callable[..., Any]]] = [
+        ("the kernels score all pairs", partial(gated_attention_scores, *arguments, **listed)),
+        ("the kernels score all pairs", partial(gated_attention_weights, *arguments, **listed)),
+        ("go through 'torch'", partial(torch.compile(gated_attention_scores, backend="eager"), *arguments, **keywords)),
+        (r"not torch\.float64", partial(run, batch())),
+    ]
+    for message, call in calls:
+        call()
+        with pytest.raises(UnsupportedByBackend, match=message):
+            call(backend="cpu")
 
 
 # --- autocast, torch.func, torch.compile
+
+
+@pytest.mark.usefixtures("large_blocks")
+def test_autocast_multiplies_in_its_dtype() -> None:
+    """By kernels; scores stay float32, and the gradients those of the features' dtype."""
+    given = large(torch.float32)
+    expected = run(given, backend="cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = run(given, backend="cpu")
+    for one, other in zip(ours, expected, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 2e-2 * other.norm()
+    if "avx512bf16" in ISAS:
+        assert not torch.equal(ours[0], expected[0])
 
 
 # --- mistakes

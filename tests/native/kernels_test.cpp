@@ -20,6 +20,7 @@
 #include "pairs/parallel.h"
 #include "batch.h"
 #include "dense.h"
+#include "gated.h"
 #include "layered.h"
 #include "losses.h"
 #include "pooling.h"
@@ -43,6 +44,8 @@ namespace crossret {
   const DenseKernels dense_kernels{};                                               \
   extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));    \
   const HeterogeneousKernels heterogeneous_kernels{};                               \
+  extern const GatedAttentionKernels gated_attention_kernels __attribute__((weak)); \
+  const GatedAttentionKernels gated_attention_kernels{};                            \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -171,6 +174,7 @@ int main(int argc, char** argv) {
     check_pooling(kernels(Dtype::float32, false));
     check_dense(kernels(Dtype::float32, false));
     check_layered(kernels(Dtype::float32, false));
+    check_gated(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }
