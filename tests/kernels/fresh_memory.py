@@ -21,6 +21,7 @@ from crossret_kernels import (
     scan_scores,
     triplet_loss,
 )
+from tests.kernels.gated import gated_operands
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.tolerance import ISAS
 
@@ -65,6 +66,12 @@ def results() -> list[Tensor]:
         lengths = torch.tensor([3, 7, 1]), torch.arange(40) % 9 + 1
         scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 36), matching=matching, backend="cpu")
         collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
+    tensors = gated_operands(N_IMAGES, N_CAPTIONS, 33, 20, 17, 37)
+    for isa, bfloat16 in itertools.product(ISAS, (False, True)):
+        torch.ops.crossret.select_cpu_isa(isa)
+        scores = torch.ops.crossret.gated_attention(*tensors, 0.9, bfloat16)
+        backward = torch.ops.crossret.gated_attention_backward(scores, *tensors, 0.9, bfloat16, *[True] * 11)
+        collected += [scores, *backward]
     square = torch.randn(9, 9, generator=generator).requires_grad_()
     for negatives in ("hardest", "sum", "softmax"):
         loss = triplet_loss(square, negatives=negatives)

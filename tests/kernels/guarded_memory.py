@@ -21,6 +21,7 @@ from torch import Tensor
 from crossret_kernels.backends import NATIVE_MISSING
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.maxsim.options import MaxSimOptions
+from tests.kernels.gated import gated_operands
 from tests.kernels.tolerance import ISAS
 
 PAGE = mmap.PAGESIZE
@@ -167,6 +168,25 @@ def compare_pooling(placement: str, dim: int, dtype: torch.dtype) -> int:
     return agreed
 
 
+def compare_gated(placement: str, dim: int) -> int:
+    """Gated attention's operation, everything that it takes fenced."""
+    agreed, tensors = 0, gated_operands(3, 18, dim, dim + 2, dim, dim + 1)
+    grad = torch.randn(3, 18, generator=torch.Generator().manual_seed(2))
+    for isa, bfloat16 in itertools.product(ISAS, (False, True)):
+        torch.ops.crossret.select_cpu_isa(isa)
+        found = []
+        with guarded(placement) as memory:
+            for copy in (memory.copy, Tensor.clone):
+                arguments = [copy(x) for x in (grad, *tensors)]
+                scores = torch.ops.crossret.gated_attention(*arguments[1:], 0.9, bfloat16)
+                backward = torch.ops.crossret.gated_attention_backward(*arguments, 0.9, bfloat16, *[True] * 11)
+                found.append((scores, *backward))
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+            agreed += 2
+            del arguments
+    return agreed
+
+
 def compare_layered(placement: str, dim: int) -> int:
     """Heterogeneous attention of one layer, by one head and by several, of full items and of others."""
     agreed = 0
@@ -207,6 +227,7 @@ def agreements(placement: str, normalize: bool) -> int:
         for dim, dtype, selected in itertools.product(DIMS, DTYPES, (None, pairs))
     )
     if not normalize:
+        agreed += sum(compare_gated(placement, dim) for dim in DIMS)
         agreed += sum(compare_pooling(placement, dim, dtype) for dim, dtype in itertools.product(DIMS, DTYPES))
         agreed += sum(compare_layered(placement, dim) for dim in DIMS) if placement != "padding" else 0
     return agreed
