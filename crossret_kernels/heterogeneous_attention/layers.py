@@ -36,4 +36,5 @@ def attend(
 def normalize_rows(rows: Tensor, layer: HeterogeneousLayer) -> Tensor:
     """The layer's normalisation of rows (…, D)."""
     rows = rows.to(layer.norm_weight.dtype)
-    return F.layer_norm(rows, rows.shape[-1:], layer.norm_weight, layer.norm_bias, LAYER_NORM_EPS)
+    # Weight and bias apart: within, PyTorch's sums for their gradients depend on the number of threads.
+    return torch.addcmul(layer.norm_bias, F.layer_norm(rows, rows.shape[-1:], eps=LAYER_NORM_EPS), layer.norm_weight)

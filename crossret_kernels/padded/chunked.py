@@ -204,7 +204,8 @@ def of_pairs(
             else:
                 items, places = items.unique(return_inverse=True)
                 rows, mask = side.gathered(items, width)
-                sides += prepare(rows, *parameters)[places], mask[places]
+                # Whose gradients are added up in one order, as those of `rows[places]` are not by several threads.
+                sides += (x.index_select(0, places) for x in (prepare(rows, *parameters), mask))
         return score(*sides, *parameters)
 
     values = regions.values, words.values

@@ -171,6 +171,29 @@ def test_the_number_of_threads_does_not_show(local: bool) -> None:
         assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize(("count", "listed"), [(1, True), (2, False), (2, True)])
+def test_gradients_are_the_same_at_every_run(count: int, listed: bool) -> None:
+    """By any number of threads, of many pairs of the same items."""
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(n, rows, 12, generator=generator) for n, rows in ((20, 7), (24, 9))]
+    pairs = torch.cartesian_prod(torch.arange(20), torch.arange(24)) if listed else None
+
+    def call(inputs: list[Tensor]) -> Tensor:
+        layers = [HeterogeneousLayer(*inputs[2 + 10 * k : 12 + 10 * k]) for k in range(count)]
+        return heterogeneous_scores(*inputs[:2], layers=layers, pairs=pairs, backend="cpu")
+
+    inputs = [*sides, *(parameter for layer in make_layers(count, 12) for parameter in layer)]
+    results, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 2, 3, 3):
+            torch.set_num_threads(threads)
+            results.append(gradients_of(call, inputs))
+    finally:
+        torch.set_num_threads(before)
+    for first, *others in zip(*results, strict=True):
+        assert all(torch.equal(first, other) for other in others)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_kernels_under_autocast(dtype: torch.dtype) -> None:
     exact = results_of("torch")
