@@ -130,8 +130,9 @@ def attend(
     if chosen in KERNELS:
         queries, contexts = (captions, images) if options.direction == "t2i" else (images, captions)
         own = (empty_score, reduced_float32(chosen != "cpu"), *options.codes, queries.width, contexts.width, attended)
+        numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
-            made = in_slices(KERNELS[chosen], images, captions, selected, own, queries=queries)
+            made = in_slices(KERNELS[chosen], images, captions, selected, own, queries=queries, numbers=numbers)
             return [shape_scores(x, candidates) for x in made]
         except UnsupportedByBackend:
             if backend is not None:

@@ -21,6 +21,7 @@ from crossret_kernels.torch_internals import transformed
 QUERIES = ("caption", "image")
 ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
+NUMBERS_AT_ONCE = 2**22  # likewise of what is made of pairs: 16 MiB of float32
 
 
 @dataclass(slots=True)
@@ -125,10 +126,11 @@ def in_slices(
     *,
     listed: Callable[..., Tensor] | None = None,
     queries: Ragged | None = None,
+    numbers: int = 1,
 ) -> Any:
     """What an operation as `define` makes it returns of selected pairs, None for all.
 
-    That is one (P,), or (P, Q) of `queries`, or both.
+    That is one (P,), or (P, Q) of `queries`, or both; of each query so many `numbers` in all.
 
     Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
     that there is never more of it than a slice. torch.compile and torch.func get the list. Lists of features go to the
@@ -137,7 +139,9 @@ def in_slices(
     if images.items is not None or captions.items is not None:
         through = needs_gradient((images.values, captions.values)) or autocasts(images.values.device.type)
         if listed is None or through:
-            return in_slices(operation, images.joined(), captions.joined(), selected, options, queries=queries)
+            return in_slices(
+                operation, images.joined(), captions.joined(), selected, options, queries=queries, numbers=numbers
+            )
         operation = listed
         sides: tuple[object, ...] = images.listed() + captions.listed()
     else:
@@ -147,7 +151,7 @@ def in_slices(
     whole = selected.made is not None or not checkable() or selected.indices.numel() <= PAIRS_AT_ONCE
     if whole or transformed() or needs_gradient((images.values, captions.values)):
         return operation(*sides, selected.listed(), *options)
-    most = max(1, PAIRS_AT_ONCE // (1 if queries is None else queries.width))
+    most = max(1, min(PAIRS_AT_ONCE, NUMBERS_AT_ONCE // numbers) // (1 if queries is None else queries.width))
     count = selected.indices.size(0) if selected.query is None else selected.indices.numel()
     results: tuple[Tensor, ...] = ()
     start = 0

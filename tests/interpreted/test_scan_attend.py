@@ -92,6 +92,22 @@ def test_nan_stays_in_its_pairs_and_padding_is_never_read() -> None:
     assert torch.equal(ours[4][:2], clean[4][:2]) and torch.equal(ours[5][1], clean[5][1])
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("cells", [1, 10**9], ids=["many parts", "one part"])
+def test_nan_of_an_item_without_pairs_is_not_in_its_gradient(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttendedPairs, "CELL_BYTES", cells)
+    given = [torch.cat([x, torch.full_like(x[:1], torch.nan)]).requires_grad_() for x in sides(20)]
+    made = scan_attend(*given, pairs=PAIRS, backend="triton")
+    for gradient in torch.autograd.grad(sum(x.sum() for x in made), given):
+        assert gradient.isfinite().all() and gradient[0].any() and not gradient[3].any()
+
+
+@pytest.mark.parametrize("norm", ["clipped_l2norm", "l1norm"])
+@pytest.mark.parametrize("scale", [1e12, 1e-9])
+def test_squares_of_similarities_may_leave_the_range(norm: str, scale: float) -> None:
+    check(scan_attend, [x * scale for x in sides(20)], "padded", raw_feature_norm=norm, lambda_softmax=4.0)
+
+
 def test_what_no_tile_holds_is_refused() -> None:
     long = torch.randn(2, 200, 8)
     with pytest.raises(UnsupportedByBackend, match="one tile of 4096, these items take 256 × 256"):

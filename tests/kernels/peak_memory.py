@@ -108,6 +108,11 @@ def run(case: str) -> float:
             offsets = torch.arange(0, 36001, 36)
             return rise(lambda: scan_attention((regions.view(-1, 512), offsets), words, pairs=pairs))
         return rise(lambda: scan_attention(regions, words, lengths, pairs=pairs))
+    if case == "attend candidates":  # a slice of all pairs that are listed at once would take 256 MiB
+        leaves = [torch.randn(n, 1, 512) for n in (10, 100)]
+        candidates = torch.randint(10, (100, 1400))
+        scan_attend(*leaves, candidates=candidates[:, :2], backend="cpu")
+        return rise(lambda: scan_attend(*leaves, candidates=candidates, backend="cpu")) - 140_000 * 515 * 4 / 2**20
     if case.startswith("attend"):  # 4,000 pairs; what is kept of them until gradients are made would take 500 MiB
         half = case == "attend bfloat16"
         leaves = [torch.randn(100, n, 128).to(torch.bfloat16 if half else torch.float32) for n in (160, 100)]

@@ -78,12 +78,12 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
         return n * (dn - tl.sum(n * dn, 1)[:, None])
     dx = dn
     if KIND.NORM != "none":
-        along = tl.sum(x * dn, 1) * factor * factor
+        along = tl.sum(n * dn, 1)  # of n and not of x, whose squares may overflow
         if KIND.NORM == "l2norm":
-            dx = dn * factor[:, None] - x * (along * inverse(tl.sqrt(tl.sum(x * x, 1))))[:, None]
+            dx = dn - n * (along * inverse(tl.sqrt(tl.sum(n * n, 1))))[:, None]
         else:
-            sign = tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))
-            dx = dn * factor[:, None] - sign * along[:, None]
+            dx = dn - tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0)) * along[:, None]
+        dx = dx * factor[:, None]
     if KIND.CLIPS:
         dx = tl.where(s > 0, dx, dx * slope)
     return tl.where(both, dx, 0.0)
@@ -169,9 +169,11 @@ def sum_pairs(
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
     if KIND.OF_CONTEXTS:
         rows, here, place, first_place = context_rows(contexts, item, KIND)
+        here = here & (begin + 0 * place < end)  # an item without pairs is not read: a NaN there is nobody's
         own = load_columns(contexts.features, rows, here, d, D, KIND).to(tl.float32)
     else:
         rows, here, place, first_place = query_rows(queries, item, KIND)
+        here = here & (begin + 0 * place < end)
         own = load_columns(queries.features, rows, here, d, D, KIND).to(tl.float32)
     sums = own * 0.0
     along = tl.sum(sums, 1)

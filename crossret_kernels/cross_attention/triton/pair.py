@@ -18,6 +18,7 @@ from crossret_kernels.gpu.triton_tiles import inverse, shown
 from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
+LARGE = tl.constexpr(1e15)  # from which on similarities are made smaller before they are squared
 K = tl.constexpr(AttendedPairs.COLUMNS)
 ALL, LENGTHS, OFFSETS, MASK = range(4)  # what tells how many rows an item has
 
@@ -186,7 +187,13 @@ def normed(s, both, slope, KIND: tl.constexpr):
         n = tl.where(both, tl.exp(x - tl.where(most == -float("inf"), 0.0, most)[:, None]), 0.0)
         n = n * inverse(tl.sum(n, 1))[:, None]
     elif KIND.NORM != "none":
-        norm = tl.sqrt(tl.sum(x * x, 1)) if KIND.NORM == "l2norm" else tl.sum(tl.abs(x), 1)
+        if KIND.NORM == "l2norm":
+            most = tl.max(tl.abs(x), 1)
+            most = tl.where(most > LARGE, most, 1.0)
+            y = x * (1.0 / most)[:, None]
+            norm = tl.sqrt(tl.sum(y * y, 1)) * most
+        else:
+            norm = tl.sum(tl.abs(x), 1)
         factor = tl.where(norm == 0, 0.0, 1.0 / (norm + EPS))
         n = x * factor[:, None]
     return x, factor, n
