@@ -15,11 +15,14 @@ namespace {
 // Columns of a block, and bytes that are held beside what the caller has: of packed blocks, and of a chunk's images.
 constexpr int64_t kBlockWords = 192, kPackedBytes = int64_t{16} << 20, kKeptBytes = int64_t{24} << 20;
 
-std::vector<CaptionBlock> blocks_of(const LayeredItems& captions, int64_t most) {
+// Successive captions of so many words, and so many captions, at most; one at least.
+std::vector<CaptionBlock> blocks_of(const LayeredItems& captions, int64_t most, int64_t most_captions) {
   std::vector<CaptionBlock> blocks;
   for (int64_t caption = 0; caption < captions.count; ++caption) {
     const int64_t words = captions.lengths[caption];
-    if (blocks.empty() || blocks.back().words + words > most) blocks.push_back({caption, 0, 0, 0, nullptr});
+    if (blocks.empty() || blocks.back().words + words > most || blocks.back().count == most_captions) {
+      blocks.push_back({caption, 0, 0, 0, nullptr});
+    }
     CaptionBlock& block = blocks.back();
     ++block.count;
     block.words += words;
@@ -49,7 +52,7 @@ double work_of(const HeterogeneousCall& call, double words) {
 
 void heterogeneous_attention(const Kernels& kernels, const HeterogeneousCall& call) {
   const HeterogeneousKernels& run = heterogeneous_kernels_of(kernels);
-  std::vector<CaptionBlock> blocks = blocks_of(call.captions, kBlockWords);
+  std::vector<CaptionBlock> blocks = blocks_of(call.captions, kBlockWords, call.captions.count);
   Memory packed, memory;
   for (size_t first = 0; first < blocks.size();) {
     std::vector<int64_t> places{0};
@@ -91,7 +94,11 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
   constexpr int64_t few = 4;
   const int64_t pairs = images * call.captions.count;
   const auto none = std::count(gradients.scores, gradients.scores + pairs, 0.0f);
-  for (CaptionBlock& block : blocks_of(call.captions, (pairs - none) * few < pairs ? 1 : kBlockWords)) {
+  const int64_t most_words = (pairs - none) * few < pairs ? 1 : kBlockWords;
+  // Of each caption the gradients of an image's rows are kept, which are many of captions of a word; of a few images.
+  const int64_t bytes_of_rows = (call.local ? call.images.longest : 1) * call.dim * 4;
+  const int64_t most_captions = std::max<int64_t>(kKeptBytes / 4 / std::max<int64_t>(bytes_of_rows, 1), 1);
+  for (CaptionBlock& block : blocks_of(call.captions, most_words, most_captions)) {
     std::vector<int64_t> wanted;
     for (int64_t image = 0; image < images; ++image) {
       const float* const row = gradients.scores + image * call.captions.count + block.first;

@@ -191,6 +191,7 @@ def heterogeneous_rise(case: str) -> float:
         "heterogeneous": ((16, 48), (32, 20), 256, 2),
         "heterogeneous one layer": ((64, 64), (32, 20), 512, 1),
         "heterogeneous long": ((4, 6), (300, 300), 32, 1),
+        "heterogeneous words": ((2, 192), (400, 1), 512, 1),
     }[case]
     sides = [torch.randn(n, length, dim) for n, length in zip(counts, rows, strict=True)]
     parameters = [
