@@ -86,7 +86,7 @@ class _Gated(Shared):
         self, kernel: Callable[..., Tensor], images: Side, captions: Side, pairing: Pairing, own: GatedAttention
     ) -> tuple[Tensor, ...]:
         last = kernel(*operands(images, captions, own), self.alpha, self.bfloat16)
-        return (earlier_levels(images, captions, pairing) + last,)
+        return (earlier_levels(images, captions, pairing, Products(self.backend == "cpu")) + last,)
 
     def gradients(
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]

@@ -12,7 +12,7 @@ from crossret_kernels.cross_attention.attention import relevances
 from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
-from crossret_kernels.padded.pairing import Pairing
+from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
 class Side(NamedTuple):
@@ -58,13 +58,18 @@ def score(
     v2 = torch.tanh(attended + parameters.embedding_bias)
     t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
     last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
-    return earlier_levels(images, captions, pairing) + last, region_weights, word_weights
+    return earlier_levels(images, captions, pairing, Products()) + last, region_weights, word_weights
 
 
-def earlier_levels(images: Side, captions: Side, pairing: Pairing) -> Tensor:
+def earlier_levels(images: Side, captions: Side, pairing: Pairing, products: Products) -> Tensor:
     """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
-    return relevances(pairing.dots(images.contexts, captions.contexts), _norms(contexts), queries).sum(-1)
+    if products.serve(contexts) and isinstance(pairing, Rectangle):
+        levels = zip(images.contexts.unbind(1), captions.contexts.unbind(1), strict=True)
+        dots = torch.stack([products.linear(own, other) for own, other in levels], -1)
+    else:
+        dots = pairing.dots(images.contexts, captions.contexts)
+    return relevances(dots, _norms(contexts), queries).sum(-1)
 
 
 def _norms(vectors: Tensor) -> Tensor:

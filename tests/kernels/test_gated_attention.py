@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, gated_attention_scores, gated_attention_weights
+from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention import chunked
 from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.gated_attention.step import Side, earlier_levels
 from crossret_kernels.inputs.sides import as_sides
+from crossret_kernels.padded.pairing import Rectangle
 from tests.kernels.gated import GatedBatch, gated_batches, gated_operands, gated_parameters, paper_score
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds, score_weights
@@ -242,6 +245,23 @@ def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
         assert all(torch.equal(first, other) for other in others)
     alone = [x[40:41] if place < 4 else x[5:6] if place < 8 else x for place, x in enumerate(tensors)]
     assert torch.equal(torch.ops.crossret.gated_attention(*alone, 0.9, bfloat16), results[0][0][40:41, 5:6])
+
+
+def test_number_of_threads_does_not_show_in_earlier_levels() -> None:
+    generator, empty, results = torch.Generator().manual_seed(0), torch.empty(0), []
+    contexts = [torch.randn(n, 2, 48, generator=generator).requires_grad_() for n in (5, 6)]
+    grad = torch.randn(5, 6, generator=generator)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            images, captions = (Side(empty, empty, empty, x, empty) for x in contexts)
+            scores = earlier_levels(images, captions, Rectangle(), Products(native=True))
+            results.append((scores, *torch.autograd.grad(scores, contexts, grad)))
+    finally:
+        torch.set_num_threads(before)
+    for first, *others in zip(*results, strict=True):
+        assert all(torch.equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("isa", ISAS)
