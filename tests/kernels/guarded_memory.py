@@ -213,6 +213,33 @@ def compare_layered(placement: str, dim: int) -> int:
     return agreed
 
 
+def compare_layer(placement: str, dim: int) -> int:
+    """A layer's own operations: attention within items, and linear layers of both kinds of factors."""
+    agreed, operations = 0, torch.ops.crossret
+    for isa, heads, rows in itertools.product(ISAS, (1, 3), (1, 2, 17)):
+        operations.select_cpu_isa(isa)
+        generator, out = torch.Generator().manual_seed(rows), dim * heads
+        shapes = (2, rows, 3 * out), (2, rows, out), (2, rows, dim), (out, dim), (out,)
+        given = [torch.randn(shape, generator=generator) for shape in shapes]
+        found: list[list[Tensor]] = []
+        with guarded(placement) as memory:
+            for copy in (memory.copy, torch.clone):
+                projected, grad, *layer = map(copy, given)
+                attention = projected, torch.arange(rows).expand(2, -1) < rows - rows // 3, heads, 0.5
+                made = [operations.self_attention(*attention), operations.self_attention_backward(grad, *attention)]
+                for bfloat16 in (False, True):
+                    tanh = copy(operations.linear_tanh(*layer, bfloat16))
+                    made += [operations.linear(*layer, bfloat16), tanh.clone()]
+                    made += operations.linear_backward(grad, *layer, bfloat16, True, True, True)
+                    made += operations.linear_tanh_backward(grad, tanh, *layer, bfloat16, True, True, True)
+                found.append(made)
+            for ours, theirs in zip(*found, strict=True):
+                assert torch.equal(ours, theirs)
+            agreed += len(made)
+            del projected, grad, layer, attention, tanh
+    return agreed
+
+
 def read_outside(placement: str) -> None:
     with guarded(placement) as memory:
         tensor = memory.copy(torch.ones(3))
@@ -229,7 +256,8 @@ def agreements(placement: str, normalize: bool) -> int:
     if not normalize:
         agreed += sum(compare_gated(placement, dim) for dim in DIMS)
         agreed += sum(compare_pooling(placement, dim, dtype) for dim, dtype in itertools.product(DIMS, DTYPES))
-        agreed += sum(compare_layered(placement, dim) for dim in DIMS) if placement != "padding" else 0
+        if placement != "padding":
+            agreed += sum(compare_layered(placement, dim) + compare_layer(placement, dim) for dim in DIMS)
     return agreed
 
 
