@@ -48,9 +48,9 @@ class _Gated(Shared):
             max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
-        if self.fused:  # kernels bound what they take themselves
+        if self.fused:  # kernels bound what they take themselves; captions of one run are made once for all images
             held = GPU_SHARE if self.backend == "triton" else 1
-            return Limits([held * count for count in rows], sys.maxsize)
+            return Limits([held * max(1, rows[0] // 2), held * rows[1]], sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
         if self.pairs is not None:  # which gather context vectors
             cells += 4 * beside[0].size(1) * dim

@@ -23,7 +23,7 @@ from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.items import Limits, Shared, few_with_gradient
 from crossret_kernels.padded.pairing import Pairing
 
-SHARED_BYTES = 24 * 2**20  # of one side's items in a run, as the first layer takes them
+SHARED_BYTES = 20 * 2**20  # of one side's items in a run, as the first layer takes them
 GPU_SHARE = 8  # times as much on a GPU: launches are counted there, not bytes of cache
 
 

@@ -4,14 +4,16 @@ pair is made once an item (docs/kernels.md §3).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
+from crossret_kernels.padded.arithmetic import has_float64
 
 
 class FirstLayer(NamedTuple):
@@ -53,9 +55,33 @@ def share(
     values = torch.einsum("nlhe,dhe->nlhd", v, layer.output_weight.unflatten(-1, (heads, -1)))
     logits = (lambda_attention * torch.einsum("nihe,njhe->nihj", q, k)).to(items.dtype)
     logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
-    own_values = torch.einsum("nihj,njhd->nihd", torch.softmax(logits, -1), values)
+    weights, own_logits = cast("tuple[Tensor, Tensor]", cast(Any, _Softmax).apply(logits))
+    own_values = torch.einsum("nihj,njhd->nihd", weights, values)
     residual = (queries + layer.output_bias).unsqueeze(2)
-    return FirstLayer(q, k, values.contiguous(), logits.logsumexp(-1), torch.cat([own_values, residual], 2), mask)
+    return FirstLayer(q, k, values.contiguous(), own_logits, torch.cat([own_values, residual], 2), mask)
+
+
+class _Softmax(torch.autograd.Function):
+    """The softmax of logits (…, J), and log Σ exp of them (…,), with the same bits by any number of threads.
+
+    PyTorch takes gradients of the one and exponentials of the other in parts, as many as there are threads, whose ends
+    round otherwise. Here one logarithm a row is left, where it can be of float64 and rounded.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.softmax(logits, -1)
+        ctx.save_for_backward(weights)
+        largest = weights.amax(-1)
+        wide = largest.double() if has_float64(largest.device) else largest
+        return weights, logits.amax(-1) - wide.log().to(logits.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_weights: Tensor, of_sums: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        mean = (weights * of_weights).sum(-1, keepdim=True)
+        return cast("Tensor", weights * (of_weights - mean + of_sums[..., None]))
 
 
 def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: float) -> Tensor:
