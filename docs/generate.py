@@ -1,4 +1,4 @@
-"""Writes what pages hold of the code: tables of backends and of hyper-parameters, between markers.
+"""Writes tables of backends, of hyper-parameters and of what models reach into pages, between markers.
 
 `make docs` runs it, and a test holds the pages to it.
 """
@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from crossret.comparison.table import cells_of, markdown
 from crossret.files.atomic import atomic_write
+from crossret.files.json import parse_json_object
 from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
 from crossret_kernels.backends import BACKENDS, KERNEL_DTYPES
 from crossret_kernels.info import OPERATIONS
@@ -82,8 +84,36 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+COMPARISON = max((PAGES.parent / "benchmarks" / "results" / "comparison").glob("*.json"))  # the newest, by its name
+PAPERS = {
+    "scan": "[Stacked cross attention](https://arxiv.org/abs/1803.08024), Lee et al. 2018",
+    "sman": "[Stacked multi-modal attention](https://doi.org/10.1109/TCYB.2020.2985716), Ji et al. 2020",
+    "han": "[Heterogeneous attention](https://doi.org/10.1145/3404835.3462924), Yu et al. 2021",
+    "mhsan": "[Multi-head self-attention](https://arxiv.org/abs/2001.03712), Park et al. 2020",
+    "oan": "[Inter- and intra-modal attention](https://doi.org/10.1145/3323873.3325043), Huang et al. 2019",
+    "vse": "[VSE++](https://arxiv.org/abs/1707.05612), Faghri et al. 2018, their baseline",
+}
+
+
+def compared() -> str:
+    """Figures of all models, as `crossret compare` wrote them."""
+    return markdown(parse_json_object(COMPARISON.read_bytes(), COMPARISON)).strip()
+
+
+def papers() -> str:
+    """Every model with its paper and what it reaches on scenes."""
+    variants = parse_json_object(COMPARISON.read_bytes(), COMPARISON)["variants"]
+    reached = {variant["model"]: cells_of(variant)["R@1"].replace("/", " / ") for variant in variants}
+    commands = {name: f"`… --model {name} --preset f30k`" for name in PAPERS}
+    commands["scan"] = "`crossret train DATA --output RUN --preset f30k_t2i_avg`"
+    rows = [[f"`{name}`", paper, reached[name], commands[name]] for name, paper in PAPERS.items()]
+    return table(["model", "paper", "R@1 on scenes: sentences / images", "train it"], rows)
+
+
 WRITTEN: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "../README.md": {"models": papers},
     "backends.md": {"backends": backends},
+    "benchmarks.md": {"models": compared},
     "models.md": {"schedule": schedule, "models": models},
 }
 

@@ -334,6 +334,9 @@ def test_what_kernels_refuse() -> None:
         call()
         with pytest.raises(UnsupportedByBackend, match=message):
             call(backend="cpu")
+    few = batch(dtype=torch.float32)  # which would leave the kernel's vectors empty
+    assert all(map(torch.equal, run(few), run(few, backend="torch")))
+    assert not torch.equal(run(few)[0], run(few, backend="cpu")[0])
 
 
 # --- autocast, torch.func, torch.compile
