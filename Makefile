@@ -161,8 +161,9 @@ SANITIZERS = HYPOTHESIS_PROFILE=brief LD_PRELOAD='$(RUNTIMES)' ASAN_OPTIONS=dete
 sanitize: setup  ## run tests of kernels, CUDA's on the CPU too, under AddressSanitizer and UndefinedBehaviorSanitizer, which needs g++
 	rm -rf $(SANITIZED)
 	CXX=g++ CROSSRET_EMULATED_AMX=1 $(BIN)/python setup.py --quiet build_py --build-lib $(SANITIZED) build_ext --sanitize --build-lib $(SANITIZED)
-	cp -r pyproject.toml tests $(SANITIZED)
+	cp -r pyproject.toml tests docs $(SANITIZED)
 	cd $(SANITIZED) && $(SANITIZERS) $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture sys tests/kernels -k 'not memory and not triton_compiles'
+	CROSSRET_NATIVE_SANITIZED=1 ASAN_OPTIONS=detect_leaks=0 $(BIN)/python -m pytest -p no:cacheprovider tests/native/test_kernels.py -m '' -k 'not aarch64'
 	CROSSRET_SIMT_SANITIZED=1 $(SANITIZERS) $(BIN)/python -m pytest -p no:cacheprovider --capture sys tests/simt -k 'not test_compiles'
 
 # A copy, so that objects compiled beside another torch lie elsewhere than those of .venv.

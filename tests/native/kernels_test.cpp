@@ -18,6 +18,8 @@
 #include "heterogeneous_attention/cpu.h"
 #include "maxsim/cpu.h"
 #include "pairs/parallel.h"
+#include "self_attention/problem.h"
+#include "attention.h"
 #include "batch.h"
 #include "dense.h"
 #include "gated.h"
@@ -46,6 +48,8 @@ namespace crossret {
   const HeterogeneousKernels heterogeneous_kernels{};                               \
   extern const GatedAttentionKernels gated_attention_kernels __attribute__((weak)); \
   const GatedAttentionKernels gated_attention_kernels{};                            \
+  extern const SelfAttentionKernels self_attention_kernels __attribute__((weak));   \
+  const SelfAttentionKernels self_attention_kernels{};                              \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -61,6 +65,9 @@ void parallel(int64_t items, double, int64_t bytes, Memory& memory,
   if (items == 0) return;
   const int64_t workers = std::min(items, crossret_test::test_threads), stride = round_up(bytes, 64);
   char* const first = static_cast<char*>(memory.bytes(workers * stride + 64));
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(first, workers * stride + 64);  // between pieces of a call before
+#endif
   std::memset(first, 0xFF, workers * stride);  // NaN: nothing may count on what it finds there
   std::atomic<int64_t> next{0};
   const auto run = [&](int64_t worker) {
@@ -175,6 +182,7 @@ int main(int argc, char** argv) {
     check_dense(kernels(Dtype::float32, false));
     check_layered(kernels(Dtype::float32, false));
     check_gated(kernels(Dtype::float32, false));
+    check_attention(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);
   }

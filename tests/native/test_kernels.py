@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -15,6 +16,9 @@ CSRC = ROOT / "csrc"
 # Those of setup.py, but for how much is optimised.
 FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-fno-strict-aliasing"]
+# Of `make sanitize`: under the sanitizers, by every instruction set of x86-64 that this processor has.
+SANITIZED = os.environ.get("CROSSRET_NATIVE_SANITIZED") == "1"
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"]
 COMPILER = "g++"
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64"
@@ -22,7 +26,7 @@ EMULATOR = "qemu-aarch64"
 PACKAGES = {CROSS_COMPILER: "g++-aarch64-linux-gnu", EMULATOR: "qemu-user"}
 # What needs torch. tests/native/kernels_test.cpp has threads of its own.
 TORCH = {"arguments.cpp", "attend_binding.cpp", "binding.cpp", "parallel.cpp", "tensors.cpp"}
-FOR_NATIVE = {"x86_64": ["base", "avx2"], "aarch64": ["base", "neon"]}
+FOR_NATIVE = {"x86_64": ["base", "avx2", *(["avx512", "avx512bf16"] if SANITIZED else [])], "aarch64": ["base", "neon"]}
 
 
 def sources(isas: list[str]) -> list[Path]:
@@ -40,14 +44,15 @@ def build(compiler: str, level: str, isas: list[str], directory: Path, *, worker
         output = directory / f"{source.parent.name}-{source.stem}.o"
         # What only prepares calls is little code: it need not be fast.
         optimise = level if source.parent.name == "isa" else "-O1" if source.name == "kernels_test.cpp" else "-O0"
-        run(compiler, *FLAGS, optimise, "-I", str(CSRC), "-c", str(source), "-o", str(output))
+        run(compiler, *FLAGS, *sanitizers, optimise, "-I", str(CSRC), "-c", str(source), "-o", str(output))
         return output
 
+    sanitizers = SANITIZERS if SANITIZED and compiler == COMPILER else []
     with ThreadPoolExecutor(workers) as pool:
         objects = [str(path) for path in pool.map(compiled, sources(isas))]
     program = directory / "kernels_test"
     static = ["-static"] if compiler == CROSS_COMPILER else []  # the emulated machine has no libraries
-    run(compiler, *static, "-pthread", *objects, "-o", str(program))
+    run(compiler, *static, *sanitizers, "-pthread", *objects, "-o", str(program))
     return program
 
 
@@ -78,7 +83,7 @@ def test_kernels_compute_the_formulas(tmp_path: Path) -> None:
     if shutil.which(COMPILER) is None:
         pytest.skip(f"no {COMPILER}")
     isas = FOR_NATIVE.get(platform.machine(), ["base"])
-    assert run(str(build(COMPILER, "-O1", isas, tmp_path))).endswith("\n0 failures\n")
+    assert run(str(build(COMPILER, "-O1", isas, tmp_path, workers=2 if SANITIZED else 1))).endswith("\n0 failures\n")
 
 
 @pytest.mark.emulated
