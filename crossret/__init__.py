@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from crossret.models import Vse as Vse
     from crossret.models import load_model as load_model
     from crossret.models import save_model as save_model
+    from crossret.picture_index import PictureIndex as PictureIndex
+    from crossret.picture_index import load_index as load_index
     from crossret.retriever import Retriever as Retriever
     from crossret.retriever import load as load
     from crossret.scorers import CrossAttentionScorer as CrossAttentionScorer
@@ -32,6 +34,7 @@ _ROOMS = {
     "evaluation": (),
     "losses": ("DiversityLoss", "IntraPairLoss", "StructurePreservingLoss", "TripletLoss"),
     "models": ("Han", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"),
+    "picture_index": ("PictureIndex", "load_index"),
     "retriever": ("Retriever", "load"),
     "scorers": ("CrossAttentionScorer", "EnsembleScorer", "SumMaxScorer"),
     "training": (),

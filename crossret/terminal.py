@@ -74,13 +74,13 @@ def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Tab
     caption = f"… and the results of {hidden:,} more queries" if hidden > 0 else None
     table = Table(title=plain(title), caption=caption)
     table.add_column("query")
-    for heading in ("rank", item, "score"):
+    for heading in ("rank", "number" if item == "picture" else item, "score"):
         table.add_column(heading, justify="right")
     results = [result for entry in found for result in entry["results"]]
     described = any(result.keys() & {"caption", "captions"} for result in results)
-    named = any("id" in result for result in results)
-    if named:
-        table.add_column("id")
+    name = next((name for name in ("id", "picture") if any(name in result for result in results)), None)
+    if name is not None:
+        table.add_column(name, overflow="fold")
     if described:
         table.add_column("text")
     for entry in found[:_SHOWN_QUERIES]:
@@ -88,7 +88,7 @@ def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Tab
         for result in entry["results"]:
             text = result.get("caption") or next(iter(result.get("captions", [])), "")
             cells = [plain(shortened(label)), str(result["rank"]), str(result["index"]), f"{result['score']:.4f}"]
-            cells += [plain(result.get("id", ""))] if named else []
+            cells += [plain(result.get(name, ""))] if name is not None else []
             table.add_row(*cells, *([plain(shortened(text))] if described else []))
             label = ""
         if not entry["results"]:

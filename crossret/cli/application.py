@@ -22,6 +22,7 @@ from crossret.cli.commands.evaluating import evaluate
 from crossret.cli.commands.explaining import explain
 from crossret.cli.commands.extracting import extract
 from crossret.cli.commands.importing import import_captions, import_features, import_scan
+from crossret.cli.commands.indexing import index
 from crossret.cli.commands.perturbing import perturb
 from crossret.cli.commands.presets import presets
 from crossret.cli.commands.scoring import score
@@ -103,6 +104,7 @@ for command in (
     demo,
     render_scenes,
     extract,
+    index,
     cluster_regions,
     perturb,
     presets,

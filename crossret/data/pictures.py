@@ -22,6 +22,25 @@ def list_pictures(directory: str | os.PathLike[str]) -> list[Path]:
     return sorted(path for path in Path(directory).iterdir() if path.suffix.lower() in PICTURES)
 
 
+def pictures_below(directory: str | os.PathLike[str]) -> list[str]:
+    """The pictures in a directory and in those inside it, but hidden ones: paths within it, with "/", sorted.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    found = []
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, inside, files in os.walk(directory, onerror=fail):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        within = Path(place).relative_to(directory)
+        pictures = (name for name in files if Path(name).suffix.lower() in PICTURES and not name.startswith("."))
+        found += [(within / name).as_posix() for name in pictures]
+    return sorted(found)
+
+
 def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
     """The files of images in a directory, by their ids: what a file is called, or the number that its name ends with.
 

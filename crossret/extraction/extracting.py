@@ -6,7 +6,7 @@ import os
 import shutil
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -210,21 +210,55 @@ def _encode_pictures(
 ) -> None:
     """Append the tokens and boxes of the pictures that are not done yet, batch by batch."""
     progress(part.done, len(files))
-    starts = range(part.done, len(files), options.batch_size)
+    for batch in encode_files(files, encoder, options, start=part.done):
+        part.append(batch.done, batch.lengths, {"features": batch.values, "boxes": batch.boxes}, batch.left_out)
+        progress(batch.done, len(files))
+
+
+@dataclass(frozen=True)
+class EncodedFiles:
+    """Tokens of some pictures.
+
+    Attributes:
+        done: how many files, from the first on, have had their turn with these.
+        places: which of the files they are.
+        lengths: tokens of each.
+        values, boxes: (rows, D) and (rows, 4), as those of ``Tokens``, on the CPU.
+        left_out: places of those that could not be read.
+    """
+
+    done: int
+    places: list[int]
+    lengths: list[int]
+    values: NDArray[np.floating]
+    boxes: NDArray[np.float32]
+    left_out: list[int]
+
+
+def encode_files(
+    files: Sequence[Path], encoder: PictureEncoder[Any], options: Options, *, start: int = 0
+) -> Generator[EncodedFiles, None, None]:
+    """Tokens of the pictures of files from place ``start`` on, batch by batch, while others are decoded ahead.
+
+    What is left out is told by a warning, too.
+
+    Raises:
+        OSError, ValueError: as ``extract_pictures`` of a picture.
+    """
+    starts = range(start, len(files), options.batch_size)
     with _prepared(encoder, files, starts, options) as batches:
-        for start, batch in zip(starts, batches, strict=True):
+        for first, batch in zip(starts, batches, strict=True):
             left_out = [place for place, item in batch.items() if isinstance(item, ValueError)]
             for place in left_out:
                 warnings.warn(f"left out: {batch.pop(place)}", stacklevel=1)
-            done = min(start + options.batch_size, len(files))
             tokens = _none(encoder.dim)
             if batch:
                 with _computing(encoder.module, options):
                     tokens = encoder.encode(list(batch.values()))
             assert tokens.boxes is not None
             values = _cast(tokens, options, [os.fspath(files[place]) for place in batch])
-            part.append(done, tokens.lengths, {"features": values, "boxes": tokens.boxes.numpy()}, left_out)
-            progress(done, len(files))
+            done = min(first + options.batch_size, len(files))
+            yield EncodedFiles(done, list(batch), tokens.lengths, values, tokens.boxes.numpy(), left_out)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,15 +77,50 @@ def _write_side(
     rows: np.dtype[Any] | None = None,
 ) -> int | None:
     """Write the items of one side, ``rows`` in that dtype where one is given; the first that is not finite, if any."""
+
+    def batches() -> Iterator[Encoded]:
+        for run in items.runs(BATCH):
+            yield items[run]
+            show(run.stop)
+
     directory = output / side
     directory.mkdir()
+    written = write_items(directory, batches(), rows)
+    Manifest.of(model, side, written.vectors).write(directory)
+    return written.wrong
+
+
+class Written(NamedTuple):
+    """What ``write_items`` has written.
+
+    Attributes:
+        items, dim: how many, and D of their rows.
+        vectors: as those of a ``Manifest``.
+        wrong: the first item that is not finite; None where all are.
+    """
+
+    items: int
+    dim: int
+    vectors: dict[str, tuple[int, ...]]
+    wrong: int | None
+
+
+def write_items(directory: Path, batches: Iterable[Encoded], rows: np.dtype[Any] | None = None) -> Written:
+    """Write encoded items, one batch after another, as ``encode_split`` does those of a side, without a manifest.
+
+    ``rows`` is the dtype of sequences; by default their own.
+
+    Raises:
+        OSError: a file cannot be written. ValueError: there are no items, or of vectors of other shapes.
+    """
     wrong = None
     ends = [np.zeros(1, np.int64)]
     shapes: dict[str, tuple[int, ...]] = {}
+    n = dim = 0
     with ExitStack() as files:
         writers: dict[str, Callable[[NDArray[np.generic]], None]] = {}
-        for run in items.runs(BATCH):
-            encoded = items[run].cpu()
+        for batch in batches:
+            encoded = batch.cpu()
             arrays = {VALUES: encoded.sequences[_valid(encoded)]}
             arrays |= {vectors_file(name): vector for name, vector in encoded.vectors.items()}
             for name, array in arrays.items():
@@ -97,13 +132,13 @@ def _write_side(
             ends.append(ends[-1][-1] + encoded.lengths.cumsum(0).numpy())
             finite = _finite(encoded)
             if wrong is None and not finite.all():
-                wrong = run.start + int(finite.int().argmin())
-            show(run.stop)
-    offsets = np.concatenate(ends)
+                wrong = n + int(finite.int().argmin())
+            n, dim = n + len(encoded), encoded.sequences.shape[2]
+    if not n:
+        raise ValueError(f"{directory}: no items to write")
     with write_rows(directory / OFFSETS, (), "<i8") as write:
-        write(offsets)
-    Manifest.of(model, side, shapes).write(directory)
-    return wrong
+        write(np.concatenate(ends))
+    return Written(n, dim, shapes, wrong)
 
 
 def _dtype(array: Tensor) -> str:

@@ -13,7 +13,7 @@ from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import Device, Threads, option, use_device, use_threads
 from crossret.cli.output import say
 
-_MOST_WORKERS = 8  # of those that are started without being asked for
+MOST_WORKERS = 8  # of those that are started without being asked for
 
 
 def extract(
@@ -38,7 +38,7 @@ def extract(
     batch_size: Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)] = 32,
     workers: Annotated[
         int | None,
-        option(f"Threads that read pictures; by default one a core, {_MOST_WORKERS} at most.", min=1, max=256),
+        option(f"Threads that read pictures; by default one a core, {MOST_WORKERS} at most.", min=1, max=256),
     ] = None,
     amp: Annotated[bool, option("Compute in bfloat16 where that is safe.", "--amp")] = False,
     half: Annotated[bool, option("What is written; float16 is half as large.", "--float16/--float32")] = False,
@@ -90,7 +90,7 @@ def extract(
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
     else:
         given = read_captions_of_pictures(captions, captions_per_picture)
-    options = Options(batch_size, workers or min(system.cores(), _MOST_WORKERS), amp, half, unreadable)
+    options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, half, unreadable)
     try:
         chosen = load_picture_encoder(encoder)
         chosen.module.to(place)

@@ -23,6 +23,7 @@ from crossret.cli.options import (
     load_model_of,
     load_trained,
     option,
+    use_device,
     use_threads,
 )
 from crossret.cli.score_options import ScoreOptions, with_score_options
@@ -44,12 +45,11 @@ if TYPE_CHECKING:
 @with_score_options
 def search(
     places: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            exists=True,
-            file_okay=False,
-            metavar="[RUN] CORPUS",
-            help=f"RUN: {RUN} CORPUS: features.npy (items, length, dimensions) and perhaps lengths.npy, or values.npy "
+            metavar="[RUN] CORPUS | INDEX [TEXT]...",
+            help="INDEX: what `index` made; TEXT: what to find in it, texts in place of --caption. "
+            f"RUN: {RUN} CORPUS: features.npy (items, length, dimensions) and perhaps lengths.npy, or values.npy "
             "(rows, dimensions) and offsets.npy (items + 1); shards of such, as `shard` writes them; what `encode` "
             "wrote, of one side or both; or, with RUN, data in the precomputed-feature format.",
         ),
@@ -81,6 +81,9 @@ def search(
     ] = None,
     k: Annotated[int, option("How many to find for each query.", "-k", min=1)] = 10,
     output: Annotated[Path | None, file_to_write("Also write a JSON object a query to this file.")] = None,
+    sheet: Annotated[
+        Path | None, file_to_write("Of an index: also draw the pictures found, a row a query, into this .png.")
+    ] = None,
     *,
     scoring: ScoreOptions,
     ray: Annotated[
@@ -95,6 +98,8 @@ def search(
     device: Device = None,
 ) -> None:
     """Find the best images for captions, captions for images, or documents for queries.
+
+    With INDEX: pictures by text. --sheet draws them.
 
     With a model, RUN: text, images by their numbers, or what the model encoded, against
     a split of data or what it encoded. Without: features against a directory of
@@ -111,6 +116,7 @@ def search(
 
     \b
     Examples:
+      crossret search album "a red kite above the beach" --sheet found.png
       crossret search runs/first scenes --caption "a red ball left of a box"
       crossret search runs/f30k data/f30k_precomp --captions queries.txt -k 5 --output results.jsonl
       crossret search runs/first scenes --image 7 --image 12
@@ -126,18 +132,27 @@ def search(
 
     from crossret.files.features import check_output
     from crossret.files.json import write_json_lines
+    from crossret.picture_index import is_index
     from crossret.terminal import progress_bar, results_table
 
-    if len(places) > 2:
-        raise ValueError(f"{places[2]}: of directories there are RUN, a model, and CORPUS, no third one")
-    *runs, corpus = places
     use_threads(threads)
     stored = {"queries": queries, "words": words, "regions": regions}
     lengths = {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths}
     typed = {"caption": caption, "captions": captions, "image": image}
-    if output is not None:
-        check_output(output, captions, candidates, *places, *stored.values(), *lengths.values())
-    if not runs:
+    *runs, corpus = _directories(places)
+    of_index = not runs and is_index(corpus)
+    for written in (output, sheet):
+        if written is not None:
+            check_output(written, captions, candidates, *runs, corpus, *stored.values(), *lengths.values())
+    if not of_index:
+        refuse({"sheet": sheet}, "is for an index of pictures")
+    if of_index:
+        refuse(
+            {**asdict(scoring), **stored, **lengths, "ray": ray, "split": split, "image": image}, "is not for an index"
+        )
+        texts = {"TEXT": places[1:], "caption": caption, "captions": captions}
+        wanted = _of_index(corpus, device, *_one_given(texts))
+    elif not runs:
         refuse({"split": split, "device": device, **typed}, "needs RUN, a model, before CORPUS")
         asked, path = _one_given(stored)
         of_asked = dict(zip(stored, lengths, strict=True))[asked]
@@ -155,6 +170,8 @@ def search(
     if output is not None:
         write_json_lines(output, found)
     which = "searched" if candidates is None else "of which each query's candidates were scored"
+    if sheet is not None:
+        _draw(found, sheet)
     title = f"{wanted.name}: {wanted.n_items:,} {wanted.item}s {which}"
     Console(emoji=False).print(results_table(found, title, wanted.item))
 
@@ -280,6 +297,56 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
     return _Search(model, queries, corpus, query, labels, source.describe(other), why_not_finite, name, item)
 
 
+def _of_index(directory: Path, device: str | None, asked: str, given: Any) -> _Search:
+    from crossret.picture_index import PictureIndex
+    from crossret.search.items import encode_texts, evaluating
+    from crossret.search.stored import WHY_OF_MODEL
+
+    index = PictureIndex(directory, device=use_device(device))
+    model, vocabulary = index.retriever.model, index.retriever.vocabulary
+    texts = _texts(asked, given, model.config, vocabulary)
+    with evaluating(model):
+        queries = encode_texts(model, texts, vocabulary)
+    return _Search(
+        model,
+        queries,
+        index.images,
+        "caption",
+        [{"caption": text} for text in texts],
+        lambda item: {"picture": str(index.pictures[item])},
+        lambda query, item: index.images.why_not_finite(item) or WHY_OF_MODEL,
+        str(directory),
+        "picture",
+    )
+
+
+def _draw(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the pictures that an index has found."""
+    from crossret.explain.contact_sheet import SheetRow, draw_sheet
+
+    draw_sheet(
+        [
+            SheetRow(entry["caption"], [(Path(one["picture"]), one["score"]) for one in entry["results"]])
+            for entry in found
+        ],
+        path,
+    )
+
+
+def _directories(places: Sequence[str]) -> list[Path]:
+    """Those of a search: RUN and CORPUS, or one of them; what follows an index is no directory, but text."""
+    from crossret.picture_index import is_index
+
+    first = Path(places[0])
+    named = [first] if is_index(first) else [Path(place) for place in places]
+    for place in named:
+        if not place.is_dir():
+            raise ValueError(f"{place}: no such directory")
+    if len(named) > 2:
+        raise ValueError(f"{named[2]}: of directories there are RUN, a model, and CORPUS, no third one")
+    return named
+
+
 def _sides(asked: str, path: Path, directory: Path) -> tuple[str, str]:
     """What the queries of an option are and what is searched: "images" and "captions".
 
@@ -307,7 +374,7 @@ def _texts(asked: str, given: Any, config: ModelConfig, vocabulary: Vocabulary) 
     if asked == "captions":
         texts, place = read_captions(given), f"{given}, line"
     else:
-        texts, place = given, "--caption"
+        texts, place = given, "TEXT" if asked == "TEXT" else "--caption"
         for number, text in enumerate(texts, start=1):
             check_caption(text, f"{place} {number}")
     check_words(texts, config, place)
@@ -332,5 +399,6 @@ def _one_given(options: dict[str, Any]) -> tuple[str, Any]:
     """The option that was given, by name, and its value; a ValueError unless it is exactly one."""
     found = [(name, value) for name, value in options.items() if value not in (None, [])]
     if len(found) != 1:
-        raise ValueError(f"exactly one of {', '.join(f'--{name}' for name in options)} is needed")
+        names = (name if name.isupper() else f"--{name}" for name in options)
+        raise ValueError(f"exactly one of {', '.join(names)} is needed")
     return found[0]

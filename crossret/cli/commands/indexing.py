@@ -1,0 +1,91 @@
+"""The command that makes pictures searchable by text: `index`."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from crossret import system
+from crossret.cli.commands.extracting import MOST_WORKERS
+from crossret.cli.errors import Interrupted, warnings_as_lines
+from crossret.cli.options import RUN, Device, Threads, load_model_of, option, use_device, use_threads
+from crossret.cli.output import say
+
+
+def index(
+    pictures: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, file_okay=False, help="A folder of pictures, .jpg, .jpeg or .png, also in folders."
+        ),
+    ],
+    output: Annotated[
+        Path, option("The index: a directory that is made, or that a command before made.", file_okay=False)
+    ],
+    encoder: Annotated[
+        str | None, option("The vision model that the model's data were extracted with; by default the index's.")
+    ] = None,
+    model: Annotated[
+        Path | None, option(f"{RUN} By default the index's, which keeps a copy.", exists=True, file_okay=False)
+    ] = None,
+    batch_size: Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)] = 32,
+    workers: Annotated[
+        int | None,
+        option(f"Threads that read pictures; by default one a core, {MOST_WORKERS} at most.", min=1, max=256),
+    ] = None,
+    amp: Annotated[bool, option("Compute the encoder in bfloat16 where that is safe.", "--amp")] = False,
+    unreadable: Annotated[
+        Literal["refuse", "skip"], option("Pictures that cannot be read: end, or name them and leave them out.")
+    ] = "refuse",
+    threads: Threads = None,
+    device: Device = None,
+) -> None:
+    """Make an index of photographs that text searches.
+
+    --model is a model that was trained on what `extract` made by the same --encoder.
+    The index keeps a copy of it; neither is named again when pictures are added:
+    those that are in the index as they are, by size and time of change, are not
+    encoded again, changed ones are, and those that are gone from the folder leave it.
+    Several folders can be in one index.
+
+    A command that was interrupted goes on where it was when it is repeated.
+
+    \b
+    Examples:
+      crossret index photographs --encoder google/siglip2-base-patch16-naflex --model runs/mine --output album
+      crossret index photographs --output album
+      crossret search album "a red kite above the beach"
+    """
+    from crossret.extraction import Options, load_picture_encoder
+    from crossret.picture_index import MODEL_DIRECTORY, Encoder, is_index
+    from crossret.search.indexing import check_index, update_index
+    from crossret.terminal import progress_bar
+
+    use_threads(threads)
+    place = use_device(device)
+    check_index(output)
+    if is_index(output):
+        encoder = encoder or Encoder.read(output).name
+        model = model or output / MODEL_DIRECTORY
+    for name, given in {"encoder": encoder, "model": model}.items():
+        if given is None:
+            raise ValueError(f"--{name} is needed: there is no index at {output} yet")
+    assert encoder is not None and model is not None
+    options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, False, unreadable)
+    try:
+        trained, vocabulary = load_model_of(model, device)
+        chosen = load_picture_encoder(os.path.abspath(encoder) if os.path.isdir(encoder) else encoder)
+        chosen.module.to(place)
+        with warnings_as_lines(), partial(progress_bar, speed=True)("indexing") as progress:
+            done = update_index(output, pictures, chosen, trained, vocabulary, options=options, progress=progress)
+    except KeyboardInterrupt:
+        raise Interrupted(f"{output} keeps what was done, the same command goes on") from None
+    counts = {"added": done.added, "changed": done.changed, "unchanged": done.unchanged, "gone": done.gone}
+    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    say(f"{output}: {done.pictures:,} pictures{f': {told}' if told else ''}")
+    if done.left_out:
+        say(f"left out, as they could not be read: {', '.join(done.left_out)}")

@@ -1,0 +1,162 @@
+"""An index of pictures: what a model made of those in some folders, with that model, to be searched by text.
+
+A directory holds ``index.json``, which encoder made the tokens; ``model``, as ``save_model`` writes one; and
+``images``, shards of what the model encoded. In a shard ``pictures.json`` says of which files its items are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from crossret.files.json import read_json_object, write_json
+from crossret.retriever import Found, Retriever
+from crossret.search.manifest import IMAGES
+from crossret.search.stored import StoredEncoded
+
+INDEX, MODEL_DIRECTORY, PICTURES = "index.json", "model", "pictures.json"
+_FORMAT = "crossret index 1"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file as it was when it was encoded.
+
+    Attributes:
+        folder: the folder that was indexed, an absolute path.
+        name: of the file within it, with "/".
+        size: of the file, in bytes.
+        changed: when it was last changed, in nanoseconds.
+    """
+
+    folder: str
+    name: str
+    size: int
+    changed: int
+
+    @property
+    def path(self) -> Path:
+        """Where it was."""
+        return Path(self.folder, self.name)
+
+    @staticmethod
+    def of(folder: str, name: str) -> Picture:
+        """Of a file as it is now. Raises an OSError."""
+        status = os.stat(Path(folder, name))
+        return Picture(folder, name, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What made the tokens of an index's pictures.
+
+    Attributes:
+        name: as ``load_picture_encoder`` takes it.
+        identity: as ``crossret.extraction.resuming.identity`` tells it from others.
+    """
+
+    name: str
+    identity: str
+
+    def write(self, directory: Path) -> None:
+        """Write ``index.json``; raises an OSError."""
+        write_json(directory / INDEX, {"format": _FORMAT, "encoder": asdict(self)})
+
+    @staticmethod
+    def read(directory: Path) -> Encoder:
+        """That of an index.
+
+        Raises:
+            OSError: the directory holds no index, or it cannot be read. ValueError: it is malformed; names the file.
+        """
+        path = directory / INDEX
+        contents = read_json_object(path)
+        encoder = contents.get("encoder")
+        if contents.get("format") != _FORMAT or not isinstance(encoder, dict):
+            raise ValueError(f"{path}: not an index of this version; make it again")
+        if encoder.keys() != {"name", "identity"} or not all(isinstance(part, str) for part in encoder.values()):
+            raise ValueError(f"{path}: 'encoder' must be an object of name and identity, texts")
+        return Encoder(**encoder)
+
+
+def is_index(directory: Path) -> bool:
+    """Whether a directory holds an index of pictures."""
+    return (directory / INDEX).is_file()
+
+
+def read_pictures(shard: Path) -> list[Picture]:
+    """Of which files the items of a shard are, in their order.
+
+    Raises:
+        OSError: it cannot be read. ValueError: it is malformed; names the file and the item.
+    """
+    path = shard / PICTURES
+    entries = read_json_object(path).get("pictures")
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: expected an object of pictures, a list")
+    return [_picture(entry, f"{path}: picture {number}") for number, entry in enumerate(entries)]
+
+
+def write_pictures(shard: Path, pictures: list[Picture]) -> None:
+    """Write what ``read_pictures`` reads; raises an OSError."""
+    write_json(shard / PICTURES, {"pictures": [asdict(picture) for picture in pictures]})
+
+
+class PictureIndex:
+    """Pictures that are found by text.
+
+    Attributes:
+        directory: where it is.
+        retriever: its model, with its words.
+        pictures: the files, in the order of ``Found.indices``.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, device: Any = None) -> None:
+        """Open what ``crossret index`` made.
+
+        Args:
+            directory: of the index.
+            device: where its model goes; the CPU by default.
+
+        Raises:
+            OSError: it is no index, or a file cannot be read. ValueError: a file is malformed; names it.
+        """
+        self.directory = Path(directory)
+        Encoder.read(self.directory)
+        self.retriever = Retriever.from_pretrained(self.directory / MODEL_DIRECTORY, device=device)
+        self.images = StoredEncoded.of_directory(self.directory / IMAGES, IMAGES)
+        self.pictures: list[Path] = []
+        for shard in self.images.shards.shards:
+            own = read_pictures(shard.directory)
+            if len(own) != shard.items:
+                raise ValueError(f"{shard.directory / PICTURES}: {len(own)} pictures of {shard.items} items")
+            self.pictures += [picture.path for picture in own]
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def search(self, captions: str | list[str], k: int = 10) -> Found:
+        """The best k pictures for every caption: ``pictures`` has the file of each of ``Found.indices``.
+
+        Raises:
+            TypeError, ValueError: as ``Retriever.search``.
+        """
+        return self.retriever.search(captions, self.directory / IMAGES, k)
+
+
+load_index = PictureIndex
+
+
+def _picture(entry: Any, place: str) -> Picture:
+    kinds = {"folder": str, "name": str, "size": int, "changed": int}
+    if not isinstance(entry, dict) or entry.keys() != kinds.keys():
+        raise ValueError(f"{place}: expected an object of {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if type(entry[name]) is not kind:
+            raise ValueError(f"{place}: {name} must be {'a text' if kind is str else 'an integer'}")
+    within = PurePosixPath(entry["name"])
+    if within.is_absolute() or ".." in within.parts or "\0" in entry["name"] + entry["folder"]:
+        raise ValueError(f"{place}: name must be a path within the folder, not {entry['name']!r}")
+    return Picture(**entry)
