@@ -1,9 +1,10 @@
 """What packages over the kernels take besides the public functions: `crossret` imports from these two modules alone.
 
 - Corpora read a block at a time: `Features`, `Lengths`, `FeatureBlock`, `FeatureBlocks`, `ItemBlocks`, `BLOCK_BYTES`,
-  `is_packed`, `release_pages`.
+  `is_packed`, `release_pages`; or some items of them, `Items`, `Chosen`, `bounded_runs`.
 - The best of a corpus: `streamed_topk`, or its parts in several processes, `query_run_limit`, `corpus_run_limit`,
-  `block_scores`, `topk_of_runs` and `merge_topk`; `QUERIES`, `check_k`, `check_progress`.
+  `block_scores`, `topk_of_runs` and `merge_topk`; of candidates `candidate_topk`, `NONE`; `QUERIES`, `check_k`,
+  `check_progress`.
 - Losses of a matrix whose rows are spread over processes: `triplet_row_loss`.
 - PyTorch operations in bounded memory, with gradient 0 at 0: `WORKSPACE_BYTES`, `recomputed`, `safe_sqrt`,
   `vector_length`.
@@ -16,7 +17,15 @@ Each is described where it is defined. These names stay as the public ones do; a
 
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
 from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.blocks import BLOCK_BYTES, FeatureBlocks, ItemBlocks, release_pages
+from crossret_kernels.inputs.blocks import (
+    BLOCK_BYTES,
+    Chosen,
+    FeatureBlocks,
+    ItemBlocks,
+    Items,
+    bounded_runs,
+    release_pages,
+)
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
 from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_packed
@@ -24,6 +33,7 @@ from crossret_kernels.inputs.tensors import as_integers, check_dense, check_floa
 from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed
 from crossret_kernels.ranking_loss.rows import triplet_row_loss
+from crossret_kernels.topk.candidates import NONE, candidate_topk
 from crossret_kernels.topk.streamed import (
     FeatureBlock,
     block_scores,
@@ -39,17 +49,22 @@ from crossret_kernels.topk.streamed import (
 __all__ = [
     "BLOCK_BYTES",
     "ENVIRONMENT_VARIABLE",
+    "NONE",
     "QUERIES",
     "WORKSPACE_BYTES",
+    "Chosen",
     "FeatureBlock",
     "FeatureBlocks",
     "Features",
     "ItemBlocks",
+    "Items",
     "Lengths",
     "SideNames",
     "as_integers",
     "as_tensor",
     "block_scores",
+    "bounded_runs",
+    "candidate_topk",
     "check_dense",
     "check_floating",
     "check_has_values",

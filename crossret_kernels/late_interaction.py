@@ -6,12 +6,14 @@ Every token of a query takes the most similar token of a document, and their sim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from crossret_kernels.inputs.blocks import FeatureBlocks, device_of
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
@@ -20,6 +22,7 @@ from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
 QUERIES = SideNames("queries", "query_lengths", "query_mask", "query")
@@ -107,7 +110,7 @@ def maxsim_both_ways(
         sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, empty_score)
     else:
         sides = _sides(queries, documents, lengths, masks, empty_score)
-        chosen = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
+        chosen = _listed(pairs, sides)
     both = score_both_ways(*sides, chosen, _options("q2d", pooling, normalize), empty_score, backend)
     return BothWays(*(shape_scores(scores, of_each) for scores in both))
 
@@ -144,7 +147,7 @@ def maxsim_pairs(
     """
     sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
     if pairs is not None:
-        chosen = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
+        chosen = _listed(pairs, sides)
     else:
         if len(sides[0]) != len(sides[1]):
             counts = f"{len(sides[0])} queries and {len(sides[1])} documents"
@@ -171,24 +174,28 @@ def retrieve(
     normalize: bool = False,
     empty_score: float | None = None,
     largest: bool = True,
+    candidates: Array | Sequence[Array | Sequence[int]] | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best documents for every query by `maxsim`, or the k worst, without the matrix of all scores.
 
     Args:
+        candidates: score these documents alone: (n_queries, K) integers, -1 for none, or a list of as many places as
+            each query has. One that a query has twice counts once.
         k: how many to retrieve, at least 1; all documents where there are fewer.
         largest: True: those of the greatest scores, the greatest first; False: of the smallest, the smallest first.
         queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
             for all queries. NumPy arrays of documents may be larger than memory if they are memory-mapped: they are
             read once, from front to back.
         direction, pooling, normalize, empty_score, backend: as in `maxsim`.
-        progress: called with (documents scored so far, all of them) now and then; what it raises ends the search.
+        progress: called with (documents scored so far, all of them) now and then, of candidates with (queries done, all
+            of them); what it raises ends the search.
 
     Returns:
         (values, indices), both (n_queries, min(k, n_documents)), in that order: scores without gradient, and int64
         places among the documents. Of equal scores the lower index comes first; NaN comes before all numbers, also
-        before the smallest.
+        before the smallest. Of candidates (n_queries, min(k, K)); where a query has fewer the last indices are -1.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k, largest or progress is none.
@@ -200,11 +207,31 @@ def retrieve(
 
     def score(
         own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
-        word_mask: Array | None = None,
+        word_mask: Array | None = None, pairs: Array | None = None,
     ) -> Tensor:  # fmt: skip
         sides = _sides(own, others, (lengths, of_others), (region_mask, word_mask), empty_score)
-        scores = shape_scores(score_sides(*sides, None, options, empty_score, backend), None)
+        chosen = None if pairs is None else _listed(pairs, sides)
+        scores = shape_scores(score_sides(*sides, chosen, options, empty_score, backend), None)
         return scores if largest else -scores
+
+    if candidates is not None:
+        device, empty = device_of(queries, documents), empty_score is not None
+        blocks = [
+            FeatureBlocks.of(features, lengths, mask, names=names, device=device, empty=empty)
+            for features, lengths, mask, names in (
+                (queries, query_lengths, query_mask, QUERIES),
+                (documents, document_lengths, document_mask, DOCUMENTS),
+            )
+        ]
+
+        def score_pairs(own: Any, others: Any, pairs: Tensor, /) -> Tensor:
+            masks = {"region_mask": own[2], "word_mask": others[2]}
+            with torch.no_grad():
+                return score(own[0], others[0], own[1], others[1], **masks, pairs=pairs.to(device))
+
+        given = as_candidates(candidates, "candidates")
+        values, indices = candidate_topk(score_pairs, blocks[0], blocks[1], given, k=k, progress=progress)
+        return (values if largest else -values).to(device), indices.to(device)
 
     # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
     values, indices = feature_topk(
@@ -246,6 +273,13 @@ def _every_pair(
         )
     of_each = torch.arange(shape[0] * shape[1]).view(shape)
     return sides, Pairs(of_each, "image", sides[0].values.device), of_each
+
+
+def _listed(pairs: Array, sides: tuple[Ragged, Ragged]) -> Pairs:
+    """Listed pairs (P, 2), checked."""
+    listed = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
+    assert listed is not None
+    return listed
 
 
 def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:

@@ -18,6 +18,7 @@ from crossret.data.batches import region_blocks
 from crossret.data.clustering import cluster_regions
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.files.arrays import map_array, write_rows
+from crossret.files.directories import user_cache
 from crossret.files.locks import locked
 
 _BLOCK_BYTES = 64 * 2**20
@@ -63,7 +64,7 @@ def clusters_of(data: PrecomputedDataset, fingerprint: str, count: int, progress
     features = Path(data.name)
     key = blake2b(f"{fingerprint} {os.stat(features).st_mtime_ns}".encode(), digest_size=8).hexdigest()
     name = f"{features.name.removesuffix('_ims.npy')}_clusters_{count}_{key}.npy"
-    places = [directory / name for directory in (features.parent, _cache())]
+    places = [directory / name for directory in (features.parent, user_cache())]
     for path in places:
         if path.exists():
             _logger.info("%s: clusters found before are taken", path)
@@ -99,12 +100,6 @@ def _kept(path: Path, data: PrecomputedDataset, count: int) -> NDArray[np.int32]
     if kept.shape != (data.n_images, data.n_regions) or kept.min() < least or kept.max() >= count:
         raise ValueError(f"{path}: does not hold the {count} clusters of {data.name}; remove it")
     return kept
-
-
-def _cache() -> Path:
-    """The user's cache of this program, which need not be there."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "crossret"
 
 
 def _is_writable(directory: Path) -> bool:

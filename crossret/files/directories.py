@@ -17,6 +17,12 @@ _logger = logging.getLogger(__name__)
 _MADE, _LOCKED = ".tmp", ".lock"  # a hidden directory, and who makes it
 
 
+def user_cache() -> Path:
+    """The user's cache of this program, in $XDG_CACHE_HOME or ~/.cache, which need not be there."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "crossret"
+
+
 def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
     """What ``new_directory`` asks first, for who has something to do before.
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret_kernels.extending import (
-    BLOCK_BYTES,
     QUERIES,
+    Chosen,
     FeatureBlock,
     FeatureBlocks,
     Features,
-    ItemBlocks,
+    Items,
     Lengths,
     SideNames,
     choose,
@@ -29,18 +28,9 @@ from crossret_kernels.extending import (
 REGIONS, WORDS = "region", "word"
 
 Block = TypeVar("Block", covariant=True)
-Chosen = NDArray[np.int64]
-
 # What scores a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m), or, of
 # pairs=(P, 2), -> (P,). For instance ``crossret_kernels.scan_scores`` with its options bound.
 Scorer = Callable[..., Tensor]
-
-
-class Items(ItemBlocks[Block], Protocol[Block]):
-    """Items of one side, read in runs of successive ones or, some of them alone, as they are chosen."""
-
-    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Block]]:
-        """Blocks of bounded bytes of these items (m,), which ascend: which of the m a block holds, and the block."""
 
 
 def sides(query: str) -> tuple[str, str]:
@@ -74,48 +64,6 @@ def plain_features(features: Any) -> Any:
     if isinstance(features, Sequence):
         return [plain_features(item) for item in features]
     return np.asarray(features)
-
-
-def bounded_runs(item_bytes: NDArray[np.int64], most: int) -> list[slice]:
-    """Successive items in runs of at most ``most`` that take bounded bytes padded to their longest, or of a single one.
-
-    Args:
-        item_bytes: (n,) what each takes alone.
-    """
-    runs: list[slice] = []
-    if not len(item_bytes):
-        return runs
-    window = min(most, max(1, BLOCK_BYTES // int(item_bytes.min())))
-    start = 0
-    while start < len(item_bytes):
-        longest = np.maximum.accumulate(item_bytes[start : start + window])
-        padded = longest * np.arange(1, len(longest) + 1)
-        stop = start + max(1, int(np.searchsorted(padded, BLOCK_BYTES, side="right")))
-        runs.append(slice(start, stop))
-        start = stop
-    return runs
-
-
-class FeatureItems:
-    """Features in runs, as ``FeatureBlocks`` has them, or chosen ones."""
-
-    def __init__(self, blocks: FeatureBlocks) -> None:
-        self.blocks = blocks
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def runs(self, most: int) -> list[slice]:
-        return self.blocks.runs(most)
-
-    def __getitem__(self, run: slice) -> FeatureBlock:
-        return self.blocks[run]
-
-    def chosen(self, items: Chosen) -> Iterator[tuple[slice, FeatureBlock]]:
-        places = torch.from_numpy(items)
-        row_bytes = self.blocks.staging.size(1) * self.blocks.staging.itemsize
-        for run in bounded_runs(self.blocks.offsets.diff()[places].numpy() * row_bytes, len(items)):
-            yield run, self.blocks.take(places[run])
 
 
 class ShardBlocks(Generic[Block]):
@@ -167,11 +115,11 @@ def shard_blocks(corpus: StoredShards, side: str) -> ShardBlocks[FeatureBlock]:
     """A corpus of features, as ``stored_blocks`` reads each of its shards, with one buffer for all of them."""
     staging: list[Tensor] = []
 
-    def of_shard(items: StoredItems) -> FeatureItems:
+    def of_shard(items: StoredItems) -> FeatureBlocks:
         blocks = stored_blocks(items, side)
         if staging and len(staging[0]) >= len(blocks.staging):
             blocks = replace(blocks, staging=staging[0])
         staging[:] = [blocks.staging]
-        return FeatureItems(blocks)
+        return blocks
 
     return ShardBlocks(corpus, of_shard)

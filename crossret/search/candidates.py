@@ -13,12 +13,10 @@ from crossret.files.arrays import map_array
 from crossret.files.features import LENGTH_DTYPES
 from crossret.files.json import parse_json_object
 from crossret.files.regular import open_regular
-
-NONE = -1  # in the place of a candidate where a query has fewer than others
+from crossret_kernels.extending import NONE
 
 _ARRAY = b"\x93NUMPY"
 _LONGEST_LINE = 64 * 2**20  # bytes: the results of one query
-_PART = 2**20  # candidates looked at together
 
 
 def read_candidates(path: Path) -> NDArray[np.integer]:
@@ -43,31 +41,6 @@ def read_candidates(path: Path) -> NDArray[np.integer]:
     for places, row in zip(padded, rows, strict=True):
         places[: len(row)] = row
     return padded
-
-
-def check_candidates(candidates: NDArray[np.integer], n_queries: int, n_items: int, name: str) -> None:
-    """Look at all candidates before any is scored.
-
-    Raises:
-        TypeError: they are no integers.
-        ValueError: there is not a row for every query, or one is no item of the corpus; names the row and the column.
-    """
-    if not np.issubdtype(candidates.dtype, np.integer):
-        raise TypeError(f"{name} must be integers, not {candidates.dtype}")
-    if candidates.ndim != 2 or len(candidates) != n_queries:
-        raise ValueError(
-            f"{name}: expected shape ({n_queries}, K), a row for every query, got {tuple(candidates.shape)}"
-        )
-    step = max(1, _PART // max(1, candidates.shape[1]))
-    for start in range(0, n_queries, step):
-        part = candidates[start : start + step]
-        wrong = np.argwhere((part < NONE) | (part >= n_items))
-        if len(wrong):
-            row, column = wrong[0].tolist()
-            raise ValueError(
-                f"{name}: row {start + row}, column {column}: {part[row, column]} is no item of the corpus, which has "
-                f"0 to {n_items - 1}; {NONE} stands for none"
-            )
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:

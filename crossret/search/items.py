@@ -13,8 +13,7 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.vocabulary import Vocabulary
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret.search.blocks import Chosen
-from crossret_kernels.extending import ItemBlocks, release_pages
+from crossret_kernels.extending import Chosen, ItemBlocks, release_pages
 
 BATCH = 128  # items encoded at a time
 

@@ -14,8 +14,6 @@ from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret.search.blocks import (
     REGIONS,
-    FeatureItems,
-    Items,
     Scorer,
     feature_blocks,
     plain_features,
@@ -26,7 +24,7 @@ from crossret.search.blocks import (
 from crossret.search.items import EncodedCaptions, EncodedImages, KeptItems, evaluating
 from crossret.search.manifest import CAPTIONS, IMAGES
 from crossret.search.stored import StoredEncoded
-from crossret_kernels.extending import FeatureBlock, Features, block_scores
+from crossret_kernels.extending import FeatureBlock, Features, Items, block_scores
 
 FeatureSide: TypeAlias = "StoredItems | StoredShards | Features"
 EncodedSide: TypeAlias = "StoredEncoded | EncodedImages | EncodedCaptions | Encoded"
@@ -110,8 +108,8 @@ def _features(side: Any, row: str) -> Items[FeatureBlock]:
     if isinstance(side, StoredShards):
         return shard_blocks(side, row)
     if isinstance(side, StoredItems):
-        return FeatureItems(stored_blocks(side, row))
-    return FeatureItems(feature_blocks(plain_features(side), None, row))
+        return stored_blocks(side, row)
+    return feature_blocks(plain_features(side), None, row)
 
 
 def _encoded(model: Matcher, side: Any, row: str) -> Items[Encoded]:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.evaluation import Progress
 from crossret.models.protocol import Matcher
-from crossret.search.blocks import Items, Scorer
-from crossret.search.candidates import NONE, check_candidates
-from crossret.search.matching import Score, Side, matched
-from crossret_kernels.extending import check_k, check_progress
-
-_CANDIDATES = 2 * 2**20  # of successive queries, that are sorted by item and looked up together
-_PAIRS = 2**13  # scored in one call: a model may make something of each
+from crossret.search.blocks import Scorer
+from crossret.search.matching import Side, matched
+from crossret_kernels.extending import candidate_topk
 
 
 def rerank(
@@ -59,72 +50,6 @@ def rerank(
         OSError, TypeError, ValueError: as ``matched``, or k is out of range, or a candidate is no item of the corpus:
             names its row and column.
     """
-    check_k(k)
-    check_progress(progress)
     given = candidates.detach().cpu().numpy() if isinstance(candidates, Tensor) else candidates
     with matched(scorer, queries, corpus, query) as (score, wanted, items):
-        n = len(wanted)
-        check_candidates(given, n, len(items), name)
-        step = max(1, _CANDIDATES // max(1, given.shape[1]))
-        best = []
-        for start in range(0, n, step):
-            part = _without_repeats(np.asarray(given[start : start + step], np.int64))
-
-            def show(share: float, start: int = start, size: int = len(part)) -> None:
-                if progress is not None:
-                    progress(start + math.floor(share * size), n)
-
-            best.append(_sorted(_scores(score, wanted, items, part, start, show), torch.from_numpy(part), k))
-            show(1)
-    values, indices = zip(*best, strict=True)
-    return torch.cat(values), torch.cat(indices)
-
-
-def _without_repeats(candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each row ascending, and none in the place of what it has again."""
-    found = np.sort(candidates, axis=1)
-    found[:, 1:][found[:, 1:] == found[:, :-1]] = NONE
-    return found
-
-
-def _scores(
-    score: Score,
-    queries: Items[Any],
-    corpus: Items[Any],
-    candidates: NDArray[np.int64],
-    first: int,
-    show: Callable[[float], None],
-) -> Tensor:
-    """(n, K) scores of queries ``first`` and on with their candidates, -inf where there is none."""
-    scores = torch.full(candidates.shape, -torch.inf)
-    flat = scores.view(-1)
-    places = np.flatnonzero(candidates != NONE)
-    places = places[candidates.reshape(-1)[places].argsort(kind="stable")]
-    items, begins = np.unique(candidates.reshape(-1)[places], return_index=True)
-    begins = np.append(begins, len(places))
-    with torch.no_grad():
-        for run, block in corpus.chosen(items):
-            of_block = places[begins[run.start] : begins[run.stop]]
-            columns = np.repeat(np.arange(run.stop - run.start), np.diff(begins[run.start : run.stop + 1]))
-            # By query, so that those of a block of queries are together.
-            order = of_block.argsort()
-            of_block, columns = of_block[order], columns[order]
-            asked, rows = np.unique(of_block // candidates.shape[1], return_inverse=True)
-            for queries_run, query_block in queries.chosen(asked + first):
-                begin, end = np.searchsorted(rows, (queries_run.start, queries_run.stop))
-                for at in range(begin, end, _PAIRS):
-                    some = slice(at, min(at + _PAIRS, end))
-                    pairs = np.stack([rows[some] - queries_run.start, columns[some]], 1)
-                    found = score(query_block, block, torch.from_numpy(pairs))
-                    flat[torch.from_numpy(of_block[some])] = found.float().cpu()
-            show(int(begins[run.stop]) / len(places))
-    return scores
-
-
-def _sorted(scores: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The first k of each row, best first; candidates ascend but for those that are none, which come last."""
-    last = torch.iinfo(torch.int64).max
-    indices, order = candidates.masked_fill(candidates == NONE, last).sort(dim=1)
-    values, best = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
-    indices = indices.gather(1, best)[:, :k]
-    return values[:, :k].contiguous(), indices.masked_fill(indices == last, NONE)
+        return candidate_topk(score, wanted, items, given, k=k, progress=progress, name=name)

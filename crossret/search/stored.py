@@ -17,9 +17,9 @@ from crossret.files.features import FEATURE_DTYPES, StoredItems
 from crossret.files.shards import StoredShards
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret.search.blocks import REGIONS, WORDS, Chosen, ShardBlocks, bounded_runs, stored_blocks
+from crossret.search.blocks import REGIONS, WORDS, ShardBlocks, stored_blocks
 from crossret.search.manifest import CAPTIONS, IMAGES, MODEL, Manifest
-from crossret_kernels.extending import FeatureBlock, FeatureBlocks, release_pages
+from crossret_kernels.extending import Chosen, FeatureBlock, FeatureBlocks, bounded_runs, release_pages
 
 WHY_OF_MODEL = "the model's weights are not finite or its numbers go beyond float32"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ _DTYPES = {
 }
 
 Block = TypeVar("Block", covariant=True)
+Chosen = NDArray[np.int64]
 
 
 class ItemBlocks(Protocol[Block]):
@@ -38,6 +39,33 @@ class ItemBlocks(Protocol[Block]):
 
     def __getitem__(self, run: slice) -> Block:
         """The items of one run."""
+
+
+class Items(ItemBlocks[Block], Protocol[Block]):
+    """Items of one side, read in runs of successive ones or, some of them alone, as they are chosen."""
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, Block]]:
+        """Blocks of bounded bytes of these items (m,), which ascend: which of the m a block holds, and the block."""
+
+
+def bounded_runs(item_bytes: NDArray[np.int64], most: int) -> list[slice]:
+    """Successive items in runs of at most `most` that take bounded bytes padded to their longest, or of a single one.
+
+    Args:
+        item_bytes: (n,) what each takes alone.
+    """
+    runs: list[slice] = []
+    if not len(item_bytes):
+        return runs
+    window = min(most, max(1, BLOCK_BYTES // int(item_bytes.min())))
+    start = 0
+    while start < len(item_bytes):
+        longest = np.maximum.accumulate(item_bytes[start : start + window])
+        padded = longest * np.arange(1, len(longest) + 1)
+        stop = start + max(1, int(np.searchsorted(padded, BLOCK_BYTES, side="right")))
+        runs.append(slice(start, stop))
+        start = stop
+    return runs
 
 
 @dataclass(frozen=True)
@@ -134,6 +162,13 @@ class FeatureBlocks:
         offsets = self.offsets[run.start : run.stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         return (self._read(self.values[first:last]), offsets - first), None, None
+
+    def chosen(self, items: Chosen) -> Iterator[tuple[slice, tuple[Features, Tensor | None, Tensor | None]]]:
+        """As `Items.chosen`."""
+        places = torch.from_numpy(items)
+        row_bytes = self.staging.size(1) * self.staging.itemsize
+        for run in bounded_runs(self.offsets.diff()[places].clamp(min=1).numpy() * row_bytes, len(items)):
+            yield run, self.take(places[run])
 
     def take(self, items: Tensor) -> tuple[Features, Tensor | None, Tensor | None]:
         """The items of these places (n,) int64 on the CPU, in this order: a copy, of them alone."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -179,6 +181,41 @@ def test_the_worst_documents(block: int, monkeypatch: pytest.MonkeyPatch) -> Non
         assert (values[:, place] == empty).all() and (indices[:, place] == torch.tensor([0, 6])).all()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("largest", [True, False])
+def test_candidates_alone_are_scored(layout: str, largest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any layout, with repeats and with fewer of some queries than of others; none of a query, too."""
+    candidates = [[3, 0, 3], [], torch.tensor([2, 1], dtype=torch.int32)]
+    padded = np.array([[3, 0, 3], [-1, -1, -1], [2, 1, -1]])
+    end = -torch.inf if largest else torch.inf
+    expected = torch.full((3, 4), end).double()
+    for query, some in enumerate([[3, 0], [], [2, 1]]):
+        expected[query, some] = EXPECTED[query, some]
+    best, order = expected.sort(dim=1, descending=largest, stable=True)
+    best, order = best[:, :3], order[:, :3].masked_fill(best[:, :3] == end, -1)
+    for limit in (1, 2**13):
+        monkeypatch.setattr("crossret_kernels.topk.candidates._PAIRS", limit)
+        for own in (candidates, padded, torch.from_numpy(padded)):
+            values, indices = retrieve(**LAYOUTS[layout], k=5, candidates=own, largest=largest)  # type: ignore[arg-type]
+            torch.testing.assert_close(values, best.float())
+            assert torch.equal(indices, order)
+    values, indices = retrieve(**LAYOUTS[layout], k=1, candidates=padded, largest=largest)
+    assert torch.equal(indices, order[:, :1])
+
+
+def test_candidates_of_a_file_are_read_alone(tmp_path: Path) -> None:
+    """Documents in a file, in float16 and float64: scores are as wide as without candidates."""
+    for dtype in (np.float16, np.float64):
+        np.save(tmp_path / "documents.npy", DOCUMENTS.numpy().astype(dtype))
+        documents = np.load(tmp_path / "documents.npy", mmap_mode="r")
+        queries = QUERIES.numpy().astype(dtype)
+        every, order = retrieve(queries, documents, k=4, normalize=True)
+        values, indices = retrieve(queries, documents, k=4, normalize=True, candidates=np.tile(np.arange(4), (3, 1)))
+        assert values.dtype == every.dtype
+        torch.testing.assert_close(values, every)
+        assert torch.equal(indices, order)
+
+
 def test_empty_items_score_what_is_asked() -> None:
     mask = DOCUMENT_MASK.clone()
     mask[2] = False
@@ -223,6 +260,14 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "pairs[0] names query 3, but there are 3 queries"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=0), ValueError, "k must be at least 1"),
     (lambda: retrieve(QUERIES, DOCUMENTS[None], k=1), ValueError, "documents must have shape (n, L, D)"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates=[[0], [1], [4]]), ValueError,
+     "candidates: row 2, column 0: 4 is no item of the corpus"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates=[[0], [1]]), ValueError,
+     "candidates: expected shape (3, K), a row for every query, got (2, 1)"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates=[[0], [1], [0.5]]), TypeError,  # type: ignore[list-item]
+     "candidates[2] must be integers (K,), got float64 (1,)"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates="faiss"), TypeError,  # type: ignore[arg-type]
+     "candidates must be an array, a tensor or a list of rows, not str"),
 ]  # fmt: skip
 
 

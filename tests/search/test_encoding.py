@@ -174,7 +174,7 @@ def test_what_is_on_the_disk_is_what_the_model_scores(
     with torch.inference_mode():
         scores = model.eval().score(images, captions)
     model.train()
-    monkeypatch.setattr("crossret.search.blocks.BLOCK_BYTES", 5000)
+    monkeypatch.setattr("crossret_kernels.inputs.blocks.BLOCK_BYTES", 5000)
     candidates = np.random.default_rng(0).integers(-1, 7, (35, 4))
     for place in (tmp_path / "out", tmp_path / "shards"):
         of_images = StoredEncoded.of_directory(place, "images")

@@ -83,9 +83,9 @@ def test_features(files: Path, layout: str, query: str, data: st.DataObject) -> 
     candidates = np.array(data.draw(st.lists(row, min_size=N_QUERIES, max_size=N_QUERIES)), np.int8)
     scorer = data.draw(st.sampled_from([partial(scan_scores, direction="i2t"), maxsim_scores]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossret.search.reranking._CANDIDATES", data.draw(st.sampled_from([1, 2 * width, 10**6])))
-        patch.setattr("crossret.search.reranking._PAIRS", data.draw(st.sampled_from([1, 3, 10**6])))
-        patch.setattr("crossret.search.blocks.BLOCK_BYTES", data.draw(st.sampled_from([100, 300, 10**6])))
+        patch.setattr("crossret_kernels.topk.candidates._CANDIDATES", data.draw(st.sampled_from([1, 2 * width, 10**6])))
+        patch.setattr("crossret_kernels.topk.candidates._PAIRS", data.draw(st.sampled_from([1, 3, 10**6])))
+        patch.setattr("crossret_kernels.inputs.blocks.BLOCK_BYTES", data.draw(st.sampled_from([100, 300, 10**6])))
         corpus = StoredShards.of_directory(files / layout)
         queries = StoredItems.of_directory(files / "queries")
         found = rerank(scorer, queries, corpus, candidates, k=k, query=query)

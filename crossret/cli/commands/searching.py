@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import typer
 
@@ -73,11 +73,16 @@ def search(
     regions: Annotated[Path | None, option("As --queries, which are images: find captions.", exists=True)] = None,
     region_lengths: RegionLengths = None,
     candidates: Annotated[
-        Path | None,
-        file_to_read(
+        str | None,
+        option(
             "Score and sort these alone: items of CORPUS for each query (queries, K), .npy of integers, -1 for none; "
-            "or what --output wrote of an earlier search."
+            "or what --output wrote of an earlier search; or faiss, those that an index of one vector an item finds, "
+            "of fixed-dimensional encodings (MUVERA); or faiss-mean, of means.",
+            metavar="<file>|faiss|faiss-mean",
         ),
+    ] = None,
+    n_candidates: Annotated[
+        int | None, option("How many faiss finds for each query; by default 20 for each of -k, 200 at least.", min=1)
     ] = None,
     k: Annotated[int, option("How many to find for each query.", "-k", min=1)] = 10,
     output: Annotated[Path | None, file_to_write("Also write a JSON object a query to this file.")] = None,
@@ -109,7 +114,12 @@ def search(
     captions do, the corpus where images do: --direction q2d is then t2i, and d2q is
     i2t. With --regions, or --queries that are encoded images, it is the other way.
 
-    With --candidates each query is scored with its own alone, as a second stage.
+    With --candidates each query is scored with its own alone, as a second stage. Those
+    of faiss are the items whose vectors have the largest inner products, which
+    estimate Sum-Max in direction q2d: exact scores order them, but items of a high
+    score may be missing. The index is kept in the user's cache. It needs
+    pip install 'crossret[faiss]'. A file of this name is ./faiss.
+
     With --ray what is found is the same; nodes search the shards that they hold, and
     what a lost one was at is done by others. It needs pip install 'crossret[ray]'.
     Prints the results of the first queries, and writes those of all with --output.
@@ -126,6 +136,7 @@ def search(
       crossret search embeddings/images --words embeddings/captions -k 5 --output results.jsonl
       crossret search corpus --queries queries.npy --query-lengths lengths.npy --sum-max --direction q2d --normalize
       crossret search corpus --queries queries.npy --sum-max --candidates candidates.npy -k 5
+      crossret search corpus --queries queries.npy --sum-max --direction q2d --candidates faiss
       crossret search corpus --queries queries.npy --sum-max --ray 10.0.0.1:6379
     """
     from rich.console import Console
@@ -140,10 +151,11 @@ def search(
     lengths = {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths}
     typed = {"caption": caption, "captions": captions, "image": image}
     *runs, corpus = _directories(places)
+    chosen = _Candidates.of(candidates, n_candidates, k)
     of_index = not runs and is_index(corpus)
     for written in (output, sheet):
         if written is not None:
-            check_output(written, captions, candidates, *runs, corpus, *stored.values(), *lengths.values())
+            check_output(written, captions, chosen.path, *runs, corpus, *stored.values(), *lengths.values())
     if not of_index:
         refuse({"sheet": sheet}, "is for an index of pictures")
     if of_index:
@@ -165,7 +177,7 @@ def search(
         asked, given_ = _one_given({**typed, **stored})
         wanted = _of_model(runs[0], corpus, split, device, asked, given_)
     with progress_bar("searching") as progress:
-        values, indices = wanted.best(k, candidates, ray, threads, progress)
+        values, indices = wanted.best(k, chosen, ray, threads, progress)
     found = wanted.described(values, indices)
     if output is not None:
         write_json_lines(output, found)
@@ -174,6 +186,39 @@ def search(
         _draw(found, sheet)
     title = f"{wanted.name}: {wanted.n_items:,} {wanted.item}s {which}"
     Console(emoji=False).print(results_table(found, title, wanted.item))
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """What --candidates names: a file, or an index of nearest vectors, and how many of these; or nothing."""
+
+    given: str | None
+    count: int
+
+    INDEXES: ClassVar = {"faiss": "muvera", "faiss-mean": "mean"}
+
+    @staticmethod
+    def of(given: str | None, count: int | None, k: int) -> _Candidates:
+        if given not in _Candidates.INDEXES:
+            refuse({"n_candidates": count}, "is for --candidates faiss")
+            if given is not None and not Path(given).is_file():
+                raise ValueError(f"--candidates {given}: no such file")
+        return _Candidates(given, count or max(200, 20 * k))
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.given is None or self.given in self.INDEXES else Path(self.given)
+
+    def of_queries(self, search: _Search, progress: Progress) -> Any:
+        """(n_queries, K) items of the corpus, -1 for none."""
+        from crossret.search.candidates import read_candidates
+        from crossret.search.nearest import nearest_candidates
+
+        if self.path is not None:
+            return read_candidates(self.path)
+        assert self.given is not None
+        vectors = self.INDEXES[self.given]
+        return nearest_candidates(search.queries, search.corpus, vectors, self.count, search.normalize, progress)
 
 
 @dataclass(frozen=True)
@@ -187,6 +232,7 @@ class _Search:
         why_not_finite: why a query has a score with an item that is no finite number.
         name: of the corpus.
         item: what one of its items is called.
+        normalize: whether scores are of cosines.
     """
 
     scorer: Scorer | Matcher
@@ -198,23 +244,23 @@ class _Search:
     why_not_finite: Callable[[int, int], str]
     name: str
     item: str
+    normalize: bool = True
 
     @property
     def n_items(self) -> int:
         return len(self.corpus)
 
     def best(
-        self, k: int, candidates: Path | None, ray: str | None, threads: int | None, progress: Progress
+        self, k: int, candidates: _Candidates, ray: str | None, threads: int | None, progress: Progress
     ) -> tuple[Tensor, Tensor]:
         """(values, indices) of all items or of candidates, by this machine or by a cluster."""
-        from crossret.search.candidates import read_candidates
         from crossret.search.reranking import rerank
         from crossret.search.retrieval import retrieve
 
         options: dict[str, Any] = {"k": k, "query": self.query, "progress": progress}
-        if candidates is not None:
-            rows = read_candidates(candidates)
-            return rerank(self.scorer, self.queries, self.corpus, rows, **options, name=str(candidates))
+        if candidates.given is not None:
+            rows = candidates.of_queries(self, progress)
+            return rerank(self.scorer, self.queries, self.corpus, rows, **options, name=candidates.given)
         if ray is None:
             return retrieve(self.scorer, self.queries, self.corpus, **options)
         queries, corpus = cast("StoredItems", self.queries), cast("StoredShards", self.corpus)
@@ -250,6 +296,7 @@ def _of_features(scoring: ScoreOptions, directory: Path, asked: str, path: Path,
         lambda number, item: why_not_finite((queries, number), corpus.stored(item)),
         str(directory),
         other.removesuffix("s") if known or asked != "queries" else "document",
+        scoring.normalize,
     )
 
 
