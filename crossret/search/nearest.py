@@ -30,15 +30,15 @@ from crossret_kernels.extending import release_pages
 VECTORS = ("muvera", "mean")
 
 _ROWS_BYTES = 64 * 2**20  # of a corpus read at a time
-_FLAT = 50_000  # items up to which all vectors are compared
+_FLAT_BYTES = 2**31  # of vectors up to which all are compared
 _TRAINED = 64  # vectors a list is trained on
-_PROBED = 0.05  # of the lists
+_PROBED = 0.2  # of the lists
 
 
 class NearestVectors:
     """An index of a corpus by one vector an item, which finds candidates of queries.
 
-    Of up to 50,000 items all vectors are compared; of more those in the nearest lists (IVF), in 16 bits a number.
+    Up to 2 GiB of vectors all are compared; of more those in the nearest fifth of lists (IVF), in 16 bits a number.
 
     Args:
         corpus: its rows.
@@ -91,7 +91,7 @@ class NearestVectors:
         import faiss
 
         dim = self.vectors.dim
-        if n <= _FLAT:
+        if 4 * n * dim <= _FLAT_BYTES:
             index: Any = faiss.IndexFlatIP(dim)
         else:
             lists = int(4 * math.sqrt(n))

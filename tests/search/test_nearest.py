@@ -124,7 +124,7 @@ def test_candidates_are_the_largest_products(corpora: Path, vectors: str, monkey
     for corpus in (items, StoredItems.of_directory(corpora / "padded"), StoredShards.of_directory(corpora / "shards")):
         index = NearestVectors(corpus, vectors, normalize=True)
         assert torch.equal(torch.from_numpy(index.candidates(*queries, 9)).sort(1).values, wanted)
-    monkeypatch.setattr(nearest, "_FLAT", 100)  # lists, of which all are looked through
+    monkeypatch.setattr(nearest, "_FLAT_BYTES", 100)  # lists, of which all are looked through
     monkeypatch.setattr(nearest, "_PROBED", 1.0)
     (nearest.user_cache() / next(iter(nearest.user_cache().iterdir())).name).unlink()
     lists = NearestVectors(StoredShards.of_directory(corpora / "shards"), vectors, normalize=True)
