@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from crossret.data.pictures import read_picture
 from crossret.data.precomputed import check_caption, check_words
+from crossret.data.prepared import Prepared
 from crossret.data.vocabulary import Vocabulary
 from crossret.explain.photographs import Explanation
 from crossret.files.arrays import map_array
@@ -22,6 +23,7 @@ from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
+from crossret.models.base import encoder_of
 from crossret.models.checkpoints import model_directory
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
@@ -161,8 +163,8 @@ class Retriever:
 
         Args:
             images: region features: a tensor or array (n, R, D), a list of (R_i, D), or the path of such an array,
-                ``.npy``, which is read a batch at a time. Of a model with a backbone: pixels (n, 3, H, W), or the
-                paths of pictures. What is encoded already is returned as it is.
+                ``.npy``, which is read a batch at a time. Of a model with an encoder: paths of pictures; of one with a
+                backbone these, or pixels (n, 3, H, W). What is encoded already is returned as it is.
             lengths: (n,) int64, regions of each image; None: of a list each array's, of ``SPLIT_ims.npy`` those of
                 ``SPLIT_lengths.npy`` beside it, if there is one, else all.
             boxes: (n, R, 4), x0, y0, x1, y1 of every region, for a model that reads them.
@@ -281,7 +283,10 @@ class Retriever:
         rows = [torch.as_tensor(item) for item in items]
         return pad_sequence(rows, batch_first=True), torch.tensor([len(item) for item in rows])
 
-    def _batch(self, items: Any) -> Tensor:
+    def _batch(self, items: Any) -> Any:
+        encoder = encoder_of(self.model)
+        if encoder is not None and isinstance(items, list):
+            return Prepared([encoder.reader.prepare_file(Path(path)) for path in items])
         if isinstance(items, list):
             return torch.stack(list(self._pixels(items))).to(self.device)
         part = torch.from_numpy(np.array(items, np.float32)) if isinstance(items, np.ndarray) else items

@@ -113,12 +113,22 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
     Raises a ValueError where the model cannot use the split's regions, or as ``use_device``.
     """
     from crossret.data import PrecomputedDataset
+    from crossret.models.checkpoints import model_directory, reads_pictures
 
-    return load_for(run, PrecomputedDataset(data, split), device)
+    if not reads_pictures(model_directory(run)):
+        return load_for(run, PrecomputedDataset(data, split), device)
+    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.extraction import PictureSplit
+    from crossret.models.base import encoder_of
+
+    model, vocabulary = load_model_of(run, device)
+    encoder = encoder_of(model)
+    assert encoder is not None
+    return model, PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary)
 
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
-    """As ``load_trained``, of a split that has been opened."""
+    """As ``load_trained``, of a split of features that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus, check_readable
 
     model, vocabulary = load_model_of(run, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.precomputed import PrecomputedDataset
+from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import PAD, Vocabulary
 
 
@@ -20,18 +21,18 @@ class Regions(NamedTuple):
     """The regions of some images and what is known of them.
 
     Attributes:
-        features: (n, k, d) float32.
+        features: (n, k, d) float32; of pictures ``Prepared``, n for a model's encoder.
         boxes: (n, k, 4) float32 x0, y0, x1, y1; None where the data have none.
         clusters: (n, k) int64, their clusters, where the model that reads them takes such; see ``corpus_for``.
         lengths: (n,) int64, how many regions each image has, behind which all is zero; None: k each.
     """
 
-    features: Tensor
+    features: Any
     boxes: Tensor | None = None
     clusters: Tensor | None = None
     lengths: Tensor | None = None
 
-    def on(self, device: torch.device) -> dict[str, Tensor]:
+    def on(self, device: torch.device) -> dict[str, Any]:
         """The arguments of ``Matcher.encode_images`` on a device; without those that are None."""
         return {name: part.to(device, non_blocking=True) for name, part in self._asdict().items() if part is not None}
 
@@ -41,7 +42,7 @@ class Batch:
     """Some captions, each with the regions of the image that it describes (an image can be there more than once).
 
     Attributes:
-        regions: (b, k, d) float32.
+        regions: (b, k, d) float32; of pictures, as ``Regions`` has them.
         boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
         lengths: (b,) int64, each caption's number of words.
@@ -49,7 +50,7 @@ class Batch:
         clusters, region_lengths: (b, k) and (b,) int64, as clusters and lengths of ``Regions``.
     """
 
-    regions: Tensor
+    regions: Any
     boxes: Tensor | None
     tokens: Tensor
     lengths: Tensor
@@ -65,7 +66,7 @@ class Batch:
         """The same in memory from which a GPU copies while the CPU goes on."""
         return replace(self, **{name: part.pin_memory() for name, part in self.fields().items()})
 
-    def fields(self) -> dict[str, Tensor]:
+    def fields(self) -> dict[str, Any]:
         """By name, as ``Model.forward`` takes them; without those that are None."""
         return {name: part for name, part in vars(self).items() if part is not None}
 
@@ -145,6 +146,9 @@ def read_regions(
 ) -> Regions:
     """The regions of some images, in memory, with their rows of ``clusters`` (n_images, k)."""
     rows = data.feature_rows[images]
+    pictures: Any = data.features
+    if isinstance(pictures, PictureFiles):
+        return Regions(pictures[rows])
     lengths = None if data.lengths is None else data.lengths[rows]
     regions = torch.from_numpy(read_rows(data.features, rows, lengths)).float()
     boxes = None if data.boxes is None else torch.from_numpy(read_rows(data.boxes, rows, lengths))

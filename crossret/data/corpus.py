@@ -23,6 +23,7 @@ from crossret.data.batches import (
 )
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.precomputed import PrecomputedDataset, check_words
+from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import HanConfig, ModelConfig, SmanConfig
 from crossret_kernels.extending import release_pages
@@ -181,6 +182,10 @@ class PrecomputedCorpus:
         digest.update("\n".join(self.data.captions).encode())
         images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64))
         rows, lengths = self.data.feature_rows[images], self.data.lengths
+        pictures: Any = self.data.features
+        if isinstance(pictures, PictureFiles):
+            digest.update(pictures.digest(rows))
+            return digest.hexdigest()
         for array in (self.data.features, self.data.boxes):
             if array is not None:  # data without boxes keep the digest that they had before there were any
                 digest.update(read_rows(array, rows, None if lengths is None else lengths[rows]).tobytes())

@@ -3,6 +3,7 @@
 from crossret.encoders.linear import xavier_linear
 from crossret.encoders.ngrams import NgramEncoder
 from crossret.encoders.normalize import EPSILON, l2_normalize
+from crossret.encoders.pictures import PictureTokens
 from crossret.encoders.regions import RegionEncoder
 from crossret.encoders.sru import SruEncoder
 from crossret.encoders.tokens import check_tokens, first_words
@@ -12,6 +13,7 @@ from crossret.encoders.words import WordEncoder
 __all__ = [
     "EPSILON",
     "NgramEncoder",
+    "PictureTokens",
     "RegionEncoder",
     "SruEncoder",
     "TransformerEncoder",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossret.data.corpus import ALL, Corpus, PrecomputedCorpus
+from crossret.data.prepared import PictureFiles
 
 Progress = Callable[[int, int], None]
 """Called with how many items are done and how many there are."""
@@ -24,7 +26,7 @@ def check_features(corpus: Corpus, *, items: slice = ALL, progress: Progress | N
     Every image is read once, in order. An epoch of training reads each as often as it has captions, so this costs less
     than a fifth of what the first epoch reads: 0.4 s a GB that the system has in memory, on one core of an AMD EPYC
     (4 s for Flickr30K's 8.5 GB), and what the disk takes for others, which then are there for the training. No page
-    stays resident.
+    stays resident. Pictures have no feature before a model reads them, and are not read.
 
     Args:
         corpus: whose images.
@@ -34,6 +36,9 @@ def check_features(corpus: Corpus, *, items: slice = ALL, progress: Progress | N
     Raises:
         ValueError: an image has such a feature; names it, and the file where the corpus is one of files.
     """
+    stored: Any = corpus.data.features if isinstance(corpus, PrecomputedCorpus) else None
+    if isinstance(stored, PictureFiles):
+        return
     first, last, _ = items.indices(corpus.n_images)
     batch = max(1, _BLOCK_BYTES // (4 * corpus.n_regions * corpus.image_dim))
     done = first

@@ -19,6 +19,7 @@ from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import pointing_answers
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
+from crossret.models.base import tokens_of
 from crossret.models.protocol import Matcher
 from crossret.search.items import evaluating
 
@@ -110,14 +111,14 @@ def draw_photographs(
     names: list[str] = []
     with occupied(directory), evaluating(model):
         batch = corpus.batch(captions)
-        regions = corpus.regions(owners)
+        regions = tokens_of(model, corpus.regions(owners))
         counts = [data.n_regions] * len(owners) if regions.lengths is None else regions.lengths.tolist()
         images = model.encode_images(**regions.on(device))
         encoded = model.encode_captions(batch.tokens.to(device), batch.lengths.to(device))
         for row, (caption, photograph) in enumerate(zip(captions, photographs, strict=True)):
             found = model.attention(images[row : row + 1], encoded[row : row + 1])
             maps = tuple(attention.over_first(counts[row]) for attention in found)
-            boxes = None if regions.boxes is None else regions.boxes[row, : counts[row]].numpy()
+            boxes = None if regions.boxes is None else regions.boxes[row, : counts[row]].cpu().numpy()
             explanation = Explanation(data.captions[caption], maps, boxes, model.config.max_words)
             written = explanation.draw(photograph, Path(directory) / f"{caption:05d}.png")
             names += [path.name for path in written]

@@ -4,11 +4,13 @@ from crossret.extraction.captions import read_captions_of_pictures
 from crossret.extraction.choosing import load_picture_encoder, load_text_encoder
 from crossret.extraction.extracting import Extracted, Options, extract_pictures
 from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
+from crossret.extraction.split import PictureSplit
 
 __all__ = [
     "Extracted",
     "Options",
     "PictureEncoder",
+    "PictureSplit",
     "TextEncoder",
     "Tokens",
     "extract_pictures",

@@ -14,12 +14,13 @@ from crossret.extraction.texts import HuggingFaceTexts
 from crossret.extraction.timm_backbones import TimmEncoder
 
 
-def load_picture_encoder(name: str | os.PathLike[str]) -> PictureEncoder[Any]:
+def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) -> PictureEncoder[Any]:
     """An encoder of pictures, in float32 on the CPU.
 
     Args:
         name: a folder that ``save_pretrained`` wrote, or a model of the Hugging Face Hub, which its cache may have; of
             timm such a folder, ``timm/…`` of the Hub, or ``timm:…``, a name that timm knows.
+        weights: whether to load them; of what ``PictureEncoder.files`` are, there are none.
 
     Raises:
         ValueError: there is none, a package is missing, or it is of no family that is known; names it.
@@ -30,9 +31,9 @@ def load_picture_encoder(name: str | os.PathLike[str]) -> PictureEncoder[Any]:
     config = read_config(known)
     kind = str(config.get("model_type"))
     if kind in FAMILIES:
-        return GridEncoder(known, FAMILIES[kind])
+        return GridEncoder(known, FAMILIES[kind], weights=weights)
     if kind in NAFLEX:
-        return NaFlexEncoder(known)
+        return NaFlexEncoder(known, weights=weights)
     if "architecture" in config and kind in ("None", "timm_wrapper"):  # which transformers calls timm's
         return TimmEncoder(known, f"{'local-dir' if Path(known).is_dir() else 'hf-hub'}:{known}")
     raise ValueError(

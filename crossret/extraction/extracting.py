@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from crossret.data.pictures import read_picture
 from crossret.data.precomputed import (
     boxes_path,
     captions_path,
@@ -272,11 +271,7 @@ def _prepared(
 
     def prepare(path: Path) -> Any:
         try:
-            picture = read_picture(path)
-            try:
-                return encoder.prepare(picture)
-            except ValueError as error:
-                raise ValueError(f"{path}: {encoder.name} cannot take it ({error})") from error
+            return encoder.prepare_file(path)
         except ValueError as error:
             if options.unreadable == "refuse":
                 raise ValueError(f"{error}; --unreadable skip leaves such pictures out") from error

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from crossret.extraction.hugging_face import load_module, load_processor, plain_settings
+from crossret.extraction.hugging_face import files_of, load_module, load_processor, plain_settings
 from crossret.extraction.placement import Placement, check_shape, placement_of
 from crossret.extraction.protocol import PictureEncoder, Tokens
 
@@ -69,6 +69,7 @@ class GridEncoder(PictureEncoder[Pixels]):
     Args:
         name: a folder, or a model of the Hub.
         family: what its hidden state is made of.
+        weights: whether to load them, not to have random ones.
 
     Attributes:
         name, dim, module: as those of ``PictureEncoder``.
@@ -77,9 +78,9 @@ class GridEncoder(PictureEncoder[Pixels]):
         ValueError: it cannot be loaded, or its image processor does with pictures what is not known; names it.
     """
 
-    def __init__(self, name: str, family: Family) -> None:
+    def __init__(self, name: str, family: Family, *, weights: bool = True) -> None:
         self.name = name
-        self.module = load_module(name, "vision_model")
+        self.module = load_module(name, "vision_model", weights=weights)
         self.processor = load_processor(name)
         check_processor(name, self.processor)
         config: Any = self.module.config
@@ -89,6 +90,9 @@ class GridEncoder(PictureEncoder[Pixels]):
         merged = family.merged(config)
         self._cell = height * merged, width * merged
         self._prefix, self._pads = family.prefix(config), family.pads
+
+    def files(self) -> dict[str, bytes]:
+        return files_of(self.module, self.processor)
 
     def settings(self) -> dict[str, Any]:
         return {"processor": plain_settings(self.processor.to_dict())}

@@ -42,16 +42,22 @@ def read_config(name: str) -> dict[str, Any]:
     return values
 
 
-def load_module(name: str, tower: str | None = None) -> nn.Module:
+def load_module(name: str, tower: str | None = None, *, weights: bool = True) -> nn.Module:
     """A model in float32 for inference, or one tower of it, such as "vision_model", where it has several.
+
+    Without ``weights`` it has random ones, for who has others to put in their place.
 
     Raises:
         ValueError: it cannot be loaded, or weights are missing that tokens depend on; names them.
     """
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel
 
     with _quiet(), _named(name):
-        model, info = AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **_NO_CODE)
+        if weights:
+            model, info = AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **_NO_CODE)
+        else:
+            config = AutoConfig.from_pretrained(name, **_NO_CODE)
+            model, info = AutoModel.from_config(config, dtype=torch.float32, **_NO_CODE), {"missing_keys": []}
     whole = tower is not None and hasattr(model, tower)
     missing = sorted(
         key
@@ -83,6 +89,12 @@ def load_processor(name: str) -> Any:
                 "its image processor needs torchvision, or is not known to transformers "
                 f"({' '.join(str(error).split())})"
             ) from error
+
+
+def files_of(module: Any, processor: Any) -> dict[str, bytes]:
+    """What ``save_pretrained`` of a model and of its image processor write, without weights, by the files' names."""
+    texts = {"config.json": module.config.to_json_string(), "preprocessor_config.json": processor.to_json_string()}
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def load_tokenizer(name: str) -> Any:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from crossret.extraction.grids import device_of, on_cells
-from crossret.extraction.hugging_face import load_module, load_processor, plain_settings
+from crossret.extraction.hugging_face import files_of, load_module, load_processor, plain_settings
 from crossret.extraction.placement import Placement
 from crossret.extraction.protocol import PictureEncoder, Tokens
 
@@ -43,6 +43,7 @@ class NaFlexEncoder(PictureEncoder[Patches]):
 
     Args:
         name: a folder, or a model of the Hub.
+        weights: whether to load them, not to have random ones.
 
     Attributes:
         name, dim, module: as those of ``PictureEncoder``.
@@ -51,9 +52,9 @@ class NaFlexEncoder(PictureEncoder[Patches]):
         ValueError: it cannot be loaded; names it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, weights: bool = True) -> None:
         self.name = name
-        self.module = load_module(name, "vision_model")
+        self.module = load_module(name, "vision_model", weights=weights)
         self.processor = load_processor(name)
         config: Any = self.module.config
         self.dim: int = config.hidden_size
@@ -63,6 +64,9 @@ class NaFlexEncoder(PictureEncoder[Patches]):
                 f"{name}: needs a Siglip2ImageProcessor with patches of {self.patch} pixels, and has "
                 f"{type(self.processor).__name__}"
             )
+
+    def files(self) -> dict[str, bytes]:
+        return files_of(self.module, self.processor)
 
     def settings(self) -> dict[str, Any]:
         return {"processor": plain_settings(self.processor.to_dict())}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from PIL import Image
 from torch import Tensor, nn
+
+from crossret.data.pictures import read_picture
 
 Prepared = TypeVar("Prepared")
 
@@ -45,6 +48,26 @@ class PictureEncoder(ABC, Generic[Prepared]):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What the tokens depend on besides the weights, as JSON has it."""
+
+    def files(self) -> dict[str, bytes]:
+        """By name the files of a folder of which ``load_picture_encoder`` makes one like it, but for its weights.
+
+        Raises:
+            ValueError: encoders of this kind are loaded with their weights alone.
+        """
+        raise ValueError(f"{self.name}: encoders of this kind only extract, no model is trained through them")
+
+    def prepare_file(self, path: Path) -> Prepared:
+        """The picture of a file as ``prepare`` makes it.
+
+        Raises:
+            OSError, ValueError: as ``read_picture``, or the encoder cannot take it; names the file.
+        """
+        picture = read_picture(path)
+        try:
+            return self.prepare(picture)
+        except ValueError as error:
+            raise ValueError(f"{path}: {self.name} cannot take it ({error})") from error
 
     @abstractmethod
     def prepare(self, picture: Image.Image) -> Prepared:

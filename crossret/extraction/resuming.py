@@ -15,7 +15,7 @@ from crossret.data.precomputed import features_path
 from crossret.extraction.parts import is_begun
 from crossret.extraction.protocol import PictureEncoder, TextEncoder
 from crossret.files.json import read_json_object, write_json
-from crossret.models.checkpoints import digest_of_weights
+from crossret.files.tensors import digest_of_tensors
 
 PICTURES, WORDS = "pictures", "words"
 """The parts that are kept: of tokens and boxes of pictures, and of tokens of captions."""
@@ -37,7 +37,7 @@ def ids_are_given(part: Path, ids_file: Path) -> bool:
 
 def identity(encoder: PictureEncoder[Any] | TextEncoder) -> str:
     """Tells an encoder from all whose tokens are others."""
-    return digest([digest_of_weights(encoder.module), json.dumps(encoder.settings(), sort_keys=True)])
+    return digest([digest_of_tensors(encoder.module.state_dict()), json.dumps(encoder.settings(), sort_keys=True)])
 
 
 def digest(texts: Iterable[str]) -> str:

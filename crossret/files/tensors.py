@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -46,6 +47,16 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.shape} {self.dtype}"
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A fingerprint of tensors: their names, shapes, dtypes and bytes."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {TensorType.of(tensor)}\n".encode())
+        if tensor.numel():
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from crossret.data.batches import Batch, check_lengths
+from crossret.data.batches import Batch, Regions, check_lengths
+from crossret.data.prepared import Prepared
 from crossret.distributed import Group, Share
-from crossret.encoders import check_tokens, first_words
+from crossret.encoders import PictureTokens, check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
 from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap
 from crossret.models.encoded import Encoded
+
+if TYPE_CHECKING:
+    from crossret.extraction.protocol import PictureEncoder
 
 
 class Model(nn.Module):
@@ -22,34 +26,60 @@ class Model(nn.Module):
 
     A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; its text encoder is
     ``text``, with an ``nn.Embedding`` named ``embed``, and its ``triplet_loss`` is all of its loss unless it has one.
+
+    Attributes:
+        encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
     """
 
     kind: ClassVar[str]
     takes_backbone: ClassVar[bool] = False
     """Whether it may be made with a module that turns pixels into regions, its parameter ``backbone``."""
     config: ModelConfig
+    encoder: PictureTokens
     triplet_loss: TripletLoss
 
-    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+    def read_pictures_by(self, reader: PictureEncoder[Any]) -> None:
+        """Make an encoder's module a part of the model, ``encoder``: trained, moved and saved with it.
+
+        Raises:
+            ValueError: the model has one, or a backbone, its ``image_dim`` is not the encoder's, or the encoder is of a
+                kind that a model's files cannot hold.
+        """
+        for part in ("encoder", "backbone"):
+            if getattr(self, part, None) is not None:
+                raise ValueError(f"{reader.name}: the model has its own {part}")
+        if reader.dim != self.config.image_dim:
+            raise ValueError(
+                f"{reader.name}: its tokens have {reader.dim} numbers, but the model's image_dim is "
+                f"{self.config.image_dim}"
+            )
+        reader.files()  # which says where there are none
+        self.encoder = PictureTokens(reader)
+
+    def encode_images(
+        self, features: Tensor | Prepared, lengths: Tensor | None = None, boxes: Tensor | None = None
+    ) -> Encoded:
         """Encode the regions of each image.
 
         Args:
-            features: (n, R, image_dim) floating point.
+            features: (n, R, image_dim) floating point, or n pictures, prepared for the model's encoder.
             lengths: (n,) int64, regions in each image; None where all have R.
             boxes: (n, R, 4) floating point, x0, y0, x1, y1 of every region; None where they are not known.
 
         Raises:
             TypeError, ValueError: a shape or dtype does not fit, or a length is not in 1..R; names the argument and the
-                image.
+                image. ValueError: pictures, and the model has no encoder.
         """
         return self._images(*self._checked_images(features, lengths, boxes))
 
     def _checked_images(
-        self, features: Tensor, lengths: Tensor | None, boxes: Tensor | None
+        self, features: Tensor | Prepared, lengths: Tensor | None, boxes: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What ``encode_images`` takes, with lengths; raises as it does."""
+        """What ``encode_images`` takes, with lengths, of pictures their tokens; raises as it does."""
         if not len(features):
             raise ValueError("features hold no images")
+        features, boxes, _, lengths = tokens_of(self, Regions(features, boxes, lengths=lengths))
+        assert isinstance(features, Tensor)
         if not features.is_floating_point():
             raise TypeError(f"features must be floating point, got {features.dtype}")
         if features.dim() != 3 or features.shape[2] != self.config.image_dim:
@@ -141,6 +171,26 @@ class Model(nn.Module):
 
     def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
         raise NotImplementedError
+
+
+def encoder_of(model: Any) -> PictureTokens | None:
+    """The encoder through which a model reads pictures, if it has one."""
+    return getattr(model, "encoder", None)
+
+
+def tokens_of(model: Any, regions: Regions) -> Regions:
+    """What a model reads of some images: of pictures the tokens that its encoder makes, with their boxes and lengths.
+
+    Raises:
+        ValueError: these are pictures, and the model has no encoder.
+    """
+    if not isinstance(regions.features, Prepared):
+        return regions
+    encoder = encoder_of(model)
+    if encoder is None:
+        raise ValueError(f"features are pictures, but this {model.kind} has no encoder to read them")
+    made: Regions = encoder(regions.features)
+    return made
 
 
 def dot_products(images: Tensor, captions: Tensor, pairs: Tensor | None) -> Tensor:

@@ -13,15 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.vocabulary import Vocabulary
+from crossret.extraction.choosing import load_picture_encoder
 from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json_object
-from crossret.files.tensors import TensorType, read_header, read_tensors, write_tensors
+from crossret.files.tensors import TensorType, digest_of_tensors, read_header, read_tensors, write_tensors
 from crossret.hyperparameters import ModelConfig
+from crossret.models.base import encoder_of
 from crossret.models.kinds import MODELS
 from crossret.models.protocol import Matcher
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
+_ENCODER = "encoder"  # likewise an encoder of pictures, and the folder of what it is
 _NAMED = 5  # tensors that an error names
 BEST = "best"  # in the directory of a training
 
@@ -30,7 +33,8 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     """Write a model into ``directory``, which is made if needed.
 
     ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format) and
-    ``model.safetensors`` the weights: what ``load_model`` reads. The weights are replaced by one rename, and last;
+    ``model.safetensors`` the weights: what ``load_model`` reads; of a model with an encoder of pictures ``encoder`` has
+    what that is. The weights are replaced by one rename, and last;
     where there is another model, its weights go first, so that a kill leaves none of them with this one's words.
 
     Raises:
@@ -39,8 +43,12 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     """
     folder = Path(directory)
     check_vocabulary(model, vocabulary)
-    folder.mkdir(parents=True, exist_ok=True)
     parts = {CONFIG: describe_model(model).encode(), VOCABULARY: vocabulary.to_json().encode()}
+    encoder = encoder_of(model)
+    if encoder is not None:
+        parts |= {f"{_ENCODER}/{name}": contents for name, contents in encoder.reader.files().items()}
+    for place in {(folder / name).parent for name in parts}:
+        place.mkdir(parents=True, exist_ok=True)
     changed = [name for name, contents in parts.items() if not _holds(folder / name, contents)]
     if changed:
         (folder / WEIGHTS).unlink(missing_ok=True)
@@ -75,6 +83,8 @@ def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None 
     if backbone is not None and not MODELS[config.kind][1].takes_backbone:
         raise ValueError(f"{folder / CONFIG}: backbone was given, but {config.kind} takes none")
     model = _made(config, backbone)
+    if any(name.startswith(f"{_ENCODER}.") for name in found):
+        model.read_pictures_by(load_picture_encoder(folder / _ENCODER, weights=False))
     _check_backbone(path, found, backbone)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     try:
@@ -98,6 +108,12 @@ def model_directory(run: str | os.PathLike[str]) -> Path:
     return best if best.is_dir() else Path(run)
 
 
+def reads_pictures(directory: str | os.PathLike[str]) -> bool:
+    """Whether a saved model has an encoder of pictures; False where there is no model."""
+    path = Path(directory) / WEIGHTS
+    return path.exists() and any(name.startswith(f"{_ENCODER}.") for name in read_header(path)[0])
+
+
 def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
     """A model with the weights of another and with hyper-parameters that differ in what changes no weight's shape.
 
@@ -105,6 +121,9 @@ def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
         ValueError: the weights of ``model`` do not fit; names ``place``, where it is from, and the first such weight.
     """
     changed = _made(config, getattr(model, _BACKBONE, None))
+    encoder = encoder_of(model)
+    if encoder is not None:
+        changed.encoder = encoder
     weights, wanted = tensors_of(model), types_of(tensors_of(changed))
     for name in {**wanted, **weights}:
         has, needs = (types.get(name, "missing") for types in (types_of(weights), wanted))
@@ -149,13 +168,8 @@ def digest(vocabulary: Vocabulary) -> str:
 
 
 def digest_of_weights(model: Matcher | nn.Module) -> str:
-    """A fingerprint of a model's parameters and buffers: their names, shapes, dtypes and bytes."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(tensors_of(model).items()):
-        found.update(f"{name} {TensorType.of(tensor)}\n".encode())
-        if tensor.numel():
-            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    """A fingerprint of a model's parameters and buffers."""
+    return digest_of_tensors(tensors_of(model))
 
 
 def tensors_of(model: Matcher | nn.Module) -> dict[str, Tensor]:

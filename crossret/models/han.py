@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.clustering import centres_of, cluster_regions
+from crossret.data.prepared import Prepared
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
 from crossret.hyperparameters.han import BERT_POSITIONS
@@ -57,7 +58,7 @@ class Han(Model):
 
     def encode_images(
         self,
-        features: Tensor,
+        features: Tensor | Prepared,
         lengths: Tensor | None = None,
         boxes: Tensor | None = None,
         clusters: Tensor | None = None,

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from crossret.data.prepared import Prepared
 from crossret.distributed import Share
 from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import MhsanConfig
@@ -55,12 +56,14 @@ class Mhsan(Model):
         self.triplet_loss = TripletLoss(config.margin, config.negatives, reduction="mean")
         self.diversity_loss = DiversityLoss(squared=config.diversity_squared)
 
-    def encode_images(self, features: Tensor, lengths: Tensor | None = None, boxes: Tensor | None = None) -> Encoded:
+    def encode_images(
+        self, features: Tensor | Prepared, lengths: Tensor | None = None, boxes: Tensor | None = None
+    ) -> Encoded:
         """As ``Model.encode_images``; of a model with a backbone ``features`` may be pixels, (n, 3, H, W) float.
 
         The feature map's places are the regions then, row by row.
         """
-        if features.dim() == 4 and self.backbone is not None:
+        if self.backbone is not None and isinstance(features, Tensor) and features.dim() == 4:
             # Frozen, it changes nothing: not the statistics of its normalisations either.
             self.backbone.train(self.training and any(weight.requires_grad for weight in self.backbone.parameters()))
             features = self.backbone(features).flatten(2).mT

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from crossret.data.batches import Batch, Regions
 from crossret.distributed import Group, Share, sum_gradients
@@ -106,6 +107,8 @@ def _check_finite(name: str, value: float, batches: Sequence[Batch], group: Grou
 def _not_finite(batches: Sequence[Batch]) -> int | None:
     """The first image of which a feature is not finite, if there is one."""
     for batch in batches:
+        if not isinstance(batch.regions, Tensor):  # pictures, whose pixels are
+            continue
         wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
         if len(wrong):
             return int(batch.image_ids[wrong[0]])

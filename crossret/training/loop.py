@@ -21,6 +21,7 @@ from crossret.distributed import Group, RankLost, Share
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.directories import occupied
 from crossret.hyperparameters import TrainingConfig
+from crossret.models.base import encoder_of
 from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
 from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
@@ -259,9 +260,11 @@ class _Run:
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
         description, schedule = json.loads(describe_model(self.model)), json.loads(self.config.to_json())
+        encoder = encoder_of(self.model)
         return {
             "model": description["model"],
             **{f"the model's {name}": value for name, value in description["config"].items()},
+            **({} if encoder is None else encoder.identity()),
             "vocabulary": digest(self.train_data.vocabulary),
             "training captions": self.train_data.n_captions,
             "training images": self.train_data.n_images,

@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
-from crossret.cli.options import DataDirectory, Device, Split, Threads, file_to_write, load_for, option, use_threads
+from crossret.cli.options import (
+    DataDirectory,
+    Device,
+    Split,
+    Threads,
+    file_to_write,
+    load_for,
+    load_trained,
+    option,
+    use_threads,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from crossret.data import PrecomputedDataset
+    from crossret.data.corpus import PrecomputedCorpus
     from crossret.evaluation.protocols import RetrievalProtocol
     from crossret.explain.pointing import PointingGame
+    from crossret.models import Matcher
     from crossret.models.encoded import Encoded
 
 
@@ -78,6 +90,7 @@ def evaluate(
     from crossret.data import PrecomputedDataset
     from crossret.files.json import write_json
     from crossret.machine import describe_machine
+    from crossret.models.checkpoints import model_directory, reads_pictures
     from crossret.terminal import figures_table, pointing_table, retrieval_table
 
     use_threads(threads)
@@ -85,7 +98,11 @@ def evaluate(
     if all(member.is_file() for member in given):
         refuse({"device": device}, "is for models, not for files of scores")
     _check_outputs(scores, output, [*data.iterdir(), *_files_of(given)])
-    images = PrecomputedDataset(data, split)
+    through_encoder = run.is_dir() and reads_pictures(model_directory(run))
+    trained = load_trained(run, data, split, device) if through_encoder else None
+    images = PrecomputedDataset(data, split) if trained is None else trained[1].data
+    if trained is not None and (ensemble or pointing_game):
+        raise ValueError(f"{run}: reads pictures, and with it there is no --ensemble and no --pointing-game")
     if five_fold and images.n_images % 5:
         raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
     measured_by = None if protocol is None else _protocol(protocol, data, split, images)
@@ -95,7 +112,8 @@ def evaluate(
     for number, member in enumerate(given, start=1):
         which = f" {number} of {len(given)}" if ensemble else ""
         if member.is_dir():
-            models.append(_Model(member, images, device, which, (data, split) if pointing_game else None))
+            own = trained or load_for(member, images, device)
+            models.append(_Model(member, *own, which, (data, split) if pointing_game else None))
             members.append(models[-1].scores)
         else:
             members.append(evaluation.StoredScores.of_file(member, (images.n_images, images.n_captions)))
@@ -153,9 +171,9 @@ class _Model:
     """
 
     def __init__(
-        self, path: Path, images: PrecomputedDataset, device: str | None, which: str, scenes: tuple[Path, str] | None
+        self, path: Path, model: Matcher, corpus: PrecomputedCorpus, which: str, scenes: tuple[Path, str] | None
     ) -> None:
-        self._model, self._corpus = load_for(path, images, device)
+        self._model, self._corpus = model, corpus
         self._which, self._scenes = which, scenes
         numbers = sum(parameter.numel() for parameter in self._model.parameters())
         self.figures: dict[str, Any] = {"run": str(path), "model": self._model.kind, "parameters": numbers}

@@ -67,6 +67,7 @@ def explain(
     from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
     from crossret.explain.photographs import draw_photographs
     from crossret.files.json import write_json
+    from crossret.models.base import encoder_of
     from crossret.terminal import pointing_table, progress_bar
 
     if draw is not None and number:
@@ -89,6 +90,8 @@ def explain(
             raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")
         say(f"{directory}: {', '.join(drawn)}")
         return
+    if encoder_of(model) is not None:
+        raise ValueError(f"{run}: reads pictures: --photographs draws where it looks, and there is no pointing game")
     with warnings_as_lines(), progress_bar("encoding") as progress:
         encoded = encode_dataset(model, corpus, progress=progress)
     grounded = GroundedSplit.load(data, split, corpus.data, *encoded, max_words=model.config.max_words)

@@ -11,7 +11,6 @@ import typer
 from crossret import system
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import (
-    DataDirectory,
     Device,
     Seed,
     Threads,
@@ -24,8 +23,11 @@ from crossret.cli.options import (
 from crossret.cli.output import say
 from crossret.cli.run_config import of_file, overrules, typed, use_config, write_config
 from crossret.cli.schedule_options import settings_of_options, with_schedule_options
-from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.files.numbers import decimal_number
+from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
+from crossret.hyperparameters.config import LARGEST_NUMBER
 from crossret.hyperparameters.settings import default_preset, overlaid, parse_settings, texts_of
+from crossret.hyperparameters.training import ParameterGroup
 
 if TYPE_CHECKING:
     from crossret.data import Vocabulary
@@ -34,12 +36,20 @@ if TYPE_CHECKING:
 
 CONFIG = "run.toml"
 _MIN_COUNT = 4  # SCAN's
+_ENCODER_RATE = "1e-5"
 
 
 @with_schedule_options
 def train(
     context: typer.Context,
-    data: DataDirectory,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            file_okay=False,
+            help="Data in the precomputed-feature format: SPLIT_ims.npy, SPLIT_caps.txt; with --encoder pictures.",
+        ),
+    ],
     output: Annotated[
         Path,
         option("Directory for the checkpoint, logs, curves, run.toml and best/, the best model.", file_okay=False),
@@ -84,6 +94,22 @@ def train(
             file_okay=False,
         ),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        option(
+            "Read pictures through this vision model, which is trained, too: its folder, or its name on the Hub. "
+            "DATA has SPLIT.tsv of captions and pictures in SPLIT/, or SPLIT_caps.txt and images/SPLIT/.",
+        ),
+    ] = None,
+    encoder_learning_rate: Annotated[
+        str | None,
+        option(
+            f"The encoder's learning rate, which falls as the rest's; by default {_ENCODER_RATE}.", metavar="<float>"
+        ),
+    ] = None,
+    freeze_encoder: Annotated[
+        bool, option("Keep the encoder as it is: pictures are encoded at every step.", "--freeze-encoder")
+    ] = False,
     dev_images: Annotated[
         int | None,
         option("Only so many first images of the dev split decide; the published SCAN takes 1000 of MS-COCO.", min=1),
@@ -147,6 +173,7 @@ def train(
       crossret train --config runs/scan/run.toml --output runs/again --seed 1
       torchrun --nproc-per-node 2 -m crossret train scenes --output runs/two
       crossret train scenes --output runs/tuned --fine-tune runs/scan --epochs 3 --learning-rate 1e-5
+      crossret train photographs --output runs/mine --encoder facebook/dinov2-base --encode-chunk 8 --amp
     """
     import torch
     from rich.console import Console
@@ -157,6 +184,8 @@ def train(
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
+    from crossret.extraction import PictureSplit, load_picture_encoder
+    from crossret.models.checkpoints import model_directory, reads_pictures
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
@@ -184,10 +213,26 @@ def train(
             raise ValueError(f"--log must be one of {', '.join(LOGS)}, not {name!r}")
     place = own_device(use_device(device))
     use_threads(threads)
-    training_data, dev_data = PrecomputedDataset(data, "train"), PrecomputedDataset(data, "dev")
+    if fine_tune is not None and reads_pictures(model_directory(fine_tune)):
+        refuse(typed(context, {"encoder": encoder}), f"makes no difference: {fine_tune} has an encoder")
+        encoder = None
+        network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
+        reader = network.encoder.reader
+    else:
+        reader = None if encoder is None else load_picture_encoder(encoder)
+    if reader is None:
+        given = {"encoder_learning_rate": encoder_learning_rate, "freeze_encoder": freeze_encoder or None}
+        refuse(given, "needs --encoder")
+    elif freeze_encoder:
+        refuse({"encoder_learning_rate": encoder_learning_rate}, "makes no difference with --freeze-encoder")
+    training_data, dev_data = (
+        PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
+        for split in ("train", "dev")
+    )
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
     if fine_tune is not None:
-        network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
+        if reader is None or encoder is not None:
+            network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
         counts = word_counts(training_data.captions, network.config.max_words)
     else:
         chosen = parse_settings(kind_of("scan" if model is None else model), preset, texts)
@@ -201,6 +246,12 @@ def train(
             words = read_vocabulary(vocabulary)
         network = _new(dataclasses.replace(setting, vocabulary_size=len(words)), seed)
     how = chosen.training(seed=seed)
+    if reader is not None:
+        if encoder is not None:
+            network.read_pictures_by(reader)
+        network.encoder.requires_grad_(not freeze_encoder)
+        if not freeze_encoder:
+            how = _with_encoder_rate(how, encoder_learning_rate)
     if word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
@@ -216,6 +267,9 @@ def train(
             run |= {"settings": [*texts_of(network.config), *texts_of(how)], "seed": seed}
             run |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
             run |= {"dev_images": dev_images, "vocabulary": vocabulary}
+            if encoder is not None:
+                run["encoder"] = Path(encoder) if Path(encoder).is_dir() else encoder
+            run["freeze_encoder"] = freeze_encoder or None
             if fine_tune is None and vocabulary is None:
                 run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
             run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
@@ -245,6 +299,25 @@ def train(
     if how.select_by == "r1":
         best = f"R@1 {result.metrics.i2t.r1:.1f} / {result.metrics.t2i.r1:.1f}, {best}"
     say(f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: {best}; {output / 'best'}")
+
+
+def _with_encoder_rate(how: TrainingConfig, rate: str | None) -> TrainingConfig:
+    """The same with a group of the encoder's parameters; one that --parameter-groups has stays as it is."""
+    groups = [group for group in how.parameter_groups if group.has("encoder.module")]
+    if groups:
+        if rate is not None:
+            raise ValueError(
+                f"--encoder-learning-rate {rate}: the encoder is in the parameter group {groups[0]} already"
+            )
+        return how
+    try:
+        number = decimal_number(_ENCODER_RATE if rate is None else rate)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= LARGEST_NUMBER:
+        raise ValueError(f"--encoder-learning-rate must be a number greater than 0, not {rate!r}")
+    own = ParameterGroup("encoder", number / how.learning_rate)
+    return dataclasses.replace(how, parameter_groups=(*how.parameter_groups, own))
 
 
 def _new(config: ModelConfig, seed: int) -> Any:

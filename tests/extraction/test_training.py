@@ -1,0 +1,174 @@
+"""Training through an encoder: gradients reach it, what is frozen stays, and a run reads pictures by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import crossret as library
+from crossret.data import Vocabulary, render_scenes
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.prepared import Prepared
+from crossret.extraction import PictureSplit, load_picture_encoder
+from crossret.hyperparameters import ScanConfig, TrainingConfig
+from crossret.hyperparameters.training import ParameterGroup
+from crossret.models import Scan, load_model
+from crossret.training import train
+from crossret.training.callbacks import Callback, Step
+from tests.cli.command import TINY, Cli
+from tests.training.toy import checkpoint_tensors
+
+CONFIG = TrainingConfig(epochs=2, decay_epochs=(), batch_size=20, learning_rate=2e-3, log_every=1, seed=1)
+
+
+@pytest.fixture
+def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures and captions alone: no features."""
+    directory = tmp_path_factory.mktemp("pictures")
+    render_scenes(directory, train=12, dev=4, test=4, seed=0, workers=1)
+    for path in directory.glob("*.npy"):
+        path.unlink()
+    return directory
+
+
+def started(scenes: Path, folder: Path) -> tuple[Scan, PrecomputedCorpus, PrecomputedCorpus]:
+    """A model with an encoder, and what it learns from."""
+    encoder = load_picture_encoder(folder)
+    words = Vocabulary.build(PictureSplit(scenes, "train", encoder).captions)
+    torch.manual_seed(0)
+    model = Scan(ScanConfig(image_dim=encoder.dim, vocabulary_size=len(words), embed_dim=16, word_dim=8))
+    model.read_pictures_by(encoder)
+    learnt, judged = (PrecomputedCorpus(PictureSplit(scenes, split, encoder), words) for split in ("train", "dev"))
+    return model, learnt, judged
+
+
+class First(Callback):
+    """The gradients and the losses."""
+
+    def __init__(self, model: Scan) -> None:
+        self.model, self.losses = model, list[float]()
+        self.gradients: dict[str, torch.Tensor] = {}
+
+    def on_step(self, step: Step) -> None:
+        self.losses.append(step.terms["loss"])
+        if not self.gradients:
+            named = self.model.named_parameters()
+            self.gradients = {name: each.grad.clone() for name, each in named if each.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["vit", "siglip2_vision_model"])
+def test_gradients_reach_the_encoder_at_once_and_in_chunks(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, kind: str
+) -> None:
+    gradients = []
+    for name, chunk in (("whole", None), ("chunks", 7)):
+        model, *data = started(scenes, folder_of(kind))
+        heard = First(model)
+        config = TrainingConfig(**{**vars(CONFIG), "encode_chunk": chunk, "epochs": 1 if chunk else 6})
+        train(model, *data, config, tmp_path / name, progress=False, callbacks=[heard])
+        if chunk is None:
+            assert np.mean(heard.losses[-3:]) < np.mean(heard.losses[:3])
+        gradients.append(heard.gradients)
+    whole, chunked = gradients
+    of_encoder = [name for name in whole if name.startswith("encoder.")]
+    assert len(of_encoder) > 10 and all(whole[name].abs().max() > 0 for name in of_encoder)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(chunked[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_a_frozen_encoder_stays_as_it_is(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    model, *data = started(scenes, folder_of("clip_vision_model"))
+    model.encoder.requires_grad_(False)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    model.train()
+    assert model.text.training and not any(part.training for part in model.encoder.modules())
+    train(model, *data, CONFIG, tmp_path, progress=False)
+    changed = {name for name, each in model.state_dict().items() if not torch.equal(each, before[name])}
+    assert changed and not any(name.startswith("encoder.") for name in changed)
+    # What the encoder makes of pictures in a batch is what it makes of them alone.
+    split = data[1].data
+    tokens = model.encoder(Prepared(split.features[np.array([2, 0])].items)).features
+    torch.testing.assert_close(tokens[1], model.encoder(split.features[np.array([0])]).features[0])
+
+
+def test_a_training_goes_on_with_the_same_weights(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    class Killed(Exception):
+        pass
+
+    class Kill(Callback):
+        def on_step(self, step: Step) -> None:
+            if step.step == 4:
+                raise Killed
+
+    config = TrainingConfig(
+        **{**vars(CONFIG), "checkpoint_every": 2, "parameter_groups": (ParameterGroup("encoder", 0.1),)}
+    )
+    for name in ("whole", "parts"):
+        model, *data = started(scenes, folder_of("dinov2"))
+        if name == "parts":
+            with pytest.raises(Killed):
+                train(model, *data, config, tmp_path / name, progress=False, callbacks=[Kill()])
+            model, *data = started(scenes, folder_of("dinov2"))
+        train(model, *data, config, tmp_path / name, progress=False, resume=name == "parts")
+    whole, parts = (checkpoint_tensors(tmp_path / name) for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and all(torch.equal(whole[name], parts[name]) for name in whole)
+    # Another encoder, or the same one frozen, is another training.
+    model, *data = started(scenes, folder_of("dinov2"))
+    model.encoder.requires_grad_(False)
+    with pytest.raises(ValueError, match="a trained encoder"):
+        train(model, *data, config, tmp_path / "whole", progress=False, resume=True)
+
+
+def test_a_run_reads_pictures_by_itself(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
+) -> None:
+    run, folder = tmp_path / "run", folder_of("siglip_vision_model")
+    through = ["--encoder", folder, "--encoder-learning-rate", "0.01"]
+    assert crossret("train", scenes, "--output", run, *TINY, "--epochs", "1", *through) == 0
+    best, _ = load_model(run / "best")
+    before = load_picture_encoder(folder).module.state_dict()
+    assert not torch.equal(best.encoder.module.state_dict()[name := next(iter(before))], before[name])
+    assert "encoder:" in (run / "run.toml").read_text()
+    crossret("evaluate", run, scenes, "--output", tmp_path / "figures.json", "--scores", tmp_path / "scores.npy")
+    assert json.loads((tmp_path / "figures.json").read_text())["images"] == 4
+    retriever = library.load(run)
+    pictures = sorted((scenes / "images" / "test").iterdir())
+    captions = PictureSplit(scenes, "test", retriever.model.encoder.reader).captions
+    found = retriever.similarity(pictures, captions)
+    np.testing.assert_allclose(found.numpy(), np.load(tmp_path / "scores.npy"), atol=1e-5)
+    assert retriever.search(captions[0], pictures, k=2).scores.shape == (1, 2)
+    retriever.save_pretrained(tmp_path / "saved")
+    again = library.load(tmp_path / "saved").similarity(pictures, captions)
+    assert torch.equal(again, found)
+    drawn = tmp_path / "drawn"
+    assert crossret("explain", run, scenes, "--photographs", scenes / "images" / "test", "--output", drawn) == 0
+    assert len(list(drawn.iterdir())) == 4
+    for wrong, message in (
+        (["--freeze-encoder"], "needs --encoder"),
+        (["--encoder", folder, "--encoder-learning-rate", "-1"], "greater than 0"),
+        (["--encoder", folder, "--freeze-encoder", "--encoder-learning-rate", "1"], "makes no difference"),
+    ):
+        assert crossret("train", scenes, "--output", tmp_path / "other", *TINY, *wrong) != 0
+        assert message in " ".join(crossret.err.split())
+
+
+def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = load_picture_encoder(folder_of("vit"))
+    with pytest.raises(FileNotFoundError, match=r"train\.tsv: no such file"):
+        PictureSplit(tmp_path, "train", encoder)
+    with pytest.raises(ValueError, match=r"tokens have 16 numbers, but the model's image_dim is 5"):
+        Scan(ScanConfig(image_dim=5, vocabulary_size=9)).read_pictures_by(encoder)
+    with pytest.raises(ValueError, match="has no encoder"):
+        Scan(ScanConfig(image_dim=5, vocabulary_size=9)).encode_images(Prepared([None]))
