@@ -15,6 +15,7 @@ from torch import Tensor
 
 import crossret
 from crossret.data import Vocabulary
+from crossret.extraction import load_picture_encoder
 from crossret.extraction.extracting import Options
 from crossret.models import Scan, ScanConfig, Vse, VseConfig, save_model
 from crossret.search import indexing
@@ -197,6 +198,8 @@ def test_from_the_command_line(
     model, index, clip = tmp_path / "model", tmp_path / "index", folder_of("clip")
     save_model(Scan(ScanConfig(image_dim=16, vocabulary_size=len(WORDS), embed_dim=8, word_dim=4)), model, WORDS)
     assert crossret_command("index", album, "--output", index) == 2
+    assert "--model is needed: there is no index at" in crossret_command.err
+    assert crossret_command("index", album, "--output", index, "--model", model) == 2
     assert "--encoder is needed: there is no index at" in crossret_command.err
     monkeypatch.chdir(clip.parent)
     assert crossret_command("index", album, "--encoder", clip.name, "--model", model, "--output", index) == 0
@@ -205,6 +208,17 @@ def test_from_the_command_line(
     draw(album / "8.png", 8)
     assert crossret_command("index", album, "--output", index) == 0
     assert crossret_command.out == f"{index}: 9 pictures: 1 added, 8 unchanged\n"
+
+    own = Scan(ScanConfig(image_dim=16, vocabulary_size=len(WORDS), embed_dim=8, word_dim=4))
+    own.read_pictures_by(load_picture_encoder(clip))
+    save_model(own, tmp_path / "own", WORDS)  # with its encoder, which is not named then
+    of_own = tmp_path / "of own"
+    assert crossret_command("index", album, "--model", tmp_path / "own", "--output", of_own) == 0
+    (album / "8.png").unlink()
+    assert crossret_command("index", album, "--output", of_own) == 0
+    assert crossret_command.out == f"{of_own}: 8 pictures: 8 unchanged, 1 gone\n"
+    assert crossret_command("index", album, "--encoder", clip, "--output", of_own) == 2
+    assert "--encoder makes no difference" in crossret_command.err
 
     sheet, lines = tmp_path / "found.png", tmp_path / "found.jsonl"
     assert crossret_command("search", index, *QUERIES, "-k", "4", "--sheet", sheet, "--output", lines) == 0

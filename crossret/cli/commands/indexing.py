@@ -11,7 +11,7 @@ import typer
 
 from crossret import system
 from crossret.cli.commands.extracting import MOST_WORKERS
-from crossret.cli.errors import Interrupted, warnings_as_lines
+from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import RUN, Device, Threads, load_model_of, option, use_device, use_threads
 from crossret.cli.output import say
 
@@ -46,7 +46,8 @@ def index(
 ) -> None:
     """Make an index of photographs that text searches.
 
-    --model is a model that was trained on what `extract` made by the same --encoder.
+    --model is a model that was trained on what `extract` made by the same --encoder,
+    or one that was trained with --encoder and has its own.
     The index keeps a copy of it; neither is named again when pictures are added:
     those that are in the index as they are, by size and time of change, are not
     encoded again, changed ones are, and those that are gone from the folder leave it.
@@ -61,6 +62,8 @@ def index(
       crossret search album "a red kite above the beach"
     """
     from crossret.extraction import Options, load_picture_encoder
+    from crossret.models.base import encoder_of
+    from crossret.models.checkpoints import model_directory, reads_pictures
     from crossret.picture_index import MODEL_DIRECTORY, Encoder, is_index
     from crossret.search.indexing import check_index, update_index
     from crossret.terminal import progress_bar
@@ -69,17 +72,25 @@ def index(
     place = use_device(device)
     check_index(output)
     if is_index(output):
-        encoder = encoder or Encoder.read(output).name
         model = model or output / MODEL_DIRECTORY
-    for name, given in {"encoder": encoder, "model": model}.items():
-        if given is None:
-            raise ValueError(f"--{name} is needed: there is no index at {output} yet")
-    assert encoder is not None and model is not None
+    if model is None:
+        raise ValueError(f"--model is needed: there is no index at {output} yet")
+    if reads_pictures(model_directory(model)):
+        refuse({"encoder": encoder}, f"makes no difference: {model} has an encoder")
+    elif encoder is None:
+        if not is_index(output):
+            raise ValueError(f"--encoder is needed: there is no index at {output} yet")
+        encoder = Encoder.read(output).name
     options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, False, unreadable)
     try:
         trained, vocabulary = load_model_of(model, device)
-        chosen = load_picture_encoder(os.path.abspath(encoder) if os.path.isdir(encoder) else encoder)
-        chosen.module.to(place)
+        own = encoder_of(trained)
+        if own is None:
+            assert encoder is not None
+            chosen = load_picture_encoder(os.path.abspath(encoder) if os.path.isdir(encoder) else encoder)
+            chosen.module.to(place)
+        else:
+            chosen = own.reader
         with warnings_as_lines(), partial(progress_bar, speed=True)("indexing") as progress:
             done = update_index(output, pictures, chosen, trained, vocabulary, options=options, progress=progress)
     except KeyboardInterrupt:
