@@ -1,4 +1,4 @@
-"""Which class of encoders a model is of, by its config.json."""
+"""Which class of encoders a model is of, by the configuration files beside its weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any
 
 from crossret.extraction.grids import FAMILIES, GridEncoder
 from crossret.extraction.hugging_face import read_config
+from crossret.extraction.late_interaction import (
+    LateInteractionPictures,
+    LateInteractionTexts,
+    is_late_interaction,
+)
 from crossret.extraction.naflex import NAFLEX, NaFlexEncoder
 from crossret.extraction.protocol import PictureEncoder, TextEncoder
 from crossret.extraction.texts import HuggingFaceTexts
@@ -28,6 +33,8 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
     known = os.fspath(name)
     if known.startswith("timm:"):
         return TimmEncoder(known, known.removeprefix("timm:"))
+    if is_late_interaction(known):
+        return LateInteractionPictures(known)
     config = read_config(known)
     kind = str(config.get("model_type"))
     if kind in FAMILIES:
@@ -43,7 +50,8 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
 
 
 def load_text_encoder(name: str | os.PathLike[str]) -> TextEncoder:
-    """An encoder of texts, in float32 on the CPU: a text tower, or any text encoder that transformers loads.
+    """An encoder of texts, in float32 on the CPU: a text tower, any text encoder that transformers loads, or one
+    of late interaction, which reads captions as queries.
 
     Args:
         name: as that of ``load_picture_encoder``.
@@ -52,4 +60,6 @@ def load_text_encoder(name: str | os.PathLike[str]) -> TextEncoder:
         ValueError: there is none, transformers is missing, or it is no encoder of texts; names it.
     """
     known = os.fspath(name)
+    if is_late_interaction(known):
+        return LateInteractionTexts(known)
     return HuggingFaceTexts(known, str(read_config(known).get("model_type")))

@@ -12,6 +12,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from crossret.files.json import read_json_object
+
 _NOT_USED = ("pooler", "classifier", "decoder", "mask_token", "head.", "cls.", "lm_head")
 """In the names of weights that tokens do not depend on: checkpoints often lack them."""
 
@@ -34,12 +36,26 @@ def read_config(name: str) -> dict[str, Any]:
     check_installed("transformers", "encoders", f"the encoder {name}")
     from transformers import PretrainedConfig
 
-    with _quiet(), _named(name):
+    with quiet(), named(name):
         values: dict[str, Any] = PretrainedConfig.get_config_dict(name)[0]
     if not values:
         where = "is no folder with config.json" if Path(name).exists() else "is no folder, and no model of the Hub"
         raise ValueError(f"{name}: {where}")
     return values
+
+
+def read_json(name: str, file: str) -> dict[str, Any]:
+    """What a JSON file of a model holds: of a folder, or of the Hub's ``name``; nothing where there is none.
+
+    Raises:
+        ValueError: it is malformed; names it.
+    """
+    from transformers.utils import cached_file
+
+    with quiet(), named(name):
+        raising = ("missing_entries", "gated_repo", "connection_errors")
+        path = cached_file(name, file, **{f"_raise_exceptions_for_{what}": False for what in raising})
+    return {} if path is None else read_json_object(path)
 
 
 def load_module(name: str, tower: str | None = None, *, weights: bool = True) -> nn.Module:
@@ -52,7 +68,7 @@ def load_module(name: str, tower: str | None = None, *, weights: bool = True) ->
     """
     from transformers import AutoConfig, AutoModel
 
-    with _quiet(), _named(name):
+    with quiet(), named(name):
         if weights:
             model, info = AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **_NO_CODE)
         else:
@@ -79,7 +95,7 @@ def load_processor(name: str) -> Any:
     """
     from transformers import AutoImageProcessor
 
-    with _quiet(), _named(name):
+    with quiet(), named(name):
         try:
             return AutoImageProcessor.from_pretrained(name, backend="pil", **_NO_CODE)
         except (ValueError, ImportError) as error:
@@ -101,7 +117,7 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model. Raises a ValueError where there is none."""
     from transformers import AutoTokenizer
 
-    with _quiet(), _named(name):
+    with quiet(), named(name):
         return AutoTokenizer.from_pretrained(name, **_NO_CODE)
 
 
@@ -111,7 +127,7 @@ def plain_settings(values: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
+def named(name: str) -> Iterator[None]:
     """What transformers raises of a model that it cannot load is a ValueError that names it."""
     try:
         yield
@@ -121,7 +137,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' bars and reports, which are for who trains a model on."""
     from transformers.utils import logging
 

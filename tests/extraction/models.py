@@ -91,17 +91,20 @@ def save_two_towers(kind: str, directory: Path) -> Path:
     if kind == "clip":
         config: Any = hf.CLIPConfig(text_config={**_TEXT, "eos_token_id": 3}, vision_config=_VISION)
         return _save(
-            config, directory / kind, hf.CLIPImageProcessorPil(size=size, crop_size=size), _tokenizer("[CLS]", "[SEP]")
+            config,
+            directory / kind,
+            hf.CLIPImageProcessorPil(size=size, crop_size=size),
+            make_tokenizer("[CLS]", "[SEP]"),
         )
     config = hf.SiglipConfig(text_config=_TEXT, vision_config=_VISION)
-    return _save(config, directory / kind, hf.SiglipImageProcessorPil(size=size), _tokenizer(None, "[SEP]"))
+    return _save(config, directory / kind, hf.SiglipImageProcessorPil(size=size), make_tokenizer(None, "[SEP]"))
 
 
 def save_bert(directory: Path) -> Path:
     """BERT with a tokenizer of few words."""
     import transformers as hf
 
-    return _save(hf.BertConfig(**_TEXT), directory / "bert", _tokenizer("[CLS]", "[SEP]"))
+    return _save(hf.BertConfig(**_TEXT), directory / "bert", make_tokenizer("[CLS]", "[SEP]"))
 
 
 def _save(config: Any, directory: Path, *others: Any) -> Path:
@@ -119,7 +122,7 @@ def _save(config: Any, directory: Path, *others: Any) -> Path:
     return directory
 
 
-def _tokenizer(begin: str | None, end: str) -> Any:
+def make_tokenizer(begin: str | None, end: str, **settings: Any) -> Any:
     """Words of a fixed list, lower case, between what is added to every text."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -133,7 +136,7 @@ def _tokenizer(begin: str | None, end: str) -> Any:
     added = [(token, numbers[token]) for token in (begin, end) if token is not None]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=added)
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=20, **names)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{"model_max_length": 20, **names, **settings})
 
 
 def edit_json(path: Path, **values: Any) -> None:

@@ -64,6 +64,9 @@ def extract(
     out. A folder needs no network; HF_HUB_OFFLINE=1 keeps the rest to what is in
     the cache.
 
+    Of late interaction ColPali and ColQwen2, and of captions, which are queries,
+    ColBERT and PyLate, too: pip install 'crossret[sentence-transformers]'.
+
     A command that was interrupted goes on where it was when it is repeated.
 
     \b

@@ -1,0 +1,141 @@
+"""Models of late interaction: vectors are those of sentence-transformers by hand, and boxes lie where they do."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("sentence_transformers", reason="models of late interaction are those of sentence-transformers")
+
+from crossret.extraction import load_picture_encoder, load_text_encoder
+from crossret.extraction.late_interaction import LateInteractionTexts
+from crossret.extraction.resuming import identity
+from tests.extraction.late_models import DIM, save_late_model
+from tests.extraction.models import edit_json
+
+TEXTS = ["a red circle", "the small Blue square is left of a triangle and above the circle"]
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a model by its kind, made when it is first asked for."""
+    directory = tmp_path_factory.mktemp("late")
+
+    def folder(kind: str) -> Path:
+        return directory / kind if (directory / kind).exists() else save_late_model(kind, directory)
+
+    return folder
+
+
+def by_hand(folder: Path) -> Any:
+    from sentence_transformers import MultiVectorEncoder
+
+    return MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
+
+
+@pytest.mark.parametrize("kind", ["colbert", "pylate", "colpali", "colqwen"])
+@torch.inference_mode()
+def test_captions_are_queries_as_the_library_encodes_them(kind: str, late: Callable[[str], Path]) -> None:
+    expected = by_hand(late(kind)).encode_query(TEXTS)
+    encoder = load_text_encoder(late(kind))
+    tokens = encoder.encode_texts(TEXTS)
+    assert tokens.values.shape[1] == encoder.dim == DIM
+    assert tokens.lengths == [len(part) for part in expected]
+    torch.testing.assert_close(tokens.values, torch.cat(expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["colbert", "pylate"])
+@torch.inference_mode()
+def test_documents_are_encoded_otherwise(kind: str, late: Callable[[str], Path]) -> None:
+    expected = by_hand(late(kind)).encode_document(TEXTS)
+    encoder = LateInteractionTexts(str(late(kind)), "document")
+    tokens = encoder.encode_texts(TEXTS)
+    assert tokens.lengths == [len(part) for part in expected]
+    torch.testing.assert_close(tokens.values, torch.cat(expected), atol=1e-5, rtol=1e-4)
+    queries = load_text_encoder(late(kind))
+    assert queries.encode_texts(TEXTS).lengths != tokens.lengths
+    assert identity(queries) != identity(encoder)
+
+
+@pytest.mark.parametrize("kind", ["colpali", "colqwen"])
+@torch.inference_mode()
+def test_pictures_are_documents_without_the_words_of_the_prompt(
+    kind: str, late: Callable[[str], Path], pictures: list[Image.Image]
+) -> None:
+    model = by_hand(late(kind))
+    model[1].keep_only_token_ids = [model.tokenizer.convert_tokens_to_ids(model.processor.image_token)]
+    expected = model.encode_document(pictures)
+    encoder = load_picture_encoder(late(kind))
+    tokens = encoder.encode_images(pictures)
+    assert tokens.values.shape[1] == encoder.dim == DIM
+    assert tokens.lengths == [len(part) for part in expected]
+    assert (len(set(tokens.lengths)) > 1) == (kind == "colqwen")
+    torch.testing.assert_close(tokens.values, torch.cat(expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["colpali", "colqwen"])
+@pytest.mark.parametrize("size", [(83, 121), (121, 83)], ids=["wide", "upright"])
+@torch.inference_mode()
+def test_boxes_lie_where_the_patches_are(kind: str, size: tuple[int, int], late: Callable[[str], Path]) -> None:
+    """Where a square is painted into a token's box, that token changes most."""
+    encoder = load_picture_encoder(late(kind))
+
+    def encode(picture: np.ndarray) -> Any:
+        return encoder.encode_images([Image.fromarray(picture)])
+
+    grey = np.full((*size, 3), 128, np.uint8)
+    plain = encode(grey)
+    assert plain.boxes[-1, 2:].tolist() == [size[1], size[0]]
+    for place in (0, 2, len(plain.values) // 2 + 1, len(plain.values) - 1):
+        x0, y0, x1, y1 = plain.boxes[place].tolist()
+        painted = grey.copy()
+        painted[round(y0) + 2 : round(y1) - 2, round(x0) + 2 : round(x1) - 2] = (255, 0, 0)
+        changed = (encode(painted).values - plain.values).norm(dim=1)
+        assert changed.argmax() == place, (changed, plain.boxes[place])
+
+
+def test_gradients_reach_the_weights(late: Callable[[str], Path], pictures: list[Image.Image]) -> None:
+    encoder = load_picture_encoder(late("colqwen"))
+    encoder.encode_images(pictures).values[:, 0].sum().backward()
+    assert any(weight.grad is not None and weight.grad.any() for weight in encoder.module.parameters())
+
+
+def test_what_reads_no_pictures_or_cuts_them_is_refused(late: Callable[[str], Path]) -> None:
+    with pytest.raises(ValueError, match="colbert: reads no pictures, only text"):
+        load_picture_encoder(late("colbert"))
+    with pytest.raises(ValueError, match="tiles: cuts pictures into tiles, and where its vectors lie is not known"):
+        load_picture_encoder(late("tiles"))
+
+
+def test_code_of_a_model_is_not_run(late: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(late("colbert"), tmp_path / "changed")
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    modules = folder / "modules.json"
+    modules.write_text(modules.read_text().replace("sentence_transformers.base.modules.dense.Dense", "code.Dense"))
+    assert "code.Dense" in modules.read_text()
+    with pytest.raises(ValueError, match="changed: cannot be loaded"):
+        load_text_encoder(folder)
+    assert not (tmp_path / "run").exists()
+
+
+def test_prompts_tell_models_apart(late: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(late("colbert"), tmp_path / "changed")
+    edit_json(folder / "config_sentence_transformers.json", prompts={"query": "green ", "document": "blue "})
+    assert identity(load_text_encoder(folder)) != identity(load_text_encoder(late("colbert")))
+
+
+def test_the_extra_is_named(late: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = late("colbert")
+    found = importlib.util.find_spec
+    missing = "sentence_transformers"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
+    with pytest.raises(ValueError, match=r"needs sentence_transformers; .*'crossret\[sentence-transformers\]'"):
+        load_text_encoder(folder)
