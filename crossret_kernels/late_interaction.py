@@ -22,6 +22,7 @@ from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
@@ -37,6 +38,24 @@ class BothWays(NamedTuple):
 
     q2d: Tensor
     d2q: Tensor
+
+
+class Contributions(NamedTuple):
+    """What scores of pairs are made of, as `explain` returns it; without gradient.
+
+    Attributes:
+        scores: (P,), those of `maxsim_pairs`.
+        places: (P, Q) int64, the row within its document of the token that each query token takes, as given; of equals
+            the first; −1 where the query has no such token.
+        similarities: (P, Q) float64, with that token; 0 where there is no query token.
+        contributions: (P, Q) float64, what each brings to the score. Summed in float64 and rounded to float32 they are
+            a float32 score, bit for bit; of float64 features they add up to float64's rounding.
+    """
+
+    scores: Tensor
+    places: Tensor
+    similarities: Tensor
+    contributions: Tensor
 
 
 def maxsim(
@@ -146,18 +165,54 @@ def maxsim_pairs(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
     sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
-    if pairs is not None:
-        chosen = _listed(pairs, sides)
-    else:
-        if len(sides[0]) != len(sides[1]):
-            counts = f"{len(sides[0])} queries and {len(sides[1])} documents"
-            raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
-        device = sides[0].values.device
-        listed = torch.arange(len(sides[0]), device=device)[:, None].expand(-1, 2)
-        chosen = Pairs(listed, None, device, listed)
+    chosen = _listed_or_own(pairs, sides)
     return shape_scores(
         score_sides(*sides, chosen, _options(direction, pooling, normalize), empty_score, backend), None
     )
+
+
+def explain(
+    queries: Features,
+    documents: Features,
+    query_lengths: Lengths = None,
+    document_lengths: Lengths = None,
+    *,
+    pairs: Array | None = None,
+    query_mask: Array | None = None,
+    document_mask: Array | None = None,
+    pooling: str = "sum",
+    normalize: bool = False,
+    backend: str | None = None,
+) -> Contributions:
+    """Scores of `maxsim_pairs` as sums over query tokens: what each takes, and what it brings.
+
+    For few pairs that someone looks at: similarities (P, Q, L) are materialised, in float64. Autocast passes by it.
+
+    Args:
+        pooling: of the maxima: "sum" or "avg".
+        all others: as in `maxsim_pairs`; no item may be empty.
+
+    Raises:
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim_pairs`, and for another pooling.
+    """
+    choose("pooling", pooling, ("sum", "avg"))
+    sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), None)
+    with torch.no_grad(), torch.autocast(sides[0].values.device.type, enabled=False):
+        chosen = _listed_or_own(pairs, sides)
+        scores = shape_scores(score_sides(*sides, chosen, _options("q2d", pooling, normalize), None, backend), None)
+        vectors, masks = [], []
+        for side, items in zip(sides, chosen.listed().unbind(1), strict=True):
+            rows, mask = side.gathered(items, side.width)
+            vectors.append(safe_normalize(rows.double()) if normalize else rows.double())
+            masks.append(mask)
+        best = (vectors[0] @ vectors[1].mT).masked_fill(~masks[1][:, None], -torch.inf).max(2)
+        counts = masks[0].sum(1, keepdim=True)
+        similarities = best.values.masked_fill(~masks[0], 0)
+        shares = similarities / counts if pooling == "avg" else similarities
+        # What the kernel's arithmetic rounded differently is nobody's in particular: all tokens carry it alike.
+        remainder = (scores.double() - shares.sum(1))[:, None] / counts
+        shares = (shares + remainder).masked_fill(~masks[0], 0)
+    return Contributions(scores, best.indices.masked_fill(~masks[0], -1), similarities, shares)
 
 
 def retrieve(
@@ -253,6 +308,19 @@ def _sides(
     queries, query_mask = _several(queries, masks[0], QUERIES)
     documents, document_mask = _several(documents, masks[1], DOCUMENTS)
     return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
+
+
+def _listed_or_own(pairs: Array | None, sides: tuple[Ragged, Ragged]) -> Pairs:
+    """Pairs, checked; of None each query with the document in its place."""
+    if pairs is not None:
+        return _listed(pairs, sides)
+    queries, documents = sides
+    if len(queries) != len(documents):
+        counts = f"{len(queries)} queries and {len(documents)} documents"
+        raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
+    device = queries.values.device
+    listed = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
+    return Pairs(listed, None, device, listed)
 
 
 def _every_pair(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from crossret_kernels.late_interaction import maxsim, maxsim_both_ways, maxsim_pairs, retrieve
+from crossret_kernels.late_interaction import explain, maxsim, maxsim_both_ways, maxsim_pairs, retrieve
 from crossret_kernels.maxsim import both
 from crossret_kernels.topk import streamed as topk
 
@@ -344,3 +344,27 @@ class TestBoth:
             for scores in maxsim_both_ways(queries, documents):
                 assert scores[:, 1].isnan().all()
                 assert torch.equal(scores[:, 0].signbit(), torch.tensor([False, False]))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["sum", "avg"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_contributions_add_up_to_the_score(layout: str, pooling: str, normalize: bool) -> None:
+    """Bit for bit, and each is its best similarity in float64, with the token that gives it."""
+    pairs = torch.tensor([[2, 1], [0, 3], [0, 0], [1, 2]])
+    options: dict[str, Any] = {**LAYOUTS[layout], "pairs": pairs, "pooling": pooling, "normalize": normalize}
+    scores, places, similarities, contributions = explain(**options)
+    assert torch.equal(scores, maxsim_pairs(**options))
+    assert torch.equal(contributions.sum(1).float(), scores)
+    for row, (q, d) in enumerate(pairs.tolist()):
+        query, document = QUERIES[q][QUERY_MASK[q]].double(), DOCUMENTS[d][DOCUMENT_MASK[d]].double()
+        if normalize:
+            query, document = (torch.nn.functional.normalize(side, dim=1) for side in (query, document))
+        best = (query @ document.T).max(1)
+        own = places[row] >= 0
+        rows = DOCUMENT_MASK[d].nonzero()[:, 0] if "document_mask" in options else torch.arange(len(document))
+        assert torch.equal(places[row][own], rows[best.indices])
+        torch.testing.assert_close(similarities[row][own], best.values)
+        shares = best.values / (len(query) if pooling == "avg" else 1)
+        torch.testing.assert_close(contributions[row][own], shares, rtol=1e-5, atol=1e-5)
+        assert not contributions[row][~own].any() and not similarities[row][~own].any()

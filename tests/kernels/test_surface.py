@@ -28,7 +28,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     and (function.__module__ == module.__name__ or name in crossret_kernels.__all__)
 }
 LENGTHS = ["region_lengths", "word_lengths"]
-OF_LATE_INTERACTION = ("maxsim", "maxsim_pairs", "maxsim_both_ways", "retrieve")
+OF_LATE_INTERACTION = ("maxsim", "maxsim_pairs", "maxsim_both_ways", "explain", "retrieve")
 POSITIONAL = {
     "attention_pool": ["values", "logits", "lengths"],
     "attention_pool_weights": ["values", "logits", "lengths"],
@@ -59,12 +59,15 @@ PAIRS = torch.tensor([[0, 0], [1, 2]])
 OF_PAIRS = (
     "scan_attend",
     "scan_attention",
+    "explain",
     "maxsim_pairs",
     "gated_attention_weights",
     "heterogeneous_attention_weights",
 )
 # Those that a gradient goes through; of these what takes lists of pairs, too, and need not.
-DIFFERENTIABLE = [name for name in FUNCTIONS if "topk" not in name and name not in ("retrieve", "scan_factors")]
+DIFFERENTIABLE = [
+    name for name in FUNCTIONS if "topk" not in name and name not in ("explain", "retrieve", "scan_factors")
+]
 LISTABLE = [name for name in DIFFERENTIABLE if "pairs" in inspect.signature(FUNCTIONS[name]).parameters]
 differentiable = pytest.mark.parametrize(
     ("name", "pairs"),
@@ -146,7 +149,8 @@ def test_autocast_does_what_its_table_says(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         ours, wide = call(name, torch.float32), call(name, torch.float64)
     plain = call(name, torch.float32)
-    assert all(made.dtype in (torch.float32, torch.int64) for made in ours)
+    documented = (torch.float32, torch.int64, *([torch.float64] if name == "explain" else []))
+    assert all(made.dtype in documented for made in ours)
     assert all(torch.equal(one, other) for one, other in zip(wide, call(name, torch.float64), strict=True))
     if ROWS[name] == "features cast":
         expected = call(name, torch.bfloat16)
@@ -267,7 +271,7 @@ def test_features_are_let_go_of_with_the_graph(name: str) -> None:
     assert scores.requires_grad
 
 
-@pytest.mark.parametrize("name", [name for name in OF_PAIRS if name != "maxsim_pairs"])
+@pytest.mark.parametrize("name", [name for name in OF_PAIRS if name not in ("explain", "maxsim_pairs")])
 def test_weights_of_all_pairs_are_not_kept(name: str) -> None:
     given, function = prepared(name, torch.float32)
     with pytest.raises(ValueError, match=f"{name} takes pairs or candidates"):
