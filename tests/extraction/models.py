@@ -107,6 +107,17 @@ def save_bert(directory: Path) -> Path:
     return _save(hf.BertConfig(**_TEXT), directory / "bert", make_tokenizer("[CLS]", "[SEP]"))
 
 
+def save_texts_model(kind: str, directory: Path) -> Path:
+    """RoBERTa, whose positions begin behind that of padding, or T5, of which the encoder reads texts."""
+    import transformers as hf
+
+    if kind == "roberta":
+        config: Any = hf.RobertaConfig(**{**_TEXT, "max_position_embeddings": 12}, pad_token_id=0)
+        return _save(config, directory / kind, make_tokenizer("[CLS]", "[SEP]"))
+    config = hf.T5Config(vocab_size=64, d_model=DIM, d_kv=8, d_ff=32, num_layers=2, num_heads=2, pad_token_id=0)
+    return _save(config, directory / kind, make_tokenizer(None, "[SEP]"))
+
+
 def _save(config: Any, directory: Path, *others: Any) -> Path:
     from transformers import AutoModel
     from transformers.utils import logging

@@ -79,6 +79,8 @@ def test_mistakes_are_one_line(scenes: Path, folder_of: Callable[[str], Path], t
     ):
         assert crossret("extract", pictures, "--output", output, *options) == 2
         assert message in crossret.err and len(crossret.err.splitlines()) == 1
+    assert crossret("extract", tmp_path, "--output", output, "--encoder", "no-such-model") == 2
+    assert crossret.err.endswith(f"{tmp_path}: no pictures (.jpg, .jpeg, .png) in it\n")  # told before it is looked for
     assert not output.exists()
 
 

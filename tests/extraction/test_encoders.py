@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from crossret.extraction import load_picture_encoder, load_text_encoder
-from tests.extraction.models import GRIDS, PICTURE_MODELS, edit_json
+from tests.extraction.models import GRIDS, PICTURE_MODELS, edit_json, save_texts_model
 
 PREFIX = {"clip_vision_model": 1, "vit": 1, "dinov2": 1, "dinov2_with_registers": 4, "dinov3_vit": 3}
 TEXTS = ["a red circle", "the small Blue square is left of a zebra"]
@@ -125,6 +125,22 @@ def test_tokens_of_texts_are_the_librarys_without_what_the_tokenizer_adds(
     tokens = load_text_encoder(folder_of(kind)).encode_texts(TEXTS)
     assert tokens.lengths == [3, 9]
     torch.testing.assert_close(tokens.values, torch.cat(expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "first", "longest"), [("roberta", 1, 9), ("t5", 0, 19)])
+@torch.inference_mode()
+def test_other_encoders_of_texts(kind: str, first: int, longest: int, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = save_texts_model(kind, tmp_path)
+    model: Any = AutoModel.from_pretrained(folder).eval()
+    inputs = AutoTokenizer.from_pretrained(folder)(TEXTS[0], return_tensors="pt")
+    model = model.get_encoder() if kind == "t5" else model
+    hidden = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state[0]
+    encoder = load_text_encoder(folder)
+    tokens = encoder.encode_texts([TEXTS[0], "a red circle " * 50])
+    assert tokens.lengths == [3, longest]
+    torch.testing.assert_close(tokens.values[:3], hidden[first : first + 3], atol=1e-5, rtol=1e-4)
 
 
 @torch.inference_mode()

@@ -77,6 +77,7 @@ def extract(
       crossret extract flickr30k-images --encoder models/clip --text-encoder models/clip --output data/f30k \\
         --captions results_20130124.token
     """
+    from crossret.data.pictures import list_pictures
     from crossret.extraction import (
         Options,
         extract_pictures,
@@ -88,6 +89,8 @@ def extract(
 
     use_threads(threads)
     place = use_device(device)
+    if not list_pictures(pictures):  # an encoder takes long to load
+        raise ValueError(f"{pictures}: no pictures (.jpg, .jpeg, .png) in it")
     given = None
     if captions is None:
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
