@@ -1,20 +1,30 @@
 """An index of pictures: what a model made of those in some folders, with that model, to be searched by text.
 
 A directory holds ``index.json``, which encoder made the tokens; ``model``, as ``save_model`` writes one; and
-``images``, shards of what the model encoded. In a shard ``pictures.json`` says of which files its items are.
+``images``, shards of what the model encoded. In a shard ``pictures.json`` says of which files its items are. Without
+``model`` the encoder is one of late interaction, whose tokens are scored by MaxSim with those of texts.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import torch
+
+from crossret.data.precomputed import check_caption
+from crossret.extraction.choosing import load_text_encoder
+from crossret.extraction.protocol import TextEncoder
 from crossret.files.json import read_json_object, write_json
+from crossret.files.shards import StoredShards
 from crossret.retriever import Found, Retriever
 from crossret.search.manifest import IMAGES
+from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
+from crossret_kernels import maxsim_scores
 
 INDEX, MODEL_DIRECTORY, PICTURES = "index.json", "model", "pictures.json"
 _FORMAT = "crossret index 1"
@@ -81,6 +91,11 @@ class Encoder:
         return Encoder(**encoder)
 
 
+def has_model(directory: Path) -> bool:
+    """Whether an index has a model, not an encoder of late interaction alone."""
+    return (directory / MODEL_DIRECTORY).is_dir()
+
+
 def is_index(directory: Path) -> bool:
     """Whether a directory holds an index of pictures."""
     return (directory / INDEX).is_file()
@@ -109,8 +124,9 @@ class PictureIndex:
 
     Attributes:
         directory: where it is.
-        retriever: its model, with its words.
+        retriever: its model, with its words; None where an encoder of late interaction does without.
         pictures: the files, in the order of ``Found.indices``.
+        images: what was encoded.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, device: Any = None) -> None:
@@ -118,17 +134,26 @@ class PictureIndex:
 
         Args:
             directory: of the index.
-            device: where its model goes; the CPU by default.
+            device: where its model goes, or its encoder of texts; the CPU by default.
 
         Raises:
             OSError: it is no index, or a file cannot be read. ValueError: a file is malformed; names it.
         """
         self.directory = Path(directory)
-        Encoder.read(self.directory)
-        self.retriever = Retriever.from_pretrained(self.directory / MODEL_DIRECTORY, device=device)
-        self.images = StoredEncoded.of_directory(self.directory / IMAGES, IMAGES)
+        self._device = torch.device("cpu" if device is None else device)
+        self._encoder = Encoder.read(self.directory)
+        self._texts: TextEncoder | None = None
+        images = self.directory / IMAGES
+        self.retriever: Retriever | None = None
+        self.images: StoredEncoded | StoredShards
+        if has_model(self.directory):
+            self.retriever = Retriever.from_pretrained(self.directory / MODEL_DIRECTORY, device=device)
+            self.images = StoredEncoded.of_directory(images, IMAGES)
+            shards = self.images.shards
+        else:
+            self.images = shards = StoredShards.of_directory(images)
         self.pictures: list[Path] = []
-        for shard in self.images.shards.shards:
+        for shard in shards.shards:
             own = read_pictures(shard.directory)
             if len(own) != shard.items:
                 raise ValueError(f"{shard.directory / PICTURES}: {len(own)} pictures of {shard.items} items")
@@ -141,9 +166,29 @@ class PictureIndex:
         """The best k pictures for every caption: ``pictures`` has the file of each of ``Found.indices``.
 
         Raises:
-            TypeError, ValueError: as ``Retriever.search``.
+            TypeError, ValueError: as ``Retriever.encode_text``, or k is less than 1; without a model as
+                ``load_text_encoder``.
         """
-        return self.retriever.search(captions, self.directory / IMAGES, k)
+        scorer, queries = self.asked(captions)
+        return Found(*retrieve(scorer, queries, self.images, k=k, query="caption"))
+
+    def asked(self, captions: str | list[str]) -> tuple[Any, Any]:
+        """What scores pictures with captions, and the captions as it takes them; raises as ``search``."""
+        if self.retriever is not None:
+            return self.retriever.model, self.retriever.encode_text(captions)
+        texts = [captions] if isinstance(captions, str) else list(captions)
+        for number, text in enumerate(texts):
+            check_caption(text, f"captions[{number}]")
+        if not texts:
+            raise ValueError("captions: there are none")
+        if self._texts is None:
+            self._texts = load_text_encoder(self._encoder.name)
+            self._texts.module.to(self._device)
+        with torch.inference_mode():
+            tokens = self._texts.encode_texts(texts)
+        rows = list(tokens.values.float().cpu().split(tokens.lengths))
+        # Pictures stand where images do: every token of a query takes its best of theirs.
+        return partial(maxsim_scores, direction="t2i"), rows
 
 
 load_index = PictureIndex

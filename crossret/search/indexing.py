@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from crossret.data.pictures import pictures_below
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import Progress
+from crossret.extraction.choosing import load_text_encoder
 from crossret.extraction.extracting import EncodedFiles, Options, encode_files
 from crossret.extraction.protocol import PictureEncoder
 from crossret.extraction.resuming import identity
@@ -25,12 +26,13 @@ from crossret.files.arrays import write_rows
 from crossret.files.directories import new_directory, occupied
 from crossret.files.features import OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
-from crossret.files.shards import SHARDS
+from crossret.files.shards import SHARDS, StoredShards
 from crossret.models import Encoded, Matcher, save_model
 from crossret.picture_index import (
     MODEL_DIRECTORY,
     Encoder,
     Picture,
+    has_model,
     is_index,
     read_pictures,
     write_pictures,
@@ -76,8 +78,8 @@ def update_index(
     directory: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     encoder: PictureEncoder[Any],
-    model: Matcher,
-    vocabulary: Vocabulary,
+    model: Matcher | None = None,
+    vocabulary: Vocabulary | None = None,
     *,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -92,7 +94,8 @@ def update_index(
         directory: the index, made if needed.
         folder: the pictures, .jpg, .jpeg or .png.
         encoder: makes their tokens.
-        model: encodes these; in evaluation mode meanwhile.
+        model: encodes these; in evaluation mode meanwhile. None: tokens are kept as they are, of an encoder of late
+            interaction.
         vocabulary: the model's.
         options: as ``extract_pictures`` takes them, of which ``half`` does not count.
         progress: called with (pictures encoded, all that are to be).
@@ -104,7 +107,9 @@ def update_index(
             model, or the model does not read such tokens.
     """
     place, how = Path(directory), options or Options()
-    if model.config.image_dim != encoder.dim:
+    if model is None:
+        load_text_encoder(encoder.name)  # which the pictures are searched by
+    elif model.config.image_dim != encoder.dim:
         raise ValueError(
             f"{encoder.name}: tokens of {encoder.dim} numbers, but the model's image_dim is {model.config.image_dim}"
         )
@@ -141,7 +146,9 @@ class _Shard:
 class _Index:
     """An index that nobody else writes: shards, of which a list on the disk says which count."""
 
-    def __init__(self, place: Path, encoder: PictureEncoder[Any], model: Matcher, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, place: Path, encoder: PictureEncoder[Any], model: Matcher | None, vocabulary: Vocabulary | None
+    ) -> None:
         """Open it, or make one without pictures; raises a ValueError where it is of another encoder or model."""
         self.images, self.model = place / IMAGES, model
         own = Encoder(encoder.name, identity(encoder))
@@ -151,19 +158,24 @@ class _Index:
                 raise ValueError(
                     f"{place}: its pictures were encoded by {before.name}, not by {own.name} as it is now: make another"
                 )
+            if has_model(place) != (model is not None):
+                raise ValueError(
+                    f"{place}: its pictures were encoded {'by a model' if model is None else 'without'} one"
+                )
         else:
             shutil.rmtree(place / MODEL_DIRECTORY, ignore_errors=True)  # of a call that was killed
-            with new_directory(place / MODEL_DIRECTORY) as made:
-                save_model(model, made, vocabulary)
+            if model is not None:
+                assert vocabulary is not None
+                with new_directory(place / MODEL_DIRECTORY) as made:
+                    save_model(model, made, vocabulary)
             own.write(place)
         self.shards: list[_Shard] = []
         self.images.mkdir(exist_ok=True)
         if (self.images / SHARDS).exists():
-            stored = StoredEncoded.of_directory(self.images)
-            stored.check(model)
-            self.shards = [
-                _Shard(shard.directory.name, read_pictures(shard.directory)) for shard in stored.shards.shards
-            ]
+            if model is not None:
+                StoredEncoded.of_directory(self.images).check(model)
+            shards = StoredShards.of_directory(self.images).shards
+            self.shards = [_Shard(shard.directory.name, read_pictures(shard.directory)) for shard in shards]
         listed = {shard.name for shard in self.shards}
         for path in self.images.iterdir():
             if path.is_dir() and path.name not in listed:  # of a call that was killed
@@ -199,14 +211,15 @@ class _Index:
                     progress(start + done, len(pictures))
 
             directory = self._new()
-            with evaluating(self.model), closing(found):
+            with evaluating(self.model) if self.model is not None else nullcontext(), closing(found):
                 encoded = self._encoded(found, show, some, kept, left_out)
                 first = next(encoded, None)
                 if first is None:  # all were left out
                     continue
                 written = write_items(directory, chain([first], encoded))
             write_pictures(directory, kept)
-            Manifest.of(self.model, IMAGES, written.vectors).write(self.images)
+            if self.model is not None:
+                Manifest.of(self.model, IMAGES, written.vectors).write(self.images)
             self.shards.append(_Shard(directory.name, kept))
             self._list()
         return left_out
@@ -220,7 +233,7 @@ class _Index:
         left_out: list[str],
     ) -> Iterator[Encoded]:
         """What the model makes of batches of tokens; adds to the pictures that are ``kept`` and those that are not."""
-        device = next(self.model.parameters()).device
+        device = torch.device("cpu") if self.model is None else next(self.model.parameters()).device
         for batch in batches:
             kept += [pictures[place] for place in batch.places]
             left_out += [str(pictures[place].path) for place in batch.left_out]
@@ -229,8 +242,11 @@ class _Index:
                     pad_sequence(torch.from_numpy(rows).float().split(batch.lengths), batch_first=True).to(device)
                     for rows in (batch.values, batch.boxes)
                 )
-                lengths = None if len({*batch.lengths}) == 1 else torch.tensor(batch.lengths, device=device)
-                yield self.model.encode_images(features, lengths, boxes)
+                lengths = torch.tensor(batch.lengths, device=device)
+                if self.model is None:
+                    yield Encoded(features, lengths)
+                else:
+                    yield self.model.encode_images(features, None if len({*batch.lengths}) == 1 else lengths, boxes)
             show(batch.done)
 
     def _new(self) -> Path:
@@ -258,13 +274,13 @@ def _copy(shard: Path, output: Path, keep: list[int]) -> None:
     """Copy some of a shard's items."""
     items = StoredItems.of_directory(shard)
     assert items.offsets is not None
-    manifest = Manifest.read(shard.parent)
     lengths = np.diff(items.offsets)[keep]
     with write_rows(output / VALUES, items.values.shape[1:], items.values.dtype.str) as write:
         for place in keep:
             write(items.values[items.offsets[place] : items.offsets[place + 1]])
         release_pages(items.values)
-    for name, array in stored_vectors(items, manifest).items():
+    vectors = stored_vectors(items, Manifest.read(shard.parent)) if (shard.parent / MODEL).exists() else {}
+    for name, array in vectors.items():
         with write_rows(output / vectors_file(name), array.shape[1:], array.dtype.str) as write:
             write(array[keep])
     with write_rows(output / OFFSETS, (), "<i8") as write:

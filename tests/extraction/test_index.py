@@ -198,9 +198,9 @@ def test_from_the_command_line(
     model, index, clip = tmp_path / "model", tmp_path / "index", folder_of("clip")
     save_model(Scan(ScanConfig(image_dim=16, vocabulary_size=len(WORDS), embed_dim=8, word_dim=4)), model, WORDS)
     assert crossret_command("index", album, "--output", index) == 2
-    assert "--model is needed: there is no index at" in crossret_command.err
-    assert crossret_command("index", album, "--output", index, "--model", model) == 2
     assert "--encoder is needed: there is no index at" in crossret_command.err
+    assert crossret_command("index", album, "--output", index, "--encoder", clip) == 2
+    assert "--model is needed: " in crossret_command.err and "no encoder of late interaction" in crossret_command.err
     monkeypatch.chdir(clip.parent)
     assert crossret_command("index", album, "--encoder", clip.name, "--model", model, "--output", index) == 0
     assert crossret_command.out == f"{index}: 8 pictures: 8 added\n"

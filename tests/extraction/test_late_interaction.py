@@ -15,9 +15,13 @@ from PIL import Image
 
 pytest.importorskip("sentence_transformers", reason="models of late interaction are those of sentence-transformers")
 
+import crossret
+from crossret.data.pictures import read_picture
 from crossret.extraction import load_picture_encoder, load_text_encoder
 from crossret.extraction.late_interaction import LateInteractionTexts
 from crossret.extraction.resuming import identity
+from crossret.files.json import read_json_lines
+from tests.cli.command import Cli
 from tests.extraction.late_models import DIM, save_late_model
 from tests.extraction.models import edit_json
 
@@ -139,3 +143,38 @@ def test_the_extra_is_named(late: Callable[[str], Path], monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(ValueError, match=r"needs sentence_transformers; .*'crossret\[sentence-transformers\]'"):
         load_text_encoder(folder)
+
+
+def test_an_index_without_a_model(
+    late: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pictures are added and removed, and found by MaxSim with queries as the encoder reads them."""
+    crossret_command, album, index = Cli(capsys), tmp_path / "album", tmp_path / "index"
+    album.mkdir()
+    generator = np.random.default_rng(0)
+    for number in range(4):
+        pixels = generator.integers(0, 255, (60, 60 + 30 * number, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(album / f"{number}.png")
+    assert crossret_command("index", album, "--encoder", late("colqwen"), "--output", index) == 0, crossret_command.err
+    (album / "1.png").unlink()
+    assert crossret_command("index", album, "--output", index) == 0, crossret_command.err
+    assert crossret_command.out == f"{index}: 3 pictures: 3 unchanged, 1 gone\n"
+
+    lines = tmp_path / "found.jsonl"
+    assert crossret_command("search", index, *TEXTS, "-k", "3", "--output", lines) == 0, crossret_command.err
+    pictures, texts = load_picture_encoder(late("colqwen")), load_text_encoder(late("colqwen"))
+    with torch.inference_mode():
+        wanted = texts.encode_texts(TEXTS)
+        files = sorted(album.iterdir())
+        rows = [pictures.encode_images([read_picture(file)]).values for file in files]
+    opened = crossret.load_index(index)
+    found = opened.search(TEXTS, k=3)
+    for number, (query, row) in enumerate(
+        zip(wanted.values.split(wanted.lengths), read_json_lines(lines), strict=True)
+    ):
+        truth = {str(file): float((query @ own.T).amax(1).sum()) for file, own in zip(files, rows, strict=True)}
+        scores = {one["picture"]: one["score"] for one in row["results"]}
+        assert scores == pytest.approx(truth, rel=1e-4)
+        assert [str(opened.pictures[place]) for place in found.indices[number].tolist()] == [*scores]
+    assert crossret_command("index", album, "--encoder", late("colbert"), "--output", index) == 2
+    assert "reads no pictures" in crossret_command.err

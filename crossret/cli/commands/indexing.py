@@ -47,7 +47,8 @@ def index(
     """Make an index of photographs that text searches.
 
     --model is a model that was trained on what `extract` made by the same --encoder,
-    or one that was trained with --encoder and has its own.
+    or one that was trained with --encoder and has its own. An encoder of late
+    interaction, such as ColPali, needs no model: texts are searched by MaxSim.
     The index keeps a copy of it; neither is named again when pictures are added:
     those that are in the index as they are, by size and time of change, are not
     encoded again, changed ones are, and those that are gone from the folder leave it.
@@ -59,32 +60,35 @@ def index(
     Examples:
       crossret index photographs --encoder google/siglip2-base-patch16-naflex --model runs/mine --output album
       crossret index photographs --output album
+      crossret index pages --encoder vidore/colqwen2-v1.0-hf --output documents
       crossret search album "a red kite above the beach"
     """
     from crossret.extraction import Options, load_picture_encoder
+    from crossret.extraction.late_interaction import is_late_interaction
     from crossret.models.base import encoder_of
     from crossret.models.checkpoints import model_directory, reads_pictures
-    from crossret.picture_index import MODEL_DIRECTORY, Encoder, is_index
+    from crossret.picture_index import MODEL_DIRECTORY, Encoder, has_model, is_index
     from crossret.search.indexing import check_index, update_index
     from crossret.terminal import progress_bar
 
     use_threads(threads)
     place = use_device(device)
     check_index(output)
-    if is_index(output):
+    known = is_index(output)
+    if known and has_model(output):
         model = model or output / MODEL_DIRECTORY
-    if model is None:
-        raise ValueError(f"--model is needed: there is no index at {output} yet")
-    if reads_pictures(model_directory(model)):
+    if model is not None and reads_pictures(model_directory(model)):
         refuse({"encoder": encoder}, f"makes no difference: {model} has an encoder")
     elif encoder is None:
-        if not is_index(output):
+        if not known:
             raise ValueError(f"--encoder is needed: there is no index at {output} yet")
         encoder = Encoder.read(output).name
+    if model is None and not is_late_interaction(str(encoder)):
+        raise ValueError(f"--model is needed: {encoder} is no encoder of late interaction, which does without")
     options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, False, unreadable)
     try:
-        trained, vocabulary = load_model_of(model, device)
-        own = encoder_of(trained)
+        trained, vocabulary = (None, None) if model is None else load_model_of(model, device)
+        own = None if trained is None else encoder_of(trained)
         if own is None:
             assert encoder is not None
             chosen = load_picture_encoder(os.path.abspath(encoder) if os.path.isdir(encoder) else encoder)

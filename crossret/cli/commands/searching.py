@@ -345,23 +345,31 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
 
 
 def _of_index(directory: Path, device: str | None, asked: str, given: Any) -> _Search:
+    from crossret.data.precomputed import read_captions
+    from crossret.files.features import why_not_finite as why_not_finite_features
     from crossret.picture_index import PictureIndex
-    from crossret.search.items import encode_texts, evaluating
-    from crossret.search.stored import WHY_OF_MODEL
+    from crossret.search.stored import WHY_OF_MODEL, StoredEncoded
 
     index = PictureIndex(directory, device=use_device(device))
-    model, vocabulary = index.retriever.model, index.retriever.vocabulary
-    texts = _texts(asked, given, model.config, vocabulary)
-    with evaluating(model):
-        queries = encode_texts(model, texts, vocabulary)
+    if index.retriever is None:
+        texts = read_captions(given) if asked == "captions" else list(given)
+    else:
+        texts = _texts(asked, given, index.retriever.model.config, index.retriever.vocabulary)
+    scorer, queries = index.asked(texts)
+
+    def why_not_finite(query: int, item: int) -> str:
+        if isinstance(index.images, StoredEncoded):
+            return index.images.why_not_finite(item) or WHY_OF_MODEL
+        return why_not_finite_features(index.images.stored(item))
+
     return _Search(
-        model,
+        scorer,
         queries,
         index.images,
         "caption",
         [{"caption": text} for text in texts],
         lambda item: {"picture": str(index.pictures[item])},
-        lambda query, item: index.images.why_not_finite(item) or WHY_OF_MODEL,
+        why_not_finite,
         str(directory),
         "picture",
     )
