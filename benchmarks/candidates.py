@@ -41,7 +41,7 @@ DOCUMENTS = (20_000, 200_000)
 TOPICS, TOKENS, QUERY_TOKENS, DIM = 2_000, 32, 16, 64
 QUERIES, K = 50, 10
 COUNTS = (100, 200, 1_000)
-TURNS = 3
+TURNS = 2
 
 
 def write_corpus(directory: Path, documents: int, seed: int = 0) -> tuple[StoredItems, StoredItems]:

@@ -1,0 +1,93 @@
+"""Peak memory of training through an encoder of pictures, by batch size, with --encode-chunk and without.
+
+    python -m benchmarks.encoder_memory --output benchmarks/results/encoder_memory
+
+The encoder is a ViT with random weights, of 4 layers of 384 numbers, over 100 patches of 160 x 160 pixels; the model
+SCAN by its preset "scenes". Every figure is the peak of one process of `crossret train` that takes an epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from crossret.data import render_scenes
+from crossret.files.atomic import atomic_write
+from crossret.files.json import write_json
+from crossret.machine import describe_machine
+
+BATCHES, CHUNK = (8, 32, 128), 8
+LAYERS, WIDTH, SIDE, PATCH = 4, 384, 160, 16
+IMAGES = 26  # 130 captions: a step of the largest batch and a little one
+
+
+def save_encoder(directory: Path) -> None:
+    from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
+
+    config = ViTConfig(
+        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=6, intermediate_size=4 * WIDTH,
+        image_size=SIDE, patch_size=PATCH,
+    )  # fmt: skip
+    ViTModel(config).save_pretrained(directory)
+    ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(directory)
+
+
+def peak(scenes: Path, encoder: Path, batch: int, chunk: int | None) -> int:
+    """MiB of a training of its own."""
+    with tempfile.TemporaryDirectory() as output:
+        command = [sys.executable, "-m", "crossret", "train", str(scenes), "--preset", "scenes", "--epochs", "1"]
+        command += ["--encoder", str(encoder), "--batch-size", str(batch), "--output", str(Path(output, "run"))]
+        command += [] if chunk is None else ["--encode-chunk", str(chunk)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{' '.join(command)}: ended with {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_maxrss // 1024
+
+
+def table(result: dict[str, Any]) -> str:
+    """As Markdown."""
+    machine = result["machine"]
+    lines = [
+        f"{machine['cpu']}, {machine['threads']} threads, {result['date']}: MiB at the peak of `crossret train`.",
+        "",
+        f"| batch | whole | `--encode-chunk {CHUNK}` |",
+        "| ---: | ---: | ---: |",
+    ]
+    lines += [f"| {row['batch']} | {row['whole_mib']:,} | {row['chunked_mib']:,} |" for row in result["rows"]]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        scenes, encoder = Path(directory, "scenes"), Path(directory, "encoder")
+        render_scenes(scenes, train=IMAGES, dev=2, test=2, seed=0)
+        save_encoder(encoder)
+        for batch in BATCHES:
+            whole, chunked = (peak(scenes, encoder, batch, chunk) for chunk in (None, CHUNK))
+            rows.append({"batch": batch, "chunk": CHUNK, "whole_mib": whole, "chunked_mib": chunked})
+            print(rows[-1], flush=True)
+    machine = describe_machine()
+    date = datetime.date.today().isoformat()
+    result = {"date": date, "machine": machine, "rows": rows}
+    stem = f"{date}-{'-'.join(re.findall('[a-z0-9]+', machine['cpu'].lower())[:2])}"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    write_json(arguments.output / f"{stem}.json", result)
+    with atomic_write(arguments.output / f"{stem}.md") as file:
+        file.write(table(result).encode())
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
