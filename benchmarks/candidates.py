@@ -11,9 +11,7 @@ take turns; making an index is timed apart, as it is kept.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import re
 import statistics
 import tempfile
 import time
@@ -25,11 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.records import keep_record
 from crossret.files.arrays import write_rows
-from crossret.files.atomic import atomic_write
 from crossret.files.features import StoredItems
-from crossret.files.json import write_json
-from crossret.machine import describe_machine
 from crossret.models.checkpoints import load_model, model_directory
 from crossret.search.nearest import VECTORS, NearestVectors, rows_of
 from crossret.search.reranking import rerank
@@ -163,15 +159,7 @@ def main() -> None:
         for documents in arguments.documents:
             corpus, queries = write_corpus(Path(directory, str(documents)), documents)
             rows += compared("random, Sum-Max", queries, corpus, scorer, COUNTS, normalize=False)
-    machine = describe_machine()
-    date = datetime.date.today().isoformat()
-    result = {"date": date, "machine": machine, "rows": rows}
-    stem = f"{date}-{'-'.join(re.findall('[a-z0-9]+', machine['cpu'].lower())[:2])}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.output / f"{stem}.json", result)
-    with atomic_write(arguments.output / f"{stem}.md") as file:
-        file.write(table(result).encode())
-    print(table(result))
+    keep_record(arguments.output, {"rows": rows}, table)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ within a turn. What is found is compared bit by bit.
 from __future__ import annotations
 
 import argparse
-import datetime
-import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,13 +24,11 @@ import torch
 from ray.cluster_utils import Cluster
 from rich.progress import track
 
+from benchmarks.records import keep_record
 from benchmarks.turns import take_turns, timed
 from crossret.files.arrays import write_rows
-from crossret.files.atomic import atomic_write
 from crossret.files.features import StoredItems
-from crossret.files.json import write_json
 from crossret.files.shards import StoredShards
-from crossret.machine import describe_machine
 from crossret.search.cluster import RayCorpus
 from crossret.search.retrieval import retrieve
 from crossret.search.sharding import cut_corpus
@@ -173,15 +169,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         report = measure(Path(directory), arguments.documents, arguments.seconds)
-    machine = {**describe_machine(), "ray": ray.__version__}
-    date = datetime.date.today().isoformat()
-    report = {"date": date, "machine": machine, **report}
-    name = f"{date}-{re.sub(r'[^a-z0-9]+', '-', str(machine['cpu']).lower()).strip('-')}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.output / f"{name}.json", report)
-    with atomic_write(arguments.output / f"{name}.md") as file:
-        file.write(markdown(report).encode())
-    print(markdown(report))
+    keep_record(arguments.output, report, markdown, ray=ray.__version__)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,15 @@ SCAN by its preset "scenes". Every figure is the peak of one process of `crossre
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import keep_record
 from crossret.data import render_scenes
-from crossret.files.atomic import atomic_write
-from crossret.files.json import write_json
-from crossret.machine import describe_machine
 
 BATCHES, CHUNK = (8, 32, 128), 8
 LAYERS, WIDTH, SIDE, PATCH = 4, 384, 160, 16
@@ -78,15 +74,7 @@ def main() -> None:
             whole, chunked = (peak(scenes, encoder, batch, chunk) for chunk in (None, CHUNK))
             rows.append({"batch": batch, "chunk": CHUNK, "whole_mib": whole, "chunked_mib": chunked})
             print(rows[-1], flush=True)
-    machine = describe_machine()
-    date = datetime.date.today().isoformat()
-    result = {"date": date, "machine": machine, "rows": rows}
-    stem = f"{date}-{'-'.join(re.findall('[a-z0-9]+', machine['cpu'].lower())[:2])}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.output / f"{stem}.json", result)
-    with atomic_write(arguments.output / f"{stem}.md") as file:
-        file.write(table(result).encode())
-    print(table(result))
+    keep_record(arguments.output, {"rows": rows}, table)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from crossret import system
+from crossret.cli.encoding_options import Amp, BatchSize, Unreadable, Workers, reading_threads
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import Device, Threads, option, use_device, use_threads
 from crossret.cli.output import say
-
-MOST_WORKERS = 8  # of those that are started without being asked for
 
 
 def extract(
@@ -35,16 +33,11 @@ def extract(
     text_encoder: Annotated[
         str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words.")
     ] = None,
-    batch_size: Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)] = 32,
-    workers: Annotated[
-        int | None,
-        option(f"Threads that read pictures; by default one a core, {MOST_WORKERS} at most.", min=1, max=256),
-    ] = None,
-    amp: Annotated[bool, option("Compute in bfloat16 where that is safe.", "--amp")] = False,
+    batch_size: BatchSize = 32,
+    workers: Workers = None,
+    amp: Amp = False,
     half: Annotated[bool, option("What is written; float16 is half as large.", "--float16/--float32")] = False,
-    unreadable: Annotated[
-        Literal["refuse", "skip"], option("Pictures that cannot be read: end, or name them and leave them out.")
-    ] = "refuse",
+    unreadable: Unreadable = "refuse",
     threads: Threads = None,
     device: Device = None,
 ) -> None:
@@ -96,7 +89,7 @@ def extract(
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
     else:
         given = read_captions_of_pictures(captions, captions_per_picture)
-    options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, half, unreadable)
+    options = Options(batch_size, workers or reading_threads(), amp, half, unreadable)
     try:
         chosen = load_picture_encoder(encoder)
         chosen.module.to(place)

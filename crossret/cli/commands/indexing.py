@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from crossret import system
-from crossret.cli.commands.extracting import MOST_WORKERS
+from crossret.cli.encoding_options import Amp, BatchSize, Unreadable, Workers, reading_threads
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import RUN, Device, Threads, load_model_of, option, use_device, use_threads
 from crossret.cli.output import say
@@ -32,15 +31,10 @@ def index(
     model: Annotated[
         Path | None, option(f"{RUN} By default the index's, which keeps a copy.", exists=True, file_okay=False)
     ] = None,
-    batch_size: Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)] = 32,
-    workers: Annotated[
-        int | None,
-        option(f"Threads that read pictures; by default one a core, {MOST_WORKERS} at most.", min=1, max=256),
-    ] = None,
-    amp: Annotated[bool, option("Compute the encoder in bfloat16 where that is safe.", "--amp")] = False,
-    unreadable: Annotated[
-        Literal["refuse", "skip"], option("Pictures that cannot be read: end, or name them and leave them out.")
-    ] = "refuse",
+    batch_size: BatchSize = 32,
+    workers: Workers = None,
+    amp: Amp = False,
+    unreadable: Unreadable = "refuse",
     threads: Threads = None,
     device: Device = None,
 ) -> None:
@@ -85,7 +79,7 @@ def index(
         encoder = Encoder.read(output).name
     if model is None and not is_late_interaction(str(encoder)):
         raise ValueError(f"--model is needed: {encoder} is no encoder of late interaction, which does without")
-    options = Options(batch_size, workers or min(system.cores(), MOST_WORKERS), amp, False, unreadable)
+    options = Options(batch_size, workers or reading_threads(), amp, False, unreadable)
     try:
         trained, vocabulary = (None, None) if model is None else load_model_of(model, device)
         own = None if trained is None else encoder_of(trained)

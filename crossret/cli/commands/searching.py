@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from crossret.cli.candidate_option import CandidateOption
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import (
     RUN,
@@ -151,7 +152,7 @@ def search(
     lengths = {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths}
     typed = {"caption": caption, "captions": captions, "image": image}
     *runs, corpus = _directories(places)
-    chosen = _Candidates.of(candidates, n_candidates, k)
+    chosen = CandidateOption.of(candidates, n_candidates, k)
     of_index = not runs and is_index(corpus)
     for written in (output, sheet):
         if written is not None:
@@ -189,39 +190,6 @@ def search(
 
 
 @dataclass(frozen=True)
-class _Candidates:
-    """What --candidates names: a file, or an index of nearest vectors, and how many of these; or nothing."""
-
-    given: str | None
-    count: int
-
-    INDEXES: ClassVar = {"faiss": "muvera", "faiss-mean": "mean"}
-
-    @staticmethod
-    def of(given: str | None, count: int | None, k: int) -> _Candidates:
-        if given not in _Candidates.INDEXES:
-            refuse({"n_candidates": count}, "is for --candidates faiss")
-            if given is not None and not Path(given).is_file():
-                raise ValueError(f"--candidates {given}: no such file")
-        return _Candidates(given, count or max(200, 20 * k))
-
-    @property
-    def path(self) -> Path | None:
-        return None if self.given is None or self.given in self.INDEXES else Path(self.given)
-
-    def of_queries(self, search: _Search, progress: Progress) -> Any:
-        """(n_queries, K) items of the corpus, -1 for none."""
-        from crossret.search.candidates import read_candidates
-        from crossret.search.nearest import nearest_candidates
-
-        if self.path is not None:
-            return read_candidates(self.path)
-        assert self.given is not None
-        vectors = self.INDEXES[self.given]
-        return nearest_candidates(search.queries, search.corpus, vectors, self.count, search.normalize, progress)
-
-
-@dataclass(frozen=True)
 class _Search:
     """What is asked of what.
 
@@ -251,7 +219,7 @@ class _Search:
         return len(self.corpus)
 
     def best(
-        self, k: int, candidates: _Candidates, ray: str | None, threads: int | None, progress: Progress
+        self, k: int, candidates: CandidateOption, ray: str | None, threads: int | None, progress: Progress
     ) -> tuple[Tensor, Tensor]:
         """(values, indices) of all items or of candidates, by this machine or by a cluster."""
         from crossret.search.reranking import rerank
@@ -259,7 +227,7 @@ class _Search:
 
         options: dict[str, Any] = {"k": k, "query": self.query, "progress": progress}
         if candidates.given is not None:
-            rows = candidates.of_queries(self, progress)
+            rows = candidates.of_queries(self.queries, self.corpus, self.normalize, progress)
             return rerank(self.scorer, self.queries, self.corpus, rows, **options, name=candidates.given)
         if ray is None:
             return retrieve(self.scorer, self.queries, self.corpus, **options)
