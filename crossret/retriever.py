@@ -245,7 +245,7 @@ class Retriever:
         return Found(*retrieve(self.model, wanted, side, k=k, query=query))
 
     def explain(self, image: Images, caption: str, *, boxes: Tensor | NDArray[Any] | None = None) -> Explanation:
-        """Where the model looks in one image beside one caption.
+        """Where the model looks in one image beside one caption, how it scores them, and what makes up that score.
 
         Args:
             image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
@@ -253,7 +253,8 @@ class Retriever:
             boxes: (R, 4) of the regions in pixels, for ``Explanation.draw``; None where they are a grid.
 
         Raises:
-            ValueError: as what encodes, or there are several images, or the model does not attend over regions.
+            ValueError: as what encodes, or there are several images, or the model neither attends over regions nor has
+                a score that is a sum over parts of the image or the caption.
         """
         if isinstance(image, (Tensor, np.ndarray)) and image.ndim == 2:
             image = image[None]
@@ -261,11 +262,17 @@ class Retriever:
         images, captions = self.encode_images(image, boxes=own), self.encode_text(caption)
         if len(images) != 1:
             raise ValueError(f"image: {len(images)} images, of which one is explained at a time")
-        maps = self.model.attention(images, captions)
-        if not maps:
-            raise ValueError(f"this {self.model.kind} model does not attend over regions, there is nothing to show")
+        with evaluating(self.model):
+            maps = self.model.attention(images, captions)
+            shares = self.model.contributions(images, captions)
+            if not maps and shares is None:
+                raise ValueError(
+                    f"this {self.model.kind} model does not attend over regions, and its score is no sum over parts: "
+                    "there is nothing to show"
+                )
+            score = self.model.score(images, captions).item() if shares is None else shares.scores.item()
         most = self.model.config.max_words
-        return Explanation(caption, maps, None if own is None else own[0].numpy(), most)
+        return Explanation(caption, maps, None if own is None else own[0].numpy(), most, score, shares)
 
     def _save(self, directory: Path, name: str) -> None:
         save_model(self.model, directory, self.vocabulary)

@@ -7,7 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crossret_kernels import ScanAttention, maxsim_scores, scan_attention, scan_scores
+from crossret_kernels import (
+    ScanAttention,
+    ScanContributions,
+    maxsim_scores,
+    scan_attention,
+    scan_contributions,
+    scan_scores,
+)
+from crossret_kernels.late_interaction import Contributions, explain
 
 
 class CrossAttentionScorer(nn.Module):
@@ -70,9 +78,7 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_scores``.
         """
-        return scan_scores(
-            regions, words, region_lengths, lengths, direction=self.direction, pairs=pairs, **self.options
-        )
+        return scan_scores(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
 
     def attention(
         self,
@@ -94,8 +100,29 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_attention``.
         """
-        options = {**self.options, "direction": self.direction}
-        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, **options)
+        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
+
+    def contributions(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor,
+    ) -> ScanContributions:
+        """What each query brings to the scores of the given pairs, without gradient; arguments as ``forward``.
+
+        Returns:
+            As ``attention``, and shares (P, Q) that add up to the scores; see ``crossret_kernels.scan_contributions``.
+
+        Raises:
+            ValueError, TypeError: as ``crossret_kernels.scan_contributions``.
+        """
+        return scan_contributions(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
+
+    def _all_options(self) -> dict[str, Any]:
+        return {**self.options, "direction": self.direction}
 
     def extra_repr(self) -> str:
         return ", ".join([repr(self.direction), *(f"{name}={value!r}" for name, value in self.options.items())])
@@ -126,6 +153,28 @@ class SumMaxScorer(nn.Module):
         """As ``CrossAttentionScorer.forward``."""
         return maxsim_scores(
             regions, words, region_lengths, lengths, direction=self.direction, normalize=self.normalize, pairs=pairs
+        )
+
+    def contributions(
+        self,
+        regions: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        region_lengths: Tensor | None = None,
+        *,
+        pairs: Tensor,
+    ) -> Contributions:
+        """What each query takes and brings to scores of the given pairs, without gradient; arguments as ``forward``.
+
+        Returns:
+            See ``crossret_kernels.late_interaction.explain``, with images in the place of its queries.
+
+        Raises:
+            ValueError, TypeError: as ``crossret_kernels.maxsim_scores``.
+        """
+        direction = "q2d" if self.direction == "i2t" else "d2q"
+        return explain(
+            regions, words, region_lengths, lengths, pairs=pairs, direction=direction, normalize=self.normalize
         )
 
     def extra_repr(self) -> str:

@@ -2,6 +2,7 @@
 
 from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, attention_pool_weights
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.contributions import ScanContributions, scan_contributions
 from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_attend
@@ -28,6 +29,7 @@ __all__ = [
     "PooledAttention",
     "ScanAttended",
     "ScanAttention",
+    "ScanContributions",
     "UnsupportedByBackend",
     "attention_pool",
     "attention_pool_weights",
@@ -41,6 +43,7 @@ __all__ = [
     "pairwise_scores",
     "scan_attend",
     "scan_attention",
+    "scan_contributions",
     "scan_factors",
     "scan_scores",
     "scan_topk",

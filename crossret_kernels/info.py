@@ -44,7 +44,7 @@ OPERATIONS = {
     ("maxsim_scores", "maxsim_topk", "late_interaction"): tuple(maxsim.SCORES),
     ("maxsim_argmax",): tuple(maxsim.ARGMAX),
     ("triplet_loss",): (*ranking_loss.KERNELS, *_IN_TORCH),
-    ("scan_attend", "scan_attention"): (*scan_attend.KERNELS, *_IN_TORCH),
+    ("scan_attend", "scan_attention", "scan_contributions"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores",): (*gated_attention.KERNELS, *_IN_TORCH),
     ("gated_attention_weights",): _IN_TORCH,
     ("heterogeneous_scores",): (*heterogeneous_attention.KERNELS, *_IN_TORCH),

@@ -20,9 +20,9 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_sides
 from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
+from crossret_kernels.maxsim.contributions import maxsim_contributions
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
@@ -43,12 +43,15 @@ class BothWays(NamedTuple):
 class Contributions(NamedTuple):
     """What scores of pairs are made of, as `explain` returns it; without gradient.
 
+    T tokens are the queries' for "q2d", the documents' for "d2q". (n_queries, K, …) in place of (P, …) of queries with
+    documents of their own.
+
     Attributes:
         scores: (P,), those of `maxsim_pairs`.
-        places: (P, Q) int64, the row within its document of the token that each query token takes, as given; of equals
-            the first; −1 where the query has no such token.
-        similarities: (P, Q) float64, with that token; 0 where there is no query token.
-        contributions: (P, Q) float64, what each brings to the score. Summed in float64 and rounded to float32 they are
+        places: (P, T) int64, the row within its item of the token that each takes, as given; of equals the first; −1
+            where there is no such token.
+        similarities: (P, T) float64, with that token; 0 where there is none.
+        contributions: (P, T) float64, what each brings to the score. Summed in float64 and rounded to float32 they are
             a float32 score, bit for bit; of float64 features they add up to float64's rounding.
     """
 
@@ -180,39 +183,36 @@ def explain(
     pairs: Array | None = None,
     query_mask: Array | None = None,
     document_mask: Array | None = None,
+    direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
     backend: str | None = None,
 ) -> Contributions:
-    """Scores of `maxsim_pairs` as sums over query tokens: what each takes, and what it brings.
+    """Scores of `maxsim_pairs` as sums over tokens: what each takes, and what it brings.
 
     For few pairs that someone looks at: similarities (P, Q, L) are materialised, in float64. Autocast passes by it.
 
     Args:
-        pooling: of the maxima: "sum" or "avg".
+        documents: as in `maxsim`; of (n_queries, K, L, D) each query with its own, without pairs.
+        direction: whose tokens take their best, as in `maxsim`, and bring what they find.
+        pooling: of the maxima. "sum", "avg": each brings its own, or its part of it. "max": the token of the largest
+            brings all, of equals the first.
         all others: as in `maxsim_pairs`; no item may be empty.
 
     Raises:
-        ValueError, TypeError, UnsupportedByBackend: as `maxsim_pairs`, and for another pooling.
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim_pairs`.
     """
-    choose("pooling", pooling, ("sum", "avg"))
-    sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), None)
-    with torch.no_grad(), torch.autocast(sides[0].values.device.type, enabled=False):
+    lengths, masks, of_each = (query_lengths, document_lengths), (query_mask, document_mask), None
+    options = _options(direction, pooling, normalize)
+    if pairs is None and _dimensions(documents) == 4:
+        sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, None)
+        assert chosen is not None
+    else:
+        sides = _sides(queries, documents, lengths, masks, None)
         chosen = _listed_or_own(pairs, sides)
-        scores = shape_scores(score_sides(*sides, chosen, _options("q2d", pooling, normalize), None, backend), None)
-        vectors, masks = [], []
-        for side, items in zip(sides, chosen.listed().unbind(1), strict=True):
-            rows, mask = side.gathered(items, side.width)
-            vectors.append(safe_normalize(rows.double()) if normalize else rows.double())
-            masks.append(mask)
-        best = (vectors[0] @ vectors[1].mT).masked_fill(~masks[1][:, None], -torch.inf).max(2)
-        counts = masks[0].sum(1, keepdim=True)
-        similarities = best.values.masked_fill(~masks[0], 0)
-        shares = similarities / counts if pooling == "avg" else similarities
-        # What the kernel's arithmetic rounded differently is nobody's in particular: all tokens carry it alike.
-        remainder = (scores.double() - shares.sum(1))[:, None] / counts
-        shares = (shares + remainder).masked_fill(~masks[0], 0)
-    return Contributions(scores, best.indices.masked_fill(~masks[0], -1), similarities, shares)
+    with torch.no_grad(), torch.autocast(sides[0].values.device.type, enabled=False):
+        made = maxsim_contributions(*sides, chosen, options, backend)
+    return Contributions(*(made if of_each is None else (x.view(*of_each.shape, *x.shape[1:]) for x in made)))
 
 
 def retrieve(

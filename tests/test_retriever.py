@@ -144,6 +144,15 @@ def test_a_photograph_is_explained(kind: str, boxes: bool, tmp_path: Path) -> No
     explanation = ours.explain(FEATURES[0], CAPTIONS[0], boxes=where)
     assert explanation.words == CAPTIONS[0].split()
     assert all(isinstance(attention, AttentionMap) for attention in explanation.maps)
+    score = ours.similarity(FEATURES[:1], CAPTIONS[:1]).item()
+    assert explanation.score == pytest.approx(score, abs=1e-6)
+    if kind == "mhsan":
+        assert explanation.contributions is None
+    else:
+        parts = explanation.contributions.parts
+        assert [part.name for part in parts] == [attention.name for attention in explanation.maps]
+        assert sum(part.values.sum().item() for part in parts) == pytest.approx(score, abs=1e-6)
+        assert parts[0].values.shape == (1, len(explanation.words) + 2)
     written = explanation.draw(tmp_path / "photo.jpg", tmp_path / "sheet.png")
     assert len(written) == len(explanation.maps)
     assert {path.name for path in written} == (

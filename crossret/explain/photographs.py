@@ -20,6 +20,7 @@ from crossret.explain.pointing import pointing_answers
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
 from crossret.models.base import tokens_of
+from crossret.models.contributions import ScoreShares
 from crossret.models.protocol import Matcher
 from crossret.search.items import evaluating
 
@@ -33,12 +34,17 @@ class Explanation:
         maps: the model's attention, one entry a way of looking, each of one pair; word 0 is <start>.
         boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
         max_words: how many words the model reads; None is all.
+        score: the pair's; None where it was not asked for.
+        contributions: what the score is the sum of, of one pair as the maps are; word 0 is <start> here, too. None
+            where the model's score is no sum (VSE++, MHSAN, HAN's global matching), or was not asked for.
     """
 
     caption: str
     maps: tuple[AttentionMap, ...]
     boxes: NDArray[np.float32] | None = None
     max_words: int | None = None
+    score: float | None = None
+    contributions: ScoreShares | None = None
 
     @property
     def words(self) -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossret.models.encoded import Encoded
-from crossret.scorers import CrossAttentionScorer
+from crossret.scorers import CrossAttentionScorer, SumMaxScorer
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class AttentionMap:
         weights: (P, Q, R) float. Each query's weights over the regions sum to one; where regions attend to words
             ("i2t"), each region's weights over the words do.
         relevances: (P, Q) float: of each word the cosine with what it looks at, the sum of regions by their weights;
-            where regions attend to words, the cosine of the word's strongest region with what that one attends to. None
-            where, and only where, the queries are no words.
+            where regions attend to words, the cosine of the word's strongest region with what that one attends to; of
+            Sum-Max the similarity. None where, and only where, the queries are no words.
         queries: what the Q queries are called; None where they are the caption's words.
         word_weights: (P, Q, W) float, how the queries that are no words weigh the caption's words; None where they
             are words.
@@ -45,13 +45,16 @@ class AttentionMap:
 
 
 @torch.no_grad()
-def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, captions: Encoded) -> AttentionMap:
+def word_region_attention(
+    scorer: CrossAttentionScorer | SumMaxScorer, images: Encoded, captions: Encoded
+) -> AttentionMap:
     """What the score of image i with caption i saw, for P encoded images and as many encoded captions.
 
     Takes memory for 2 * P * W * R numbers: meant for chosen pairs, not for every image with every caption.
 
     Args:
-        scorer: the model's; its options are followed, and its direction is the map's name.
+        scorer: the model's; its options are followed, and its direction is the map's name. Of Sum-Max all weight is
+            on what is taken.
         images: P entries, for instance of ``Scan.encode_images``, one a pair (repeat an image where it is needed).
         captions: P entries.
 
@@ -59,9 +62,16 @@ def word_region_attention(scorer: CrossAttentionScorer, images: Encoded, caption
         ValueError: there are not as many images as captions.
     """
     pairs = paired(images, captions)
-    _, weights, relevance = scorer.attention(
-        images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs
-    )
+    sides = images.sequences, captions.sequences, captions.lengths, images.lengths
+    if isinstance(scorer, SumMaxScorer):
+        _, places, relevance, _ = scorer.contributions(*sides, pairs=pairs)
+        contexts = (images if scorer.direction == "t2i" else captions).sequences
+        one = (places >= 0)[:, :, None].to(contexts.dtype)
+        weights = contexts.new_zeros(*places.shape, contexts.shape[1])
+        weights = weights.scatter(2, places.clamp(min=0)[:, :, None], one)
+        relevance = relevance.to(contexts.dtype)
+    else:
+        _, weights, relevance = scorer.attention(*sides, pairs=pairs)
     return word_map(scorer.direction, weights, relevance)
 
 

@@ -15,6 +15,7 @@ from crossret.encoders import PictureTokens, check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
 from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap
+from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
 
 if TYPE_CHECKING:
@@ -165,6 +166,10 @@ class Model(nn.Module):
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
         """No maps: the model does not attend."""
         return ()
+
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
+        """None: the score is no sum over parts of the image or the caption."""
+        return None
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
         raise NotImplementedError

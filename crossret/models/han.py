@@ -16,6 +16,7 @@ from crossret.hyperparameters.han import BERT_POSITIONS
 from crossret.losses import TripletLoss
 from crossret.models.attention import AttentionMap, paired, word_map
 from crossret.models.base import Model
+from crossret.models.contributions import ITEMS, ScoreShares, SharePart
 from crossret.models.encoded import Encoded
 from crossret_kernels import HeterogeneousLayer, heterogeneous_attention_weights, heterogeneous_scores
 
@@ -112,6 +113,28 @@ class Han(Model):
         clusters = images.vectors[_CLUSTER][:, None, :].expand(-1, attention.weights.shape[1], -1)
         weights = attention.weights.gather(2, clusters.clamp(min=0)).masked_fill(clusters < 0, 0)
         return (replace(attention, weights=weights),)
+
+    @torch.no_grad()
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
+        """Of words (t2i) or regions (i2t), of whose cosines the score is the mean (Eq. 1); None of global matching.
+
+        A centre's share is its regions' alike.
+        """
+        pairs, direction = paired(images, captions), self.config.direction
+        if self.config.matching == "global":
+            return None
+        relevances = heterogeneous_attention_weights(**self._matched(images, captions), pairs=pairs).relevances
+        counts = (captions if direction == "t2i" else images).lengths[:, None]
+        values = relevances.double() / counts
+        if direction == "i2t" and _CLUSTER in images.vectors:
+            clusters = images.vectors[_CLUSTER]
+            own, none = clusters.clamp(min=0), clusters < 0
+            sizes = torch.zeros_like(values).scatter_add(1, own, (~none).double())
+            relevances, values = (
+                x.gather(1, own).masked_fill(none, 0) for x in (relevances, values / sizes.clamp(min=1))
+            )
+        part = SharePart(direction, ITEMS[direction], values, relevances)
+        return ScoreShares.adding_up(self.score(images, captions, pairs), (part,))
 
     def _matched(self, images: Encoded, captions: Encoded) -> dict[str, Any]:
         config = self.config

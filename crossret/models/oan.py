@@ -13,6 +13,7 @@ from crossret.hyperparameters import OanConfig
 from crossret.losses import StructurePreservingLoss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model, dot_products, mean_of_items
+from crossret.models.contributions import ScoreShares, SharePart, scorer_part
 from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer
 from crossret_kernels import attention_pool_weights
@@ -107,9 +108,25 @@ class Oan(Model):
                 heads(side.sequences, side.lengths)[1]
                 for heads, side in ((self.image_heads, images), (self.text_heads, captions))
             )
-            names = tuple(f"head {number}" for number in range(1, self.config.heads + 1))
-            maps.append(AttentionMap("heads", weights, queries=names, word_weights=word_weights))
+            maps.append(AttentionMap(_HEADS, weights, queries=self._names(), word_weights=word_weights))
         return tuple(maps)
+
+    @torch.no_grad()
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
+        """Of words, of regions and of heads, as far as the model has them (Eq. 14); None of the cosine of two means."""
+        config, pairs = self.config, paired(images, captions)
+        if not (config.inter_attention or config.intra_attention):
+            return None
+        weights = self._weights()
+        parts = [scorer_part(scorer, images, captions, weights[scorer.direction]) for scorer in self._between()]
+        if config.intra_attention:
+            cosines = (images.vectors[_HEADS].double() * captions.vectors[_HEADS].double()).sum(2)
+            shares = weights[_HEADS] / config.heads * cosines
+            parts.append(SharePart(_HEADS, _HEADS, shares, cosines, self._names()))
+        return ScoreShares.adding_up(self.score(images, captions, pairs), tuple(parts))
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(f"head {number}" for number in range(1, self.config.heads + 1))
 
     def _between(self) -> list[CrossAttentionScorer]:
         return [scorer for scorer in self.scorers.values() if isinstance(scorer, CrossAttentionScorer)]
@@ -121,17 +138,26 @@ class Oan(Model):
             pooled = mean_of_items(objects, lengths)[:, None]
         return l2_normalize(pooled)
 
-    def _scores(self, images: Encoded, captions: Encoded, pairs: Tensor | None) -> dict[str, tuple[float, Tensor]]:
-        """Every score by name with its weight in the sum. Without attention between the sides the heads are all."""
+    def _weights(self) -> dict[str, float]:
+        """Of every score in the sum (Eq. 14), by name. Without attention between the sides the heads are all."""
         config = self.config
-        scores: dict[str, tuple[float, Tensor]] = {}
-        for scorer in self._between():
-            weight = 1 - config.gamma if config.intra_attention else 1.0
-            values = scorer(images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs)
-            scores[scorer.direction] = weight, values
+        between = 1 - config.gamma if config.intra_attention else 1.0
+        weights = dict.fromkeys(self.scorers, between)
         if config.intra_attention or not config.inter_attention:
-            weight = config.gamma if config.intra_attention and config.inter_attention else 1.0
-            scores[_HEADS] = weight, _cosines(images.vectors[_HEADS], captions.vectors[_HEADS], pairs)
+            weights[_HEADS] = config.gamma if config.intra_attention and config.inter_attention else 1.0
+        return weights
+
+    def _scores(self, images: Encoded, captions: Encoded, pairs: Tensor | None) -> dict[str, tuple[float, Tensor]]:
+        """Every score by name with its weight in the sum."""
+        scores: dict[str, tuple[float, Tensor]] = {}
+        for name, weight in self._weights().items():
+            if name == _HEADS:
+                values = _cosines(images.vectors[_HEADS], captions.vectors[_HEADS], pairs)
+            else:
+                values = self.scorers[name](
+                    images.sequences, captions.sequences, captions.lengths, images.lengths, pairs=pairs
+                )
+            scores[name] = weight, values
         return scores
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from crossret.distributed import Share
 from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
+from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
 
 
@@ -61,6 +62,13 @@ class Matcher(Protocol):
         """How P images are looked at beside as many captions, without gradient; none where the model does not attend.
 
         The first is the one by which the model is to be judged.
+        """
+
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
+        """What the scores of P images with as many captions are the sum of, without gradient; None where they are none.
+
+        Raises:
+            ValueError: there are not as many images as captions.
         """
 
     # The part of torch.nn.Module that is used.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from crossret.encoders import RegionEncoder, WordEncoder
 from crossret.hyperparameters import ScanConfig
 from crossret.losses import TripletLoss
-from crossret.models.attention import AttentionMap, word_region_attention
+from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model
+from crossret.models.contributions import ScoreShares, scorer_part
 from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 
@@ -57,13 +59,18 @@ class Scan(Model):
         return scores
 
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
-        """Words to regions of every direction in which the model attends (Fig. 4); none of Sum-Max."""
-        scorers = self.scorer.scorers if isinstance(self.scorer, EnsembleScorer) else [self.scorer]
-        return tuple(
-            word_region_attention(scorer, images, captions)
-            for scorer in scorers
-            if isinstance(scorer, CrossAttentionScorer)
-        )
+        """Words to regions of every direction in which the model attends (Fig. 4); of Sum-Max, what each takes."""
+        return tuple(word_region_attention(scorer, images, captions) for scorer in self._scorers())
+
+    @torch.no_grad()
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares:
+        """Of words (t2i), of regions (i2t) or, of an ensemble, of both, each with the half that the mean takes."""
+        scorers = self._scorers()
+        parts = tuple(scorer_part(scorer, images, captions, 1 / len(scorers)) for scorer in scorers)
+        return ScoreShares.adding_up(self.score(images, captions, paired(images, captions)), parts)
+
+    def _scorers(self) -> list[Any]:
+        return list(self.scorer.scorers) if isinstance(self.scorer, EnsembleScorer) else [self.scorer]
 
 
 def _scorer(config: ScanConfig) -> nn.Module:

@@ -13,6 +13,7 @@ from crossret.hyperparameters import SmanConfig
 from crossret.losses import IntraPairLoss, TripletLoss
 from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products, mean_of_items
+from crossret.models.contributions import ScoreShares, SharePart
 from crossret.models.encoded import Encoded
 from crossret_kernels import (
     AttentionStep,
@@ -23,6 +24,7 @@ from crossret_kernels import (
 )
 
 _CONTEXTS = "contexts"
+_STEPS = "step 0: memory", "step 1: intra-modal", "step 2: multi-modal"  # of the levels
 
 
 class Sman(Model):
@@ -108,14 +110,23 @@ class Sman(Model):
             [step(side.sequences, side.vectors[_CONTEXTS][:, 0], side.lengths)[1]]
             for step, side in ((self.image_step, images), (self.text_step, captions))
         )
-        names = ["step 1: intra-modal"]
         if self.config.levels == 3:
             _, of_regions, of_words = gated_attention_weights(**self._gated(images, captions), pairs=pairs)
             weights.append(of_regions)
             word_weights.append(of_words)
-            names.append("step 2: multi-modal")
         regions, words = torch.stack(weights, 1), torch.stack(word_weights, 1)
-        return (AttentionMap("steps", regions, queries=tuple(names), word_weights=words),)
+        return (AttentionMap("steps", regions, queries=_STEPS[1 : self.config.levels], word_weights=words),)
+
+    @torch.no_grad()
+    def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares:
+        """Of the levels, whose cosines add up (Eq. 20); the multi-modal one has what the others leave of it."""
+        scores = self.score(images, captions, paired(images, captions))
+        v, t = (l2_normalize(side.vectors[_CONTEXTS].double()) for side in (images, captions))
+        cosines = (v * t).sum(2)
+        if self.config.levels == 3:
+            cosines = torch.cat([cosines, (scores.double() - cosines.sum(1))[:, None]], 1)
+        part = SharePart("steps", "steps", cosines, cosines, _STEPS[: self.config.levels])
+        return ScoreShares.adding_up(scores, (part,))
 
     def _gated(self, images: Encoded, captions: Encoded) -> dict[str, Any]:
         return {

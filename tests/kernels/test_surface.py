@@ -59,14 +59,16 @@ PAIRS = torch.tensor([[0, 0], [1, 2]])
 OF_PAIRS = (
     "scan_attend",
     "scan_attention",
+    "scan_contributions",
     "explain",
     "maxsim_pairs",
     "gated_attention_weights",
     "heterogeneous_attention_weights",
 )
+EXPLAINING = ("explain", "scan_contributions")
 # Those that a gradient goes through; of these what takes lists of pairs, too, and need not.
 DIFFERENTIABLE = [
-    name for name in FUNCTIONS if "topk" not in name and name not in ("explain", "retrieve", "scan_factors")
+    name for name in FUNCTIONS if "topk" not in name and name not in (*EXPLAINING, "retrieve", "scan_factors")
 ]
 LISTABLE = [name for name in DIFFERENTIABLE if "pairs" in inspect.signature(FUNCTIONS[name]).parameters]
 differentiable = pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_autocast_does_what_its_table_says(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         ours, wide = call(name, torch.float32), call(name, torch.float64)
     plain = call(name, torch.float32)
-    documented = (torch.float32, torch.int64, *([torch.float64] if name == "explain" else []))
+    documented = (torch.float32, torch.int64, *([torch.float64] if name in EXPLAINING else []))
     assert all(made.dtype in documented for made in ours)
     assert all(torch.equal(one, other) for one, other in zip(wide, call(name, torch.float64), strict=True))
     if ROWS[name] == "features cast":

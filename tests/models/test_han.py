@@ -70,13 +70,16 @@ def test_scores_are_the_paper_s(fields: dict[str, Any]) -> None:
     with torch.no_grad():
         images, captions = encode(model)
         scores = model.score(images, captions)
-        maps = model.attention(images, captions)
+        maps, shares = model.attention(images, captions), model.contributions(images, captions)
         for image, regions in enumerate(items(FEATURES, REGION_LENGTHS)):
             for caption, words in enumerate(items(model.text(TOKENS, LENGTHS), LENGTHS)):
                 score, weights, relevances = pair_by_hand(model, regions, words)
                 assert scores[image, caption].item() == pytest.approx(score, rel=1e-9)
                 if image != caption or not maps:
                     continue
+                own = shares.parts[0].values[image]
+                torch.testing.assert_close(own[: len(relevances)], relevances / len(relevances))
+                assert not own[len(relevances) :].any()
                 if model.config.direction == "i2t":
                     weights, relevances = weights.T, relevances[weights.argmax(0)]
                 part = image, slice(0, len(words)), slice(0, len(regions))
@@ -94,14 +97,18 @@ def test_centres_stand_for_their_regions(direction: str) -> None:
     with torch.no_grad():
         images, captions = encode(model, features)
         scores = model.score(images, captions)
-        (attention,) = model.attention(images, captions)
+        (attention,), (part,) = model.attention(images, captions), model.contributions(images, captions).parts
         for image, regions in enumerate(items(features, REGION_LENGTHS)):
             of_group = [[r for r, group in enumerate(groups[image]) if group == number] for number in (0, 1)]
             centres = torch.stack([regions[members].mean(0) for members in of_group])
             for caption, words in enumerate(items(model.text(TOKENS, LENGTHS), LENGTHS)):
-                score, weights, _ = pair_by_hand(model, centres, words)
+                score, weights, relevances = pair_by_hand(model, centres, words)
                 assert scores[image, caption].item() == pytest.approx(score, rel=1e-6)
                 if image == caption:
                     of_centres = weights if direction == "t2i" else weights.T
                     ours = attention.weights[image, : len(words), : len(regions)]
                     torch.testing.assert_close(ours, of_centres[:, groups[image]], rtol=1e-5, atol=1e-6)
+                    if direction == "i2t":
+                        alike = [relevances[group] / 2 / len(of_group[group]) for group in groups[image]]
+                        torch.testing.assert_close(part.values[image, : len(regions)], torch.stack(alike))
+                        assert not part.values[image, len(regions) :].any()

@@ -116,6 +116,29 @@ def test_attention_is_that_of_the_scores() -> None:
             torch.testing.assert_close(heads.word_weights[item, :, : len(t)], heads_by_hand(model, "text_heads", t)[1])
 
 
+@pytest.mark.parametrize("switches", SWITCHES[:3], ids=str)
+def test_shares_are_each_term_s_of_the_score(switches: dict[str, Any]) -> None:
+    """Eq. 14: of words and regions the cosines' means, of heads the mean of cosines, as they are weighted."""
+    model = double(make("oan", **switches))
+    with torch.no_grad():
+        shares = {part.name: part for part in model.contributions(*encode(model)).parts}
+        for item, (v, t) in enumerate(zip(*sides_by_hand(model), strict=True)):
+            expected = {}
+            if model.config.inter_attention:
+                expected["t2i"] = inter_by_hand(t, v, model.config.lambda_tv)[2]
+                expected["i2t"] = inter_by_hand(v, t, model.config.lambda_vt)[2]
+            if model.config.intra_attention:
+                heads = (heads_of(model, [side], name)[0] for side, name in ((v, "image"), (t, "text")))
+                expected["heads"] = torch.stack([cosine(*pair) for pair in zip(*heads, strict=True)])
+            assert shares.keys() == expected.keys()
+            for name, cosines in expected.items():
+                weight, count = parts_by_hand(model)[name][0], len(cosines)
+                own = shares[name].values[item]
+                torch.testing.assert_close(own[:count], weight / count * cosines, rtol=1e-6, atol=1e-9)
+                torch.testing.assert_close(shares[name].relevances[item, :count], cosines, rtol=1e-6, atol=1e-9)
+                assert not own[count:].any()
+
+
 @pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
 @pytest.mark.parametrize("negatives", ["hardest", "sum"])
 @pytest.mark.parametrize("kind", ["own", "partner", "none"])

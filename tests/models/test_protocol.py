@@ -51,8 +51,7 @@ INTRA, MULTI = "step 1: intra-modal", "step 2: multi-modal"
 # Names and queries of the maps of each variant.
 MAPS: dict[str, list[tuple[str, tuple[str, ...] | None]]] = {
     "scan": [("t2i", None), ("i2t", None)],
-    **{f"scan {way}": [(way, None)] for way in ("t2i", "i2t")},
-    **{f"scan sum_max_{way}": [] for way in ("t2i", "i2t")},
+    **{f"scan {kind}{way}": [(way, None)] for way in ("t2i", "i2t") for kind in ("", "sum_max_")},
     "sman": [("steps", (INTRA, MULTI))],
     "sman levels": [("steps", (INTRA,))],
     "sman im": [("steps", (INTRA,))],
@@ -319,6 +318,41 @@ def test_attention_takes_pairs(variant: str) -> None:
     images, captions = encode(model)
     with pytest.raises(ValueError, match="must be pairs, got 3 images and 2 captions"):
         model.attention(images, captions[:2])
+
+
+@EVERY_VARIANT
+def test_shares_add_up_to_the_score(variant: str) -> None:
+    """Bit for bit; they are there of all but one vector a side, none is at the padding, and names are the maps'."""
+    model, generator = of(variant), torch.Generator().manual_seed(2)
+    names = {attention.name: attention.queries for attention in model.attention(*encode(model))}
+    for _ in range(5):
+        features = torch.randn(3, 4, 6, generator=generator)
+        lengths = [torch.randint(1, most + 1, (3,), generator=generator) for most in (4, 5)]
+        images, captions = encode(model, features, lengths[0], lengths=lengths[1])
+        shares = model.contributions(images, captions)
+        if variant in ("han global", "oan no attention") or variant.startswith(("mhsan", "vse")):
+            assert shares is None
+            continue
+        assert torch.equal(shares.scores, model.score(images, captions, torch.arange(3)[:, None].expand(3, 2)))
+        values = torch.cat([part.values for part in shares.parts], 1)
+        assert not values.requires_grad
+        assert torch.equal(values.sum(1).float(), shares.scores)
+        for part in shares.parts:
+            assert part.relevances.shape == part.values.shape
+            if part.names is None:
+                count = lengths[part.items == "words"]
+                assert not part.values[torch.arange(part.values.shape[1]) >= count[:, None]].any()
+            else:
+                assert part.values.shape[1] == len(part.names)
+                assert set(names[part.name]) <= set(part.names)
+
+
+@pytest.mark.parametrize("variant", ["scan", "scan sum_max_t2i", "sman", "han", "oan"])
+def test_shares_take_pairs(variant: str) -> None:
+    model = of(variant)
+    images, captions = encode(model)
+    with pytest.raises(ValueError, match="must be pairs, got 3 images and 2 captions"):
+        model.contributions(images, captions[:2])
 
 
 # Whether images and captions differ from one encoding to the next in training.

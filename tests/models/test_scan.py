@@ -58,11 +58,32 @@ def test_presets_score_as_the_tables_say(
     with torch.no_grad():
         images, captions = encode(model)
         scores = model.score(images, captions)
+        shares = model.contributions(images, captions).parts
+    assert [part.name for part in shares] == [one[0] for one in directions]
     for image, regions in enumerate(images.sequences):
         for caption, words in enumerate(captions.sequences):
             sides = regions[: REGION_LENGTHS[image]], words[: LENGTHS[caption]]
             parts = [(pair_by_hand if len(one) == 4 else sum_max_by_hand)(*sides, *one) for one in directions]
             assert scores[image, caption].item() == pytest.approx(sum(parts) / len(parts), rel=1e-6)
+            if image == caption:
+                for share, part in zip(shares, parts, strict=True):
+                    assert share.values[image].sum().item() == pytest.approx(part / len(parts), rel=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_shares_of_sum_max_are_the_largest_similarities(direction: str) -> None:
+    model = double(make("scan", cross_attention=f"sum_max_{direction}"))
+    images, captions = encode(model)
+    (part,), (attention,) = model.contributions(images, captions).parts, model.attention(images, captions)
+    for pair, (regions, words) in enumerate(zip(REGION_LENGTHS.tolist(), LENGTHS.tolist(), strict=True)):
+        similarities = images.sequences[pair, :regions] @ captions.sequences[pair, :words].T
+        best = (similarities if direction == "i2t" else similarities.T).max(1)
+        count = len(best.values)
+        for ours in (part.values, part.relevances):
+            torch.testing.assert_close(ours[pair, :count], best.values)
+        assert not part.values[pair, count:].any()
+        taken = attention.weights[pair] if direction == "t2i" else attention.weights[pair].T
+        assert taken[:count].nonzero().tolist() == [[place, other] for place, other in enumerate(best.indices.tolist())]
 
 
 def test_only_the_first_regions_are_kept() -> None:

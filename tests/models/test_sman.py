@@ -28,8 +28,8 @@ def attend(step: Any, rows: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
 
 def pair_by_hand(
     model: Any, regions: Tensor, words: Tensor, order: list[int]
-) -> tuple[float, list[Tensor], list[Tensor]]:
-    """d of Eq. 20 and the weights over regions and words of each step, of a model in float64.
+) -> tuple[list[float], list[Tensor], list[Tensor]]:
+    """The levels' cosines, which add up to d of Eq. 20, and the weights of regions and words in each step, in float64.
 
     Args:
         regions: (M, image_dim) as they came; ``order``: their spatial order.
@@ -55,7 +55,7 @@ def pair_by_hand(
         t.append(attended)
         weights[0].append(region_weights)
         weights[1].append(word_weights)
-    return sum(float(cosine(a, b)) for a, b in zip(v, t, strict=True)), *weights
+    return [float(cosine(a, b)) for a, b in zip(v, t, strict=True)], *weights
 
 
 def order_by_hand(boxes: Tensor) -> list[int]:
@@ -76,16 +76,17 @@ def test_scores_are_the_paper_s(fields: dict[str, Any], boxes: Tensor | None) ->
     with torch.no_grad():
         images, captions = encode(model, boxes=boxes)
         scores = model.score(images, captions)
-        (attention,) = model.attention(images, captions)
+        (attention,), (part,) = model.attention(images, captions), model.contributions(images, captions).parts
         for image, regions in enumerate(items(FEATURES, REGION_LENGTHS)):
             order = list(range(len(regions))) if boxes is None else order_by_hand(boxes[image, : len(regions)])
             for caption, words in enumerate(items(model.text(TOKENS, LENGTHS), LENGTHS)):
-                score, region_weights, word_weights = pair_by_hand(model, regions, words, order)
-                assert scores[image, caption].item() == pytest.approx(score, rel=1e-10)
+                cosines, region_weights, word_weights = pair_by_hand(model, regions, words, order)
+                assert scores[image, caption].item() == pytest.approx(sum(cosines), rel=1e-10)
                 if image == caption:
                     ours = attention.weights[image, :, : len(regions)], attention.word_weights[image, :, : len(words)]
                     torch.testing.assert_close(ours[0], torch.stack(region_weights))
                     torch.testing.assert_close(ours[1], torch.stack(word_weights))
+                    assert part.values[image].tolist() == pytest.approx(cosines, rel=1e-9)
 
 
 def test_a_model_trained_by_boxes_needs_them_and_another_does_not_read_them() -> None:
