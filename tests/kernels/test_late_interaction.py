@@ -346,25 +346,50 @@ class TestBoth:
                 assert torch.equal(scores[:, 0].signbit(), torch.tensor([False, False]))
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("pooling", ["sum", "avg"])
+@pytest.mark.parametrize("direction", ["q2d", "d2q"])
+@pytest.mark.parametrize("pooling", ["sum", "avg", "max"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_contributions_add_up_to_the_score(layout: str, pooling: str, normalize: bool) -> None:
+def test_contributions_add_up_to_the_score(layout: str, pooling: str, direction: str) -> None:
     """Bit for bit, and each is its best similarity in float64, with the token that gives it."""
     pairs = torch.tensor([[2, 1], [0, 3], [0, 0], [1, 2]])
-    options: dict[str, Any] = {**LAYOUTS[layout], "pairs": pairs, "pooling": pooling, "normalize": normalize}
-    scores, places, similarities, contributions = explain(**options)
-    assert torch.equal(scores, maxsim_pairs(**options))
-    assert torch.equal(contributions.sum(1).float(), scores)
-    for row, (q, d) in enumerate(pairs.tolist()):
-        query, document = QUERIES[q][QUERY_MASK[q]].double(), DOCUMENTS[d][DOCUMENT_MASK[d]].double()
-        if normalize:
-            query, document = (torch.nn.functional.normalize(side, dim=1) for side in (query, document))
-        best = (query @ document.T).max(1)
-        own = places[row] >= 0
-        rows = DOCUMENT_MASK[d].nonzero()[:, 0] if "document_mask" in options else torch.arange(len(document))
-        assert torch.equal(places[row][own], rows[best.indices])
-        torch.testing.assert_close(similarities[row][own], best.values)
-        shares = best.values / (len(query) if pooling == "avg" else 1)
-        torch.testing.assert_close(contributions[row][own], shares, rtol=1e-5, atol=1e-5)
-        assert not contributions[row][~own].any() and not similarities[row][~own].any()
+    for normalize in (False, True):
+        options: dict[str, Any] = {
+            **LAYOUTS[layout], "pairs": pairs, "pooling": pooling, "normalize": normalize, "direction": direction
+        }  # fmt: skip
+        scores, places, similarities, contributions = explain(**options)
+        assert torch.equal(scores, maxsim_pairs(**options))
+        assert torch.equal(contributions.sum(1).float(), scores)
+        for row, (q, d) in enumerate(pairs.tolist()):
+            sides = QUERIES[q][QUERY_MASK[q]].double(), DOCUMENTS[d][DOCUMENT_MASK[d]].double()
+            masked = "document_mask" in options, DOCUMENT_MASK[d]
+            if direction == "d2q":
+                sides, masked = sides[::-1], ("query_mask" in options, QUERY_MASK[q])
+            if normalize:
+                sides = tuple(torch.nn.functional.normalize(side, dim=1) for side in sides)  # type: ignore[assignment]
+            best = (sides[0] @ sides[1].T).max(1)
+            own = places[row] >= 0
+            rows = masked[1].nonzero()[:, 0] if masked[0] else torch.arange(len(sides[1]))
+            assert torch.equal(places[row][own], rows[best.indices])
+            torch.testing.assert_close(similarities[row][own], best.values)
+            shares = best.values / (len(sides[0]) if pooling == "avg" else 1)
+            if pooling == "max":
+                shares = best.values.where(best.values == best.values.max(), 0)
+            torch.testing.assert_close(contributions[row][own], shares, rtol=1e-5, atol=1e-5)
+            assert not contributions[row][~own].any() and not similarities[row][~own].any()
+
+
+def test_documents_of_each_query_are_explained() -> None:
+    documents = torch.stack([DOCUMENTS[[3, 1]], DOCUMENTS[[0, 2]], DOCUMENTS[[2, 0]]])
+    mask = torch.stack([DOCUMENT_MASK[[3, 1]], DOCUMENT_MASK[[0, 2]], DOCUMENT_MASK[[2, 0]]])
+    for direction in ("q2d", "d2q"):
+        made = explain(QUERIES, documents, query_mask=QUERY_MASK, document_mask=mask, direction=direction)
+        pairs = torch.tensor([[0, 3], [0, 1], [1, 0], [1, 2], [2, 2], [2, 0]])
+        listed = explain(**LAYOUTS["masks"], pairs=pairs, direction=direction)
+        for own, expected in zip(made, listed, strict=True):
+            assert torch.equal(own, expected.unflatten(0, (3, 2)))
+    for wrong, message in (
+        ({"document_mask": torch.zeros_like(mask)}, "document_mask[0] has no True"),
+        ({"pairs": pairs}, "documents must have shape (n, L, D)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            explain(QUERIES, documents, **wrong)
