@@ -7,7 +7,7 @@ Every token of a query takes the most similar token of a document, and their sim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_sides
 from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
-from crossret_kernels.maxsim.contributions import maxsim_contributions
+from crossret_kernels.maxsim.contributions import maxsim_alignment, maxsim_contributions
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
@@ -59,6 +59,22 @@ class Contributions(NamedTuple):
     places: Tensor
     similarities: Tensor
     contributions: Tensor
+
+
+class Retrieved(NamedTuple):
+    """What `retrieve` found, and how it matches. T tokens are the queries' for "q2d", the documents' for "d2q".
+
+    Attributes:
+        values, indices: (n_queries, k), as `retrieve` returns them.
+        places: (n_queries, k, T) int64, the row within the document found (within the query for "d2q") of the token
+            that each takes, as `explain` finds it; −1 where there is no such token, or nothing was found.
+        similarities: (n_queries, k, T) float64, with that token; 0 where there is none.
+    """
+
+    values: Tensor
+    indices: Tensor
+    places: Tensor
+    similarities: Tensor
 
 
 def maxsim(
@@ -190,7 +206,7 @@ def explain(
 ) -> Contributions:
     """Scores of `maxsim_pairs` as sums over tokens: what each takes, and what it brings.
 
-    For few pairs that someone looks at: similarities (P, Q, L) are materialised, in float64. Autocast passes by it.
+    For pairs that someone looks at: similarities are made again, in float64 and in bounded memory. Autocast passes by.
 
     Args:
         documents: as in `maxsim`; of (n_queries, K, L, D) each query with its own, without pairs.
@@ -215,6 +231,26 @@ def explain(
     return Contributions(*(made if of_each is None else (x.view(*of_each.shape, *x.shape[1:]) for x in made)))
 
 
+@overload
+def retrieve(
+    queries: Features, documents: Features, query_lengths: Lengths = None, document_lengths: Lengths = None, *, k: int,
+    query_mask: Array | None = None, document_mask: Array | None = None, direction: str = "q2d", pooling: str = "sum",
+    normalize: bool = False, empty_score: float | None = None, largest: bool = True,
+    candidates: Array | Sequence[Array | Sequence[int]] | None = None, return_alignment: Literal[False] = False,
+    backend: str | None = None, progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+
+@overload
+def retrieve(
+    queries: Features, documents: Features, query_lengths: Lengths = None, document_lengths: Lengths = None, *, k: int,
+    query_mask: Array | None = None, document_mask: Array | None = None, direction: str = "q2d", pooling: str = "sum",
+    normalize: bool = False, empty_score: float | None = None, largest: bool = True,
+    candidates: Array | Sequence[Array | Sequence[int]] | None = None, return_alignment: Literal[True],
+    backend: str | None = None, progress: Progress | None = None,
+) -> Retrieved: ...  # fmt: skip
+
+
 def retrieve(
     queries: Features,
     documents: Features,
@@ -230,14 +266,17 @@ def retrieve(
     empty_score: float | None = None,
     largest: bool = True,
     candidates: Array | Sequence[Array | Sequence[int]] | None = None,
+    return_alignment: bool = False,
     backend: str | None = None,
     progress: Progress | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | Retrieved:
     """The k best documents for every query by `maxsim`, or the k worst, without the matrix of all scores.
 
     Args:
         candidates: score these documents alone: (n_queries, K) integers, -1 for none, or a list of as many places as
             each query has. One that a query has twice counts once.
+        return_alignment: whether to tell of what the scores are made, too: which token each token takes. Only documents
+            that were found are read for it, once more.
         k: how many to retrieve, at least 1; all documents where there are fewer.
         largest: True: those of the greatest scores, the greatest first; False: of the smallest, the smallest first.
         queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
@@ -251,50 +290,60 @@ def retrieve(
         (values, indices), both (n_queries, min(k, n_documents)), in that order: scores without gradient, and int64
         places among the documents. Of equal scores the lower index comes first; NaN comes before all numbers, also
         before the smallest. Of candidates (n_queries, min(k, K)); where a query has fewer the last indices are -1.
+        With return_alignment `Retrieved`, these two and the alignment of each query with what it found.
 
     Raises:
-        ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k, largest or progress is none.
+        ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k, a flag or progress is none.
     """
     queries, query_mask = _several(queries, query_mask, QUERIES)
     documents, document_mask = _several(documents, document_mask, DOCUMENTS)
     options = _options(direction, pooling, normalize)
     check_flag("largest", largest)
+    check_flag("return_alignment", return_alignment)
 
-    def score(
-        own: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
-        word_mask: Array | None = None, pairs: Array | None = None,
-    ) -> Tensor:  # fmt: skip
-        sides = _sides(own, others, (lengths, of_others), (region_mask, word_mask), empty_score)
+    def sides_of(some: Any, others: Any) -> tuple[Ragged, Ragged]:
+        return _sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)
+
+    def scores_of(sides: tuple[Ragged, Ragged], pairs: Tensor | None) -> Tensor:
         chosen = None if pairs is None else _listed(pairs, sides)
         scores = shape_scores(score_sides(*sides, chosen, options, empty_score, backend), None)
+        # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
         return scores if largest else -scores
 
-    if candidates is not None:
+    if candidates is not None or return_alignment:
         device, empty = device_of(queries, documents), empty_score is not None
-        blocks = [
+        own, corpus = (
             FeatureBlocks.of(features, lengths, mask, names=names, device=device, empty=empty)
             for features, lengths, mask, names in (
                 (queries, query_lengths, query_mask, QUERIES),
                 (documents, document_lengths, document_mask, DOCUMENTS),
             )
-        ]
+        )
+    if candidates is not None:
 
-        def score_pairs(own: Any, others: Any, pairs: Tensor, /) -> Tensor:
-            masks = {"region_mask": own[2], "word_mask": others[2]}
-            with torch.no_grad():
-                return score(own[0], others[0], own[1], others[1], **masks, pairs=pairs.to(device))
+        def score_pairs(some: Any, others: Any, pairs: Tensor, /) -> Tensor:
+            return scores_of(sides_of(some, others), pairs.to(device))
 
         given = as_candidates(candidates, "candidates")
-        values, indices = candidate_topk(score_pairs, blocks[0], blocks[1], given, k=k, progress=progress)
-        return (values if largest else -values).to(device), indices.to(device)
+        values, indices = candidate_topk(score_pairs, own, corpus, given, k=k, progress=progress)
+        values, indices = values.to(device), indices.to(device)
+    else:
 
-    # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
-    values, indices = feature_topk(
-        score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
-        word_mask=document_mask, empty=empty_score is not None, progress=progress, backend=backend,
-        names=NAMES,
-    )  # fmt: skip
-    return (values if largest else -values), indices
+        def score(
+            some: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
+            word_mask: Array | None = None,
+        ) -> Tensor:  # fmt: skip
+            return scores_of(sides_of((some, lengths, region_mask), (others, of_others, word_mask)), None)
+
+        values, indices = feature_topk(
+            score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
+            word_mask=document_mask, empty=empty_score is not None, progress=progress, backend=backend,
+            names=NAMES,
+        )  # fmt: skip
+    values = values if largest else -values
+    if not return_alignment:
+        return values, indices
+    return Retrieved(values, indices, *maxsim_alignment(own, corpus, indices.cpu().numpy(), options, sides_of))
 
 
 def _sides(

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from crossret_kernels.inputs.blocks import FeatureBlocks
 from crossret_kernels.inputs.pairs import Pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.chunked import WORKSPACE_BYTES
 from crossret_kernels.padded.shares import pooled_shares
+from crossret_kernels.topk.candidates import pair_runs
 
 
 def best_rows(images: Ragged, captions: Ragged, pairs: Tensor, options: MaxSimOptions) -> tuple[Tensor, Tensor, Tensor]:
     """Of every row of the maximising side of P listed pairs, (P, Q): whether there is one, the place of the row that
     it takes, and the similarity of both in float64. Of equals the first; −1 and 0 where there is none.
 
-    Similarities (P, Q, C) are materialised.
+    Made in float64 for as many pairs at a time as bounded memory holds, of one pair at least.
     """
+    widths = images.width, captions.width
+    of_pair = 2 * torch.float64.itemsize * (sum(widths) * images.values.size(-1) + widths[0] * widths[1])
+    runs = pairs.split(max(1, WORKSPACE_BYTES // of_pair))
+    made = zip(*(_best_rows(images, captions, run, options) for run in runs), strict=True)
+    found, places, similarities = map(torch.cat, made)
+    return found, places, similarities
+
+
+def _best_rows(
+    images: Ragged, captions: Ragged, pairs: Tensor, options: MaxSimOptions
+) -> tuple[Tensor, Tensor, Tensor]:
     vectors, masks = [], []
     for side, items in zip((images, captions), pairs.unbind(1), strict=True):
         rows, mask = side.gathered(items, side.width)
@@ -37,3 +56,31 @@ def maxsim_contributions(
     scores = shape_scores(score_sides(images, captions, pairs, options, None, backend), None)
     mask, places, similarities = best_rows(images, captions, pairs.listed(), options)
     return scores, places, similarities, pooled_shares(scores, similarities, mask, options.pooling, 1.0)
+
+
+def maxsim_alignment(
+    images: FeatureBlocks,
+    captions: FeatureBlocks,
+    found: NDArray[np.int64],
+    options: MaxSimOptions,
+    as_sides: Callable[[Any, Any], tuple[Ragged, Ragged]],
+) -> tuple[Tensor, Tensor]:
+    """Places and similarities of `best_rows` for each image with the captions found for it, (n_images, K, Q) each.
+
+    Captions that were found are read, and no others.
+
+    Args:
+        found: (n_images, K), places of captions; −1 for none, of which all places are −1 and similarities 0.
+        as_sides: of a block of images and one of captions.
+    """
+    rows = images.offsets.diff() if options.direction == "i2t" else captions.offsets.diff()[found[found >= 0]]
+    width = max(1, int(rows.max())) if len(rows) else 1
+    places = torch.full((found.size, width), -1, device=images.device)
+    similarities = torch.zeros(found.size, width, dtype=torch.float64, device=images.device)
+    with torch.no_grad():
+        for of_pairs, image_block, caption_block, pairs, _ in pair_runs(images, captions, found):
+            sides = as_sides(image_block, caption_block)
+            _, *made = best_rows(*sides, pairs.to(images.device), options)
+            for whole, part in zip((places, similarities), made, strict=True):
+                whole[torch.from_numpy(of_pairs), : part.size(1)] = part
+    return places.view(*found.shape, width), similarities.view(*found.shape, width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,6 +135,36 @@ def _without_repeats(candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     return found
 
 
+def pair_runs(
+    queries: Items[Any], corpus: Items[Any], candidates: NDArray[np.int64], first: int = 0
+) -> Iterator[tuple[NDArray[np.int64], Any, Any, Tensor, float]]:
+    """All pairs of queries ``first`` and on with their candidates (n, K), each item that is one read once.
+
+    Yields:
+        Where the candidates of a run stand among all n · K, a block of queries, one of the corpus, the pairs (P, 2)
+        int64 of places in these, and the share of all candidates that is done with this run.
+    """
+    places = np.flatnonzero(candidates != NONE)
+    places = places[candidates.reshape(-1)[places].argsort(kind="stable")]
+    items, begins = np.unique(candidates.reshape(-1)[places], return_index=True)
+    begins = np.append(begins, len(places))
+    done = 0
+    for run, block in corpus.chosen(items):
+        of_block = places[begins[run.start] : begins[run.stop]]
+        columns = np.repeat(np.arange(run.stop - run.start), np.diff(begins[run.start : run.stop + 1]))
+        # By query, so that those of a block of queries are together.
+        order = of_block.argsort()
+        of_block, columns = of_block[order], columns[order]
+        asked, rows = np.unique(of_block // candidates.shape[1], return_inverse=True)
+        for queries_run, query_block in queries.chosen(asked + first):
+            begin, end = np.searchsorted(rows, (queries_run.start, queries_run.stop))
+            for at in range(begin, end, _PAIRS):
+                some = slice(at, min(at + _PAIRS, end))
+                pairs = np.stack([rows[some] - queries_run.start, columns[some]], 1)
+                done += len(pairs)
+                yield of_block[some], query_block, block, torch.from_numpy(pairs), done / len(places)
+
+
 def _scores(
     score: PairScore,
     queries: Items[Any],
@@ -145,27 +175,12 @@ def _scores(
 ) -> Tensor:
     """(n, K) scores of queries ``first`` and on with their candidates, -inf where there is none."""
     scores = torch.full(candidates.shape, -torch.inf)
-    places = np.flatnonzero(candidates != NONE)
-    places = places[candidates.reshape(-1)[places].argsort(kind="stable")]
-    items, begins = np.unique(candidates.reshape(-1)[places], return_index=True)
-    begins = np.append(begins, len(places))
     with torch.no_grad():
-        for run, block in corpus.chosen(items):
-            of_block = places[begins[run.start] : begins[run.stop]]
-            columns = np.repeat(np.arange(run.stop - run.start), np.diff(begins[run.start : run.stop + 1]))
-            # By query, so that those of a block of queries are together.
-            order = of_block.argsort()
-            of_block, columns = of_block[order], columns[order]
-            asked, rows = np.unique(of_block // candidates.shape[1], return_inverse=True)
-            for queries_run, query_block in queries.chosen(asked + first):
-                begin, end = np.searchsorted(rows, (queries_run.start, queries_run.stop))
-                for at in range(begin, end, _PAIRS):
-                    some = slice(at, min(at + _PAIRS, end))
-                    pairs = np.stack([rows[some] - queries_run.start, columns[some]], 1)
-                    found = score(query_block, block, torch.from_numpy(pairs)).cpu()
-                    scores = scores.to(torch.promote_types(found.dtype, torch.float32))
-                    scores.view(-1)[torch.from_numpy(of_block[some])] = found.to(scores.dtype)
-            show(int(begins[run.stop]) / len(places))
+        for places, query_block, block, pairs, done in pair_runs(queries, corpus, candidates, first):
+            found = score(query_block, block, pairs).cpu()
+            scores = scores.to(torch.promote_types(found.dtype, torch.float32))
+            scores.view(-1)[torch.from_numpy(places)] = found.to(scores.dtype)
+            show(done)
     return scores
 
 

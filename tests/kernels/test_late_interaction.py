@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from crossret_kernels.inputs.blocks import FeatureBlocks
 from crossret_kernels.late_interaction import explain, maxsim, maxsim_both_ways, maxsim_pairs, retrieve
 from crossret_kernels.maxsim import both
 from crossret_kernels.topk import streamed as topk
@@ -216,6 +217,61 @@ def test_candidates_of_a_file_are_read_alone(tmp_path: Path) -> None:
         assert torch.equal(indices, order)
 
 
+@pytest.mark.parametrize("direction", ["q2d", "d2q"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_retrieved_is_aligned(layout: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `explain` has it of the pairs found; −1 and 0 where a query has no more candidates."""
+    sides: dict[str, Any] = {**LAYOUTS[layout], "direction": direction}
+    for candidates in (None, [[3, 0, 3], [], [2, 1]]):
+        for workspace in (1, 2**20):
+            monkeypatch.setattr("crossret_kernels.maxsim.contributions.WORKSPACE_BYTES", workspace)
+            made = retrieve(**sides, k=2, candidates=candidates, return_alignment=True)
+            values, indices = retrieve(**sides, k=2, candidates=candidates)
+            assert torch.equal(made.values, values) and torch.equal(made.indices, indices)
+            there = (indices >= 0).nonzero()
+            pairs = torch.stack([there[:, 0], indices[indices >= 0]], 1)
+            expected = explain(**sides, pairs=pairs)
+            width = made.places.size(2)
+            for own, listed, empty in (
+                (made.places, expected.places, -1),
+                (made.similarities, expected.similarities, 0),
+            ):
+                assert torch.equal(own[there[:, 0], there[:, 1]], listed[:, :width])
+                assert (listed[:, width:] == empty).all()
+                assert (own[indices < 0] == empty).all()
+
+
+def test_an_alignment_reads_what_was_found_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "documents.npy", DOCUMENTS.numpy())
+    documents = np.load(tmp_path / "documents.npy", mmap_mode="r")
+    read: list[int] = []
+    take = FeatureBlocks.take
+
+    def taken(self: FeatureBlocks, items: Tensor) -> Any:
+        if self.values is documents:
+            read.extend(items.tolist())
+        return take(self, items)
+
+    monkeypatch.setattr(FeatureBlocks, "take", taken)
+    _, indices, places, _ = retrieve(QUERIES.numpy(), documents, k=1, return_alignment=True)
+    assert read == indices.unique().tolist() and len(read) < len(documents)
+    for query, document in enumerate(indices[:, 0].tolist()):
+        assert torch.equal(places[query, 0], (QUERIES[query] @ DOCUMENTS[document].T).argmax(1))
+
+
+def test_an_empty_document_found_is_aligned_with_nothing() -> None:
+    mask = DOCUMENT_MASK.clone()
+    mask[2] = False
+    for direction in ("q2d", "d2q"):
+        made = retrieve(
+            QUERIES, DOCUMENTS, k=4, document_mask=mask, empty_score=torch.inf, direction=direction,
+            return_alignment=True,
+        )  # fmt: skip
+        assert (made.indices[:, 0] == 2).all()
+        assert (made.places[:, 0] == -1).all() and not made.similarities[:, 0].any()
+        assert (made.places[:, 1:] >= 0).any()
+
+
 def test_empty_items_score_what_is_asked() -> None:
     mask = DOCUMENT_MASK.clone()
     mask[2] = False
@@ -259,6 +315,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: maxsim_pairs(QUERIES, DOCUMENTS, pairs=torch.tensor([[3, 0]])), ValueError,
      "pairs[0] names query 3, but there are 3 queries"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=0), ValueError, "k must be at least 1"),
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=1, return_alignment=1), TypeError, "return_alignment must be"),  # type: ignore[call-overload]
     (lambda: retrieve(QUERIES, DOCUMENTS[None], k=1), ValueError, "documents must have shape (n, L, D)"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates=[[0], [1], [4]]), ValueError,
      "candidates: row 2, column 0: 4 is no item of the corpus"),

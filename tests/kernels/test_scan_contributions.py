@@ -31,7 +31,7 @@ def shares_by_hand(relevances: list[float], score: float, pooling: str, lambda_l
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@examples(60)
+@examples(30)
 @given(
     batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")),
     of_candidates=st.booleans(),
