@@ -15,7 +15,8 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import of_pairs
 
-CHUNK_BYTES = 4 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
+CHUNK_BYTES = 2 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
+GPU_CHUNK = 2  # times as much on a GPU
 
 
 def every_pair(regions: Ragged, words: Ragged) -> Tensor:
@@ -79,7 +80,8 @@ def pairs_in_chunk(features: Tensor, rows: int, heads: int) -> int:
     At least one: a single pair that is larger is a chunk of its own, and goes beyond the bound.
     """
     itemsize = torch.promote_types(features.dtype, torch.float32).itemsize
-    return max(1, CHUNK_BYTES // (itemsize * rows * (features.size(-1) + heads * rows)))
+    bytes_of_chunk = CHUNK_BYTES if features.device.type == "cpu" else GPU_CHUNK * CHUNK_BYTES
+    return max(1, bytes_of_chunk // (itemsize * rows * (features.size(-1) + heads * rows)))
 
 
 def nested(parameters: Sequence[Tensor]) -> list[HeterogeneousLayer]:

@@ -60,7 +60,7 @@ def test_chunks_and_groups_do_not_show(
 
     whole = gradients_of(call, [*sides, *parameters])
     assert whole[0].shape == ((3, 4) if pairs is None else (12,))
-    for chunk, shared in ((21000, 12000), (1, 1)):  # of two to four items or pairs, and of one
+    for chunk, shared in ((21000, 24000), (1, 1)):  # of two to four items or pairs, and of one
         monkeypatch.setattr(pairs_module, "CHUNK_BYTES", chunk)
         monkeypatch.setattr(chunked, "SHARED_BYTES", shared)
         for ours, theirs in zip(gradients_of(call, [*sides, *parameters]), whole, strict=True):
