@@ -17,7 +17,7 @@ from crossret.data.pictures import read_picture
 from crossret.data.precomputed import check_caption, check_words
 from crossret.data.prepared import Prepared
 from crossret.data.vocabulary import Vocabulary
-from crossret.explain.photographs import Explanation
+from crossret.explain.explanation import Explanation
 from crossret.files.arrays import map_array
 from crossret.files.features import read_lengths
 from crossret.hub import download, upload
@@ -250,7 +250,7 @@ class Retriever:
         Args:
             image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
             caption: of it, or any other.
-            boxes: (R, 4) of the regions in pixels, for ``Explanation.draw``; None where they are a grid.
+            boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where they are a grid.
 
         Raises:
             ValueError: as what encodes, or there are several images, or the model neither attends over regions nor has
@@ -262,17 +262,13 @@ class Retriever:
         images, captions = self.encode_images(image, boxes=own), self.encode_text(caption)
         if len(images) != 1:
             raise ValueError(f"image: {len(images)} images, of which one is explained at a time")
-        with evaluating(self.model):
-            maps = self.model.attention(images, captions)
-            shares = self.model.contributions(images, captions)
-            if not maps and shares is None:
-                raise ValueError(
-                    f"this {self.model.kind} model does not attend over regions, and its score is no sum over parts: "
-                    "there is nothing to show"
-                )
-            score = self.model.score(images, captions).item() if shares is None else shares.scores.item()
-        most = self.model.config.max_words
-        return Explanation(caption, maps, None if own is None else own[0].numpy(), most, score, shares)
+        found = Explanation.of(self.model, images, captions, caption, boxes=None if own is None else own[0].numpy())
+        if not found.maps and found.contributions is None:
+            raise ValueError(
+                f"this {self.model.kind} model does not attend over regions, and its score is no sum over parts: "
+                "there is nothing to show"
+            )
+        return found
 
     def _save(self, directory: Path, name: str) -> None:
         save_model(self.model, directory, self.vocabulary)

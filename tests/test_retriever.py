@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 import crossret
+from crossret.data.boxes import grid_boxes
 from crossret.data.vocabulary import Vocabulary
-from crossret.explain.photographs import grid_boxes
 from crossret.models import MODELS
 from crossret.models.attention import AttentionMap
 from crossret.retriever import Retriever

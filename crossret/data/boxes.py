@@ -1,6 +1,8 @@
-"""Boxes of regions, x0, y0, x1, y1: what makes them none, found where they are read."""
+"""Boxes of regions, x0, y0, x1, y1: what makes them none, found where they are read; and those of a grid."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,3 +47,17 @@ def wrong_box(boxes: NDArray[np.floating], lengths: NDArray[np.int64] | None = N
         return row, region, "is not finite in float32"
     numbers = ", ".join(f"{number:g}" for number in corners[row, region])
     return row, region, f"is {numbers}: not x0, y0, x1, y1 with x0 <= x1 and y0 <= y1, perhaps x, y, width, height"
+
+
+def grid_boxes(count: int, width: int, height: int) -> NDArray[np.float32]:
+    """(count, 4) boxes of the cells of a square grid over an image, row by row, as a feature map has them.
+
+    Raises:
+        ValueError: ``count`` is no square number.
+    """
+    side = math.isqrt(count)
+    if side * side != count:
+        raise ValueError(f"boxes: {count} regions are no square grid; pass the boxes of the regions")
+    x, y = np.linspace(0, width, side + 1), np.linspace(0, height, side + 1)
+    left, top = np.tile(x[:-1], side), np.repeat(y[:-1], side)
+    return np.stack([left, top, np.tile(x[1:], side), np.repeat(y[1:], side)], 1).astype(np.float32)

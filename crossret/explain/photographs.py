@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossret.data.boxes import grid_boxes
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.pictures import find_pictures, read_picture
 from crossret.data.scenes.grounding import Grounding
@@ -20,63 +19,18 @@ from crossret.explain.pointing import pointing_answers
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
 from crossret.models.base import tokens_of
-from crossret.models.contributions import ScoreShares
 from crossret.models.protocol import Matcher
 from crossret.search.items import evaluating
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """What a model looks at in one image beside one caption.
-
-    Attributes:
-        caption: the caption.
-        maps: the model's attention, one entry a way of looking, each of one pair; word 0 is <start>.
-        boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
-        max_words: how many words the model reads; None is all.
-        score: the pair's; None where it was not asked for.
-        contributions: what the score is the sum of, of one pair as the maps are; word 0 is <start> here, too. None
-            where the model's score is no sum (VSE++, MHSAN, HAN's global matching), or was not asked for.
-    """
-
-    caption: str
-    maps: tuple[AttentionMap, ...]
-    boxes: NDArray[np.float32] | None = None
-    max_words: int | None = None
-    score: float | None = None
-    contributions: ScoreShares | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The caption's words, as the model reads them."""
-        return tokenize(self.caption)[: self.max_words]
-
-    def draw(self, picture: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[Path]:
-        """Draw the attention over the picture, as SCAN Fig. 4.
-
-        Args:
-            picture: the image's file.
-            output: the PNG to write; of a model with several maps their names are put behind its own, ``dog-t2i.png``.
-
-        Returns:
-            The files, one a map.
-
-        Raises:
-            OSError: a file cannot be read or written.
-            ValueError: the picture is malformed; or the regions have no boxes and are no grid, a square number of them.
-        """
-        boxes = self.boxes
-        if boxes is None:
-            count = max((attention.weights.shape[2] for attention in self.maps), default=0)
-            boxes = grid_boxes(count, *read_picture(Path(picture)).size)
-        return draw_maps(self.maps, Grounding(self.words, {}), boxes, Path(picture), Path(output))
-
-
 def draw_maps(
-    maps: Sequence[AttentionMap], truth: Grounding, boxes: NDArray[np.float32], picture: Path, output: Path
+    maps: Sequence[AttentionMap], truth: Grounding, boxes: NDArray[np.float32] | None, picture: Path, output: Path
 ) -> list[Path]:
     """Draw what a model looks at in one picture, as ``Explanation.draw``, with the objects that the caption names."""
     pixels, written = np.asarray(read_picture(picture)), []
+    if boxes is None:
+        count = max((attention.weights.shape[2] for attention in maps), default=0)
+        boxes = grid_boxes(count, pixels.shape[1], pixels.shape[0])
     for attention in maps:
         own = boxes[: attention.weights.shape[2]]
         name = f"{output.stem}-{attention.name}{output.suffix}" if len(maps) > 1 else output.name
@@ -125,24 +79,10 @@ def draw_photographs(
             found = model.attention(images[row : row + 1], encoded[row : row + 1])
             maps = tuple(attention.over_first(counts[row]) for attention in found)
             boxes = None if regions.boxes is None else regions.boxes[row, : counts[row]].cpu().numpy()
-            explanation = Explanation(data.captions[caption], maps, boxes, model.config.max_words)
-            written = explanation.draw(photograph, Path(directory) / f"{caption:05d}.png")
+            words = tokenize(data.captions[caption])[: model.config.max_words]
+            written = draw_maps(maps, Grounding(words, {}), boxes, photograph, Path(directory) / f"{caption:05d}.png")
             names += [path.name for path in written]
     return names
-
-
-def grid_boxes(count: int, width: int, height: int) -> NDArray[np.float32]:
-    """(count, 4) boxes of the cells of a square grid over an image, row by row, as a feature map has them.
-
-    Raises:
-        ValueError: ``count`` is no square number.
-    """
-    side = math.isqrt(count)
-    if side * side != count:
-        raise ValueError(f"boxes: {count} regions are no square grid; pass the boxes of the regions")
-    x, y = np.linspace(0, width, side + 1), np.linspace(0, height, side + 1)
-    left, top = np.tile(x[:-1], side), np.repeat(y[:-1], side)
-    return np.stack([left, top, np.tile(x[1:], side), np.repeat(y[1:], side)], 1).astype(np.float32)
 
 
 def panels_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path,
         (["{scan}", "{scenes}", "--number", "1", "--draw", "2"], "of --draw and --number only one"),
         (["{scan}", "{scenes}", "--split", "val"], "val_ims.npy: no such file"),
         (["{scan}", "{bare}"], "test_boxes.npy: no such file"),
+        (
+            ["{scan}", "{scenes}", "--html", "page.html", "--output", "drawn"],
+            "--output is for pictures, without --html",
+        ),
+        (["{scan}", "{scenes}", "--html", "page.html", "--draw", "0"], "--draw 0 draws nothing, and with --html"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(
@@ -92,6 +98,22 @@ def test_what_cannot_be_explained_is_one_line(
     assert message in crossret.err
     assert crossret.err.count("\n") == 1
     assert crossret.out == ""
+
+
+@pytest.mark.parametrize("name", ["scan", "vse", "mhsan"])
+def test_a_page_of_any_model(crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Of scenes with their pictures; of features alone, which show numbered regions."""
+    assert crossret("explain", models[name], scenes, "--html", tmp_path / "page.html") == 0
+    contents = (tmp_path / "page.html").read_text()
+    assert re.fullmatch(rf"{tmp_path}/page.html: [3-6] pairs, 0\.\d MB\n", crossret.out)
+    assert contents.count("data:image/jpeg") == 3
+    assert ('"numbered":false' in contents) == (name != "vse")
+    for file in ("test_ims.npy", "test_caps.txt"):
+        shutil.copy(scenes / file, tmp_path)
+    assert crossret("explain", models[name], tmp_path, "--html", tmp_path / "bare.html", "--number", "4") == 0
+    contents = (tmp_path / "bare.html").read_text()
+    assert "data:image/jpeg" not in contents
+    assert ('"numbered":true' in contents) == (name != "vse")
 
 
 @pytest.fixture(scope="module")

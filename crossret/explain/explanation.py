@@ -1,0 +1,102 @@
+"""One image beside one caption: what a model looks at, what its score is the sum of, and pictures and a page of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossret.data.scenes.grounding import Grounding
+from crossret.data.vocabulary import tokenize
+from crossret.explain.page.contents import Page
+from crossret.explain.page.pairs import NOTES, UNSHARED, pair_of
+from crossret.explain.page.writing import write_page
+from crossret.explain.photographs import draw_maps
+from crossret.models.attention import AttentionMap
+from crossret.models.contributions import ScoreShares
+from crossret.models.encoded import Encoded
+from crossret.models.protocol import Matcher
+from crossret.search.items import evaluating
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a model looks at in one image beside one caption, and what its score is made of.
+
+    Attributes:
+        caption: the caption.
+        maps: the model's attention, one entry a way of looking, each of one pair; word 0 is <start>.
+        score: the pair's.
+        contributions: what the score is the sum of, of one pair as the maps are; word 0 is <start> here, too. None
+            where the model's score is no sum (VSE++, MHSAN, HAN's global matching).
+        boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
+        max_words: how many words the model reads; None is all.
+    """
+
+    caption: str
+    maps: tuple[AttentionMap, ...]
+    score: float
+    contributions: ScoreShares | None = None
+    boxes: NDArray[np.float32] | None = None
+    max_words: int | None = None
+
+    @staticmethod
+    def of(
+        model: Matcher,
+        image: Encoded,
+        caption: Encoded,
+        text: str,
+        *,
+        boxes: NDArray[np.float32] | None = None,
+        regions: int | None = None,
+    ) -> Explanation:
+        """Explain one encoded image beside one encoded caption of this text.
+
+        Args:
+            model: what encoded both; in evaluation mode meanwhile.
+            boxes: (R, 4) of the regions in pixels.
+            regions: how many the image has, where it was encoded beside others of more; None is all.
+        """
+        with evaluating(model):
+            maps, shares = model.attention(image, caption), model.contributions(image, caption)
+            scores = model.score(image, caption) if shares is None else shares.scores
+        if regions is not None:
+            maps = tuple(attention.over_first(regions) for attention in maps)
+        return Explanation(text, maps, scores.item(), shares, boxes, model.config.max_words)
+
+    @property
+    def words(self) -> list[str]:
+        """The caption's words, as the model reads them."""
+        return tokenize(self.caption)[: self.max_words]
+
+    def draw(self, picture: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[Path]:
+        """Draw the attention over the picture, as SCAN Fig. 4.
+
+        Args:
+            picture: the image's file.
+            output: the PNG to write; of a model with several maps their names are put behind its own, ``dog-t2i.png``.
+
+        Returns:
+            The files, one a map.
+
+        Raises:
+            OSError: a file cannot be read or written.
+            ValueError: the picture is malformed; or the regions have no boxes and are no grid, a square number of them.
+        """
+        return draw_maps(self.maps, Grounding(self.words, {}), self.boxes, Path(picture), Path(output))
+
+    def html(self, output: str | os.PathLike[str], picture: str | os.PathLike[str] | None = None) -> None:
+        """Write one page that shows it: words that light up regions, and what the score is the sum of.
+
+        Args:
+            output: the file.
+            picture: the image's; None shows the regions alone.
+
+        Raises:
+            OSError, ValueError: as ``draw``.
+        """
+        pair = pair_of(self, None if picture is None else Path(picture))
+        write_page(Page("Where the model looks", [pair], unshared=UNSHARED, notes=NOTES), output)

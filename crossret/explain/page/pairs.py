@@ -1,0 +1,147 @@
+"""An explanation as a page shows it: attention maps, and the shares of the score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossret.data.boxes import grid_boxes
+from crossret.data.pictures import read_picture
+from crossret.explain.page.contents import Canvas, Pair, Part, Way
+from crossret.models.attention import AttentionMap
+from crossret.models.contributions import ScoreShares
+
+if TYPE_CHECKING:
+    from crossret.explain.explanation import Explanation
+
+_TITLES = {
+    "t2i": "words look at regions",
+    "i2t": "regions look at words",
+    "heads": "heads, within the image",
+    "steps": "steps",
+}
+_CELL = 40  # pixels of a region that is shown where nobody knows where it is
+
+NOTES = [
+    "Brightness of a region and shade of a word are weights, on one scale for all pairs of the page, so that pictures "
+    "compare. Red is the largest weight.",
+    "“Nearly uniform” is said where the largest weight is less than 1.5 times the mean: the model does not choose "
+    "there.",
+    "Shares are what words, regions, heads or levels bring to the score. They add up to it; attention weights do not.",
+]
+
+
+UNSEEN = "This model compares the image as a whole: there are no weights to show."
+UNSHARED = "The score of this model is no sum over words or regions."
+
+
+def pair_of(explanation: Explanation, picture: Path | None, **more: Any) -> Pair:
+    """An explanation over its image's picture, or over nothing, with more of ``Pair``'s fields.
+
+    Raises:
+        OSError: the picture cannot be read. ValueError: it is malformed; regions without boxes are no square grid.
+    """
+    maps, shares, boxes = explanation.maps, explanation.contributions, explanation.boxes
+    words = _words_of(explanation.words, maps, shares)
+    counts = [attention.weights.shape[2] for attention in maps]
+    if shares is not None and not maps:
+        counts = [part.values.shape[1] for part in shares.parts if part.items == "regions"]
+    regions = min(counts, default=0)
+    document = Canvas(picture, (1, 1), None)
+    if regions:
+        document = canvas_of(picture, None if boxes is None else boxes[:regions], regions)
+    ways, parts = _ways_of(maps, len(words), regions), _parts_of(shares, len(words), regions)
+    return Pair(explanation.caption, words, document, explanation.score, ways, parts, **more)
+
+
+def _words_of(words: Sequence[str], maps: Sequence[AttentionMap], shares: ScoreShares | None) -> tuple[str, ...]:
+    """What the model reads of these words of a caption: <start> and <end> with them, as far as maps or shares tell."""
+    own = ("<start>", *words, "<end>")
+    counts = [attention.weights.shape[1] for attention in maps if attention.queries is None]
+    counts += [attention.word_weights.shape[2] for attention in maps if attention.word_weights is not None]
+    if shares is not None:
+        counts += [part.values.shape[1] for part in shares.parts if part.items == "words"]
+    return own[: min(counts, default=len(own))]
+
+
+def canvas_of(picture: Path | None, boxes: NDArray[np.float32] | None, regions: int) -> Canvas:
+    """Where an image's regions lie: at their boxes, on a square grid over its picture, or, without either, in rows.
+
+    Args:
+        picture: the image's file, if there is one.
+        boxes: (R, 4) in its pixels; None where they are not known.
+        regions: how many there are.
+
+    Raises:
+        OSError: the picture cannot be read. ValueError: it is malformed; regions without boxes are no square grid.
+    """
+    if picture is not None:
+        size = read_picture(picture).size
+        return Canvas(picture, size, boxes if boxes is not None else grid_boxes(regions, *size))
+    if boxes is not None:
+        width, height = boxes[:, 2:].max(0).tolist()
+        return Canvas(None, (max(1.0, width), max(1.0, height)), boxes)
+    across = math.ceil(math.sqrt(regions))
+    down = math.ceil(regions / across)
+    cells = [(x * _CELL, y * _CELL, (x + 1) * _CELL, (y + 1) * _CELL) for y in range(down) for x in range(across)]
+    return Canvas(None, (across * _CELL, down * _CELL), np.array(cells[:regions], np.float32), numbered=True)
+
+
+def _ways_of(maps: Sequence[AttentionMap], words: int, regions: int) -> tuple[Way, ...]:
+    """The maps of one pair without their padding."""
+    made = []
+    for attention in maps:
+        weights = _first(attention.weights[0], regions, dim=1)
+        if attention.queries is not None:
+            of_words = attention.word_weights
+            made.append(
+                Way(
+                    attention.name,
+                    _title(attention.name),
+                    _numbers(weights),
+                    attention.queries,
+                    word_weights=None if of_words is None else _numbers(_first(of_words[0], words, dim=1)),
+                )
+            )
+            continue
+        cosines = None if attention.relevances is None else _numbers(_first(attention.relevances[0], words))
+        made.append(Way(attention.name, _title(attention.name), _numbers(_first(weights, words)), cosines=cosines))
+    return tuple(made)
+
+
+def _parts_of(shares: ScoreShares | None, words: int, regions: int) -> tuple[Part, ...] | None:
+    """What the score of one pair is the sum of."""
+    if shares is None:
+        return None
+    made = []
+    for part in shares.parts:
+        values = part.values[0].double().cpu()
+        count = {"words": words, "regions": regions}.get(part.items)
+        if count is None:
+            made.append(Part(part.items, "others", values.numpy(), part.names))
+        elif part.items == "words":
+            made.append(Part(part.items, "words", _first(values, count).numpy()))
+        elif len(values) < count or values[count:].any():  # what the model made of the regions: clusters
+            labels = tuple(f"cluster {number}" for number in range(1, len(values) + 1))
+            made.append(Part("clusters of regions", "others", values.numpy(), labels))
+        else:
+            made.append(Part(part.items, "regions", values[:count].numpy()))
+    return tuple(made)
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name)
+
+
+def _first(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
+    return tensor.narrow(dim, 0, min(count, tensor.shape[dim]))
+
+
+def _numbers(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().float().cpu().numpy()

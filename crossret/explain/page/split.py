@@ -1,0 +1,210 @@
+"""A page of a split: captions with their images, what the model found for them, and its recall."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.pictures import find_pictures
+from crossret.data.prepared import PictureFiles
+from crossret.data.scenes.grounding import Grounding
+from crossret.data.scenes.layout import picture_path
+from crossret.evaluation import Progress, encode_dataset, retrieval_ranks, score_matrix
+from crossret.explain.explanation import Explanation
+from crossret.explain.page.contents import Curve, Page, Pair, Result
+from crossret.explain.page.pairs import NOTES, UNSEEN, UNSHARED, pair_of
+from crossret.models.base import tokens_of
+from crossret.models.encoded import Encoded
+from crossret.models.protocol import Matcher
+from crossret.search.items import evaluating
+
+_OBJECTS = "Dashed green is the object that a noun names; the model was not told."
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A split as a model scores it.
+
+    Attributes:
+        images, captions: encoded.
+        scores: (n_images, n_captions).
+        i2t, t2i: ranks of the right answers, 0 being the best.
+    """
+
+    images: Encoded
+    captions: Encoded
+    scores: NDArray[np.float32]
+    i2t: NDArray[np.int64]
+    t2i: NDArray[np.int64]
+
+
+def split_page(
+    model: Matcher,
+    corpus: PrecomputedCorpus,
+    captions: Sequence[int],
+    *,
+    name: str,
+    k: int = 5,
+    photographs: str | os.PathLike[str] | None = None,
+    scenes: str | os.PathLike[str] | None = None,
+    grounding: Sequence[Grounding] | None = None,
+    progress: Progress | None = None,
+) -> Page:
+    """Explain captions of a split with their own images and, where the model prefers another, with that one, too.
+
+    Args:
+        model: any; in evaluation mode meanwhile.
+        corpus: the split. All of it is scored, to rank what is found.
+        captions: the numbers of those that are shown.
+        name: the split's.
+        k: how many results of each search are shown.
+        photographs: the directory of the images' pictures, named as ``find_pictures`` has it.
+        scenes: the directory of the data, where rendered scenes have their pictures. Without either the pictures are
+            those that the model read, or the regions lie on nothing.
+        grounding: which objects the captions name, one entry a caption.
+        progress: called with (captions explained, all of them), before with what is encoded and scored.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: an image has no picture, or several, or regions that are no square grid and have no boxes; a score
+            is no finite number.
+    """
+    with evaluating(model):
+        images, encoded = encode_dataset(model, corpus, progress=progress)
+        scores = score_matrix(model, images, encoded, corpus=corpus, progress=progress)
+        owners = corpus.image_of_caption
+        ranked = _Ranked(images, encoded, scores, *retrieval_ranks(scores, owners))
+        wanted: list[tuple[int, int]] = []
+        found: set[int] = set()
+        for caption in dict.fromkeys(captions):
+            own, best = int(owners[caption]), _best(scores[:, caption], k)
+            wanted += [(image, caption) for image in dict.fromkeys([own, *best[:1]])]
+            found.update([own, *best])
+        pictures = _pictures(corpus, sorted(found), name, photographs, scenes)
+        pairs = []
+        for number, (image, caption) in enumerate(wanted, start=1):
+            truth = None if grounding is None else grounding[caption]
+            pairs.append(_pair(model, corpus, ranked, image, caption, k, pictures, truth))
+            if progress is not None:
+                progress(number, len(wanted))
+    counts = f"{corpus.n_images:,} images, {corpus.n_captions:,} captions"
+    curves = [
+        Curve("image, for captions", ranked.i2t, corpus.n_captions),
+        Curve("caption, for images", ranked.t2i, corpus.n_images),
+    ]
+    last = min(curve.last for curve in curves)
+    return Page(
+        title=f"Where {model.kind.upper()} looks",
+        pairs=pairs,
+        facts=[("model", model.kind), ("split", f"{name}: {counts}"), ("shown", f"{len(captions):,} captions")],
+        recall=[Curve(curve.name, curve.ranks, last) for curve in curves] if last > 1 else [],
+        unseen=UNSEEN,
+        unshared=UNSHARED,
+        notes=[
+            *(NOTES if any(pair.ways for pair in pairs) else NOTES[2:]),
+            *([_OBJECTS] if any(pair.objects for pair in pairs) else []),
+        ],
+    )
+
+
+def _pair(
+    model: Matcher,
+    corpus: PrecomputedCorpus,
+    ranked: _Ranked,
+    image: int,
+    caption: int,
+    k: int,
+    pictures: Mapping[int, Path],
+    truth: Grounding | None,
+) -> Pair:
+    data, owners = corpus.data, corpus.image_of_caption
+    regions = tokens_of(model, corpus.regions(np.array([image])))
+    count = regions.features.shape[1] if regions.lengths is None else int(regions.lengths[0])
+    boxes = None if regions.boxes is None else regions.boxes[0, :count].cpu().numpy()
+    one, other = (side[torch.tensor([place])] for side, place in ((ranked.images, image), (ranked.captions, caption)))
+    explanation = Explanation.of(model, one, other, data.captions[caption], boxes=boxes, regions=count)
+    rank = int(ranked.t2i[caption])
+    own = bool(image == owners[caption])
+    if own:
+        about, mark = f"caption {caption} with its image, {_name(corpus, image)}", f"rank {rank + 1}"
+    else:
+        about, mark = f"caption {caption} with {_name(corpus, image)}, which the model finds first", "found first"
+    return pair_of(
+        explanation,
+        pictures.get(image),
+        about=about,
+        mark=mark,
+        right=own and rank == 0,
+        found=_found(corpus, ranked.scores, image, caption, k, pictures),
+        key=(image, caption),
+        is_other=not own,
+        # Word 0 is <start>.
+        objects={} if truth is None or not own else {place + 1: box for place, box in truth.objects.items()},
+    )
+
+
+def _found(
+    corpus: PrecomputedCorpus,
+    scores: NDArray[np.float32],
+    image: int,
+    caption: int,
+    k: int,
+    pictures: Mapping[int, Path],
+) -> dict[str, list[Result]]:
+    """What the model finds for the caption, and for the image."""
+    owners, texts = corpus.image_of_caption, corpus.data.captions
+    images = [
+        Result(
+            rank, float(scores[found, caption]), _name(corpus, found), bool(found == owners[caption]),
+            pictures.get(found), key=(found, caption),
+        )
+        for rank, found in enumerate(_best(scores[:, caption], k), start=1)
+    ]  # fmt: skip
+    captions = [
+        Result(
+            rank, float(scores[image, found]), texts[found], bool(owners[found] == image), is_text=True,
+            key=(image, found),
+        )
+        for rank, found in enumerate(_best(scores[image], k), start=1)
+    ]  # fmt: skip
+    return {"Images found for this caption": images, "Captions found for this image": captions}
+
+
+def _best(scores: NDArray[np.float32], k: int) -> list[int]:
+    """The k best, of equal scores the lower index first."""
+    best: list[int] = np.argsort(-scores, kind="stable")[:k].tolist()
+    return best
+
+
+def _name(corpus: PrecomputedCorpus, image: int) -> str:
+    return f"image {image}" if corpus.data.ids is None else corpus.data.ids[image]
+
+
+def _pictures(
+    corpus: PrecomputedCorpus,
+    images: Sequence[int],
+    split: str,
+    photographs: str | os.PathLike[str] | None,
+    scenes: str | os.PathLike[str] | None,
+) -> dict[int, Path]:
+    """The files of images, as far as there are any."""
+    data = corpus.data
+    if photographs is not None:
+        if data.ids is None:
+            raise ValueError(f"{data.name}: its images have no names, SPLIT_ids.txt, by which their pictures are found")
+        return dict(zip(images, find_pictures(photographs, [data.ids[image] for image in images]), strict=True))
+    features: Any = data.features
+    if isinstance(features, PictureFiles):
+        return {image: features.files[data.feature_rows[image]] for image in images}
+    if scenes is None:
+        return {}
+    own = {image: picture_path(scenes, split, image) for image in images}
+    return own if all(path.is_file() for path in own.values()) else {}
