@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import torch
@@ -59,12 +60,30 @@ class LateInteractionTexts:
         return {"task": self._task, **_settings(self.module)}
 
     def encode_texts(self, texts: Sequence[str]) -> Tokens:
+        return self._encoded(texts)[0]
+
+    def encode_and_spell(self, texts: Sequence[str]) -> tuple[Tokens, list[list[str]]]:
+        """What ``encode_texts`` makes, and of each text how the tokens are spelled that its vectors are of.
+
+        Raises:
+            ValueError: as ``encode_texts``, or the model pools its vectors, which are then of no tokens.
+        """
+        tokens, features, kept = self._encoded(texts)
+        if features["input_ids"].shape != kept.shape:
+            raise ValueError(f"{self.name}: pools its vectors, and of which tokens these are is not known")
+        tokenizer: Any = self.module.tokenizer
+        spelled = [tokenizer.decode([token]).strip() for token in features["input_ids"][kept].tolist()]
+        ends = [0, *accumulate(tokens.lengths)]
+        return tokens, [spelled[first:last] for first, last in pairwise(ends)]
+
+    def _encoded(self, texts: Sequence[str]) -> tuple[Tokens, Mapping[str, Tensor], Tensor]:
+        """The vectors that the mask keeps, all that the model made, and that mask."""
         features = _features(self.module, list(texts), self._task)
         kept = features["attention_mask"].bool()
         lengths: list[int] = kept.sum(1).tolist()
         if 0 in lengths:
             raise ValueError(f"{self.name}: its mask leaves nothing of the text {texts[lengths.index(0)]!r}")
-        return Tokens(features["token_embeddings"][kept], lengths)
+        return Tokens(features["token_embeddings"][kept], lengths), features, kept
 
 
 class LateInteractionPictures(PictureEncoder[Image.Image]):

@@ -69,6 +69,17 @@ def test_documents_are_encoded_otherwise(kind: str, late: Callable[[str], Path])
     assert identity(queries) != identity(encoder)
 
 
+@torch.inference_mode()
+def test_what_vectors_are_of_is_spelled(late: Callable[[str], Path]) -> None:
+    """With the prompt and what expands a query, and without what the mask leaves out of a document, as "of"."""
+    query, document = (LateInteractionTexts(str(late("colbert")), task) for task in ("query", "document"))  # type: ignore[arg-type]
+    tokens, spelled = query.encode_and_spell(TEXTS[:1])
+    assert spelled == [["[CLS]", "red", "a", "red", "circle", "[SEP]"] + 6 * ["[UNK]"]]
+    assert torch.equal(tokens.values, query.encode_texts(TEXTS[:1]).values)
+    _, spelled = document.encode_and_spell(["left of a circle", "a circle"])
+    assert spelled == [["[CLS]", "blue", *words, "[SEP]"] for words in (["left", "a", "circle"], ["a", "circle"])]
+
+
 @pytest.mark.parametrize("kind", ["colpali", "colqwen"])
 @torch.inference_mode()
 def test_pictures_are_documents_without_the_words_of_the_prompt(
