@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from crossret.extraction.grids import device_of, on_cells
 from crossret.extraction.hugging_face import check_installed, named, plain_settings, quiet, read_json
 from crossret.extraction.placement import Placement, check_shape, placement_of
 from crossret.extraction.protocol import PictureEncoder, Tokens
+from crossret.extraction.tiles import cuts_tiles, tile_boxes, tiles_of
 
 _SAVED = "config_sentence_transformers.json"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # as encode_query and _document look
@@ -90,7 +92,8 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
     """Vectors of the patches of pictures, as ColPali and ColQwen encode documents, without those of the prompt's words.
 
     Of ColQwen a vector is of several patches that the model merged, on a grid of the picture's own shape; of ColPali
-    one of a patch of the picture made square.
+    one of a patch of the picture made square. Of ColModernVBert they are of tiles of the picture, one tile after
+    another, and of the whole of it at last.
 
     Args:
         name: a folder, or a model of the Hub.
@@ -99,7 +102,7 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
         name, dim, module: as those of ``PictureEncoder``.
 
     Raises:
-        ValueError: it cannot be loaded, reads no pictures, or cuts them into tiles; names it.
+        ValueError: it cannot be loaded, reads no pictures, or cuts them into tiles otherwise than Idefics3's; names it.
     """
 
     def __init__(self, name: str) -> None:
@@ -110,11 +113,11 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
         self._processor: Any = getattr(model.processor, "image_processor", None)
         if self._processor is None or not model.supports("image"):
             raise ValueError(f"{name}: reads no pictures, only {', '.join(model.modalities)}")
-        if hasattr(self._processor, "do_image_splitting"):
-            raise ValueError(f"{name}: cuts pictures into tiles, and where its vectors lie is not known")
+        with named(name):
+            self._tiles = cuts_tiles(model.processor)
         self._merged: int | None = getattr(self._processor, "merge_size", None)
         self._image_token = int(model.tokenizer.convert_tokens_to_ids(model.processor.image_token))
-        if self._merged is None:
+        if self._merged is None and not self._tiles:
             with named(name):
                 placement_of(self._processor, 64, 48)
 
@@ -127,10 +130,19 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
         return picture
 
     def encode(self, prepared: Sequence[Image.Image]) -> Tokens:
-        features = _features(self.module, list(prepared), "document")
+        if self._tiles:  # which sentence-transformers gives to the processor without the prompt that goes with pictures
+            given = self.module.processor.process_images(list(prepared))  # type: ignore[operator, union-attr]
+            features = _made(self.module, given, "document")
+        else:
+            features = _features(self.module, list(prepared), "document")
         if features["token_embeddings"].shape[:2] != features["input_ids"].shape:
             raise ValueError(f"{self.name}: pools its vectors, and where these lie is not known")
         own = (features["input_ids"] == self._image_token) & features["attention_mask"].bool()
+        if self._tiles:
+            boxes = [
+                self._of_tiles(int(count), *picture.size) for count, picture in zip(own.sum(1), prepared, strict=True)
+            ]
+            return Tokens(features["token_embeddings"][own], [len(part) for part in boxes], torch.cat(boxes))
         grids, placements = [], []
         cell = (1.0, 1.0)
         for place, picture in enumerate(prepared):
@@ -148,6 +160,14 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
             grids.append(vectors.unflatten(0, (rows, columns)))
             placements.append(placement)
         return on_cells(grids, placements, cell)
+
+    def _of_tiles(self, vectors: int, width: int, height: int) -> Tensor:
+        """Their boxes in a picture that is cut into tiles."""
+        rows, columns = tiles_of(self._processor, width, height)
+        cells = math.isqrt(vectors // (rows * columns + 1))
+        if vectors != (rows * columns + 1) * cells**2:
+            raise ValueError(f"{self.name}: {vectors} vectors of a picture are no {rows} x {columns} tiles and it all")
+        return tile_boxes(rows, columns, cells, width, height)
 
 
 def _load(name: str, processing: dict[str, Any] | None = None) -> Any:
@@ -192,10 +212,11 @@ def _features(model: Any, items: list[Any], task: str) -> Mapping[str, Tensor]:
     prompt = next((model.prompts[key] for key in _PROMPTS[task] if key in model.prompts), None)
     if prompt is None and model.default_prompt_name is not None:
         prompt = model.prompts.get(model.default_prompt_name)
+    return _made(model, model.preprocess(items, prompt=prompt, task=task), task)
+
+
+def _made(model: Any, given: Mapping[str, Any], task: str) -> Mapping[str, Tensor]:
     device = device_of(model)
-    features = {
-        key: value.to(device) if isinstance(value, Tensor) else value
-        for key, value in model.preprocess(items, prompt=prompt, task=task).items()
-    }
+    features = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in given.items()}
     made: Mapping[str, Tensor] = model(features, task=task)
     return made

@@ -20,6 +20,7 @@ from crossret.data.pictures import read_picture
 from crossret.extraction import load_picture_encoder, load_text_encoder
 from crossret.extraction.late_interaction import LateInteractionTexts
 from crossret.extraction.resuming import identity
+from crossret.extraction.tiles import tiles_of
 from crossret.files.json import read_json_lines
 from tests.cli.command import Cli
 from tests.extraction.late_models import DIM, save_late_model
@@ -96,11 +97,11 @@ def test_pictures_are_documents_without_the_words_of_the_prompt(
     torch.testing.assert_close(tokens.values, torch.cat(expected), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["colpali", "colqwen"])
+@pytest.mark.parametrize("kind", ["colpali", "colqwen", "tiles"])
 @pytest.mark.parametrize("size", [(83, 121), (121, 83)], ids=["wide", "upright"])
 @torch.inference_mode()
 def test_boxes_lie_where_the_patches_are(kind: str, size: tuple[int, int], late: Callable[[str], Path]) -> None:
-    """Where a square is painted into a token's box, that token changes most."""
+    """Where a square is painted into a token's box, that token changes most, and of tiles that of the whole, too."""
     encoder = load_picture_encoder(late(kind))
 
     def encode(picture: np.ndarray) -> Any:
@@ -109,12 +110,18 @@ def test_boxes_lie_where_the_patches_are(kind: str, size: tuple[int, int], late:
     grey = np.full((*size, 3), 128, np.uint8)
     plain = encode(grey)
     assert plain.boxes[-1, 2:].tolist() == [size[1], size[0]]
-    for place in (0, 2, len(plain.values) // 2 + 1, len(plain.values) - 1):
+    # In a tile of four vectors these see much of each other, and a strong colour changes all.
+    colour = (150, 128, 128) if kind == "tiles" else (255, 0, 0)
+    fine = len(plain.values) - (4 if kind == "tiles" else 0)  # behind them those of the whole picture
+    for place in (0, 2, 6, fine // 2 + 1, fine - 1):
         x0, y0, x1, y1 = plain.boxes[place].tolist()
         painted = grey.copy()
-        painted[round(y0) + 2 : round(y1) - 2, round(x0) + 2 : round(x1) - 2] = (255, 0, 0)
+        painted[round(y0) + 2 : round(y1) - 2, round(x0) + 2 : round(x1) - 2] = colour
         changed = (encode(painted).values - plain.values).norm(dim=1)
-        assert changed.argmax() == place, (changed, plain.boxes[place])
+        assert changed[:fine].argmax() == place, (changed, plain.boxes[place])
+        if kind == "tiles":
+            coarse = plain.boxes[fine + int(changed[fine:].argmax())]
+            assert (coarse[:2] <= plain.boxes[place, :2]).all() and (plain.boxes[place, 2:] <= coarse[2:]).all()
 
 
 def test_gradients_reach_the_weights(late: Callable[[str], Path], pictures: list[Image.Image]) -> None:
@@ -123,11 +130,28 @@ def test_gradients_reach_the_weights(late: Callable[[str], Path], pictures: list
     assert any(weight.grad is not None and weight.grad.any() for weight in encoder.module.parameters())
 
 
-def test_what_reads_no_pictures_or_cuts_them_is_refused(late: Callable[[str], Path]) -> None:
+def test_pictures_have_the_tiles_that_their_processor_makes() -> None:
+    import transformers as hf
+
+    for longest, side in ((64, 32), (100, 30), (30, 30), (20, 30)):
+        processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": longest}, max_image_size={"longest_edge": side})
+        for width, height in ((83, 121), (121, 83), (40, 40), (200, 9), (20, 5), (5, 20), (100, 67), (67, 100)):
+            made = processor(Image.new("RGB", (width, height)), return_row_col_info=True)
+            assert tiles_of(processor, width, height) == (made["rows"][0][0], made["cols"][0][0])
+    processor.do_image_splitting = False
+    assert tiles_of(processor, 83, 121) == (0, 0)
+
+
+def test_what_reads_no_pictures_or_cuts_them_otherwise_is_refused(late: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="colbert: reads no pictures, only text"):
         load_picture_encoder(late("colbert"))
-    with pytest.raises(ValueError, match="tiles: cuts pictures into tiles, and where its vectors lie is not known"):
-        load_picture_encoder(late("tiles"))
+    folder = shutil.copytree(late("tiles"), tmp_path / "changed")
+    settings = folder / "processor_config.json"
+    settings.write_text(settings.read_text().replace('"do_resize": true', '"do_resize": false'))
+    with pytest.raises(
+        ValueError, match=r"changed: .*ImageProcessorPil cuts pictures into tiles, and where its vectors"
+    ):
+        load_picture_encoder(folder)
 
 
 def test_code_of_a_model_is_not_run(late: Callable[[str], Path], tmp_path: Path) -> None:
