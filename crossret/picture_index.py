@@ -16,10 +16,12 @@ from typing import Any
 import torch
 
 from crossret.data.precomputed import check_caption
-from crossret.extraction.choosing import load_text_encoder
-from crossret.extraction.protocol import TextEncoder
+from crossret.extraction.choosing import load_picture_encoder
+from crossret.extraction.late_interaction import LateInteractionTexts
+from crossret.extraction.protocol import PictureEncoder
 from crossret.files.json import read_json_object, write_json
 from crossret.files.shards import StoredShards
+from crossret.models.base import encoder_of
 from crossret.retriever import Found, Retriever
 from crossret.search.manifest import IMAGES
 from crossret.search.retrieval import retrieve
@@ -142,7 +144,7 @@ class PictureIndex:
         self.directory = Path(directory)
         self._device = torch.device("cpu" if device is None else device)
         self._encoder = Encoder.read(self.directory)
-        self._texts: TextEncoder | None = None
+        self._texts: LateInteractionTexts | None = None
         images = self.directory / IMAGES
         self.retriever: Retriever | None = None
         self.images: StoredEncoded | StoredShards
@@ -167,7 +169,7 @@ class PictureIndex:
 
         Raises:
             TypeError, ValueError: as ``Retriever.encode_text``, or k is less than 1; without a model as
-                ``load_text_encoder``.
+                ``text_encoder``.
         """
         scorer, queries = self.asked(captions)
         return Found(*retrieve(scorer, queries, self.images, k=k, query="caption"))
@@ -181,14 +183,31 @@ class PictureIndex:
             check_caption(text, f"captions[{number}]")
         if not texts:
             raise ValueError("captions: there are none")
-        if self._texts is None:
-            self._texts = load_text_encoder(self._encoder.name)
-            self._texts.module.to(self._device)
         with torch.inference_mode():
-            tokens = self._texts.encode_texts(texts)
+            tokens = self.text_encoder().encode_texts(texts)
         rows = list(tokens.values.float().cpu().split(tokens.lengths))
         # Pictures stand where images do: every token of a query takes its best of theirs.
         return partial(maxsim_scores, direction="t2i"), rows
+
+    def picture_encoder(self) -> PictureEncoder[Any]:
+        """What made the tokens of its pictures, on its device: the model's own, or by its name.
+
+        Raises:
+            OSError, ValueError: as ``load_picture_encoder``.
+        """
+        own = None if self.retriever is None else encoder_of(self.retriever.model)
+        if own is not None:
+            return own.reader
+        encoder = load_picture_encoder(self._encoder.name)
+        encoder.module.to(self._device)
+        return encoder
+
+    def text_encoder(self) -> LateInteractionTexts:
+        """What makes tokens of texts for an index without a model, on its device; as ``LateInteractionTexts``."""
+        if self._texts is None:
+            self._texts = LateInteractionTexts(self._encoder.name)
+            self._texts.module.to(self._device)
+        return self._texts
 
 
 load_index = PictureIndex

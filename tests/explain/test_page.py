@@ -152,6 +152,7 @@ def test_late_interaction_shows_similarities_that_add_up(tmp_path: Path) -> None
     np.testing.assert_allclose(told, cosines.numpy(), atol=1e-4)
     assert first["score"] == pytest.approx(float(cosines.max(1).values.sum()), rel=1e-5)
     assert np.float32(sum(first["shares"][0]["values"])) == np.float32(first["score"])
+    assert [result["pair"] for result in first["found"][0]["results"]] == [0, 1]
     assert first["tokens"] == ["the", "red", "ball", "is", "round"] and page["pairs"][1]["numbered"]
     with pytest.raises(ValueError, match=r"documents\[0\]: 4 tokens, but 5 vectors"):
         late_interaction_pairs("a", ["a"], query[:1], [Document(text, "text", tokens=list("abcd"))])

@@ -21,6 +21,7 @@ from crossret.models import Scan, ScanConfig, Vse, VseConfig, save_model
 from crossret.search import indexing
 from crossret.search.indexing import Indexed, update_index
 from tests.cli.command import Cli
+from tests.explain.test_page import data_of
 from tests.extraction.stand_in import Columns
 
 WORDS = Vocabulary(["red", "kite", "beach"])
@@ -220,8 +221,14 @@ def test_from_the_command_line(
     assert crossret_command("index", album, "--encoder", clip, "--output", of_own) == 2
     assert "--encoder makes no difference" in crossret_command.err
 
-    sheet, lines = tmp_path / "found.png", tmp_path / "found.jsonl"
-    assert crossret_command("search", index, *QUERIES, "-k", "4", "--sheet", sheet, "--output", lines) == 0
+    sheet, lines, html = tmp_path / "found.png", tmp_path / "found.jsonl", tmp_path / "why.html"
+    for place in (index, of_own):
+        arguments = ("search", place, *QUERIES, "-k", "4", "--sheet", sheet, "--output", lines, "--html", html)
+        assert crossret_command(*arguments) == 0, crossret_command.err
+        page = data_of(html)
+        assert [pair["caption"] for pair in page["pairs"]] == [text for text in QUERIES for _ in range(4)]
+        told = [result["score"] for line in lines.read_text().splitlines() for result in json.loads(line)["results"]]
+        assert [pair["score"] for pair in page["pairs"]] == pytest.approx(told, rel=1e-4, abs=1e-6)
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [row["caption"] for row in rows] == QUERIES
     assert all(os.path.isfile(result["picture"]) for row in rows for result in row["results"])
@@ -234,6 +241,7 @@ def test_from_the_command_line(
         ([index, "red", "--caption", "kite"], "exactly one of TEXT, --caption, --captions is needed"),
         ([index, "red", "--sum-max"], "--sum-max is not for an index"),
         ([model, index, "--caption", "red", "--sheet", sheet], "--sheet is for an index of pictures"),
+        ([model, index, "--caption", "red", "--html", html], "--html is for an index of pictures"),
         ([tmp_path / "nowhere", "red"], "nowhere: no such directory"),
     ):
         assert crossret_command("search", *arguments) == 2

@@ -23,6 +23,7 @@ from crossret.extraction.resuming import identity
 from crossret.extraction.tiles import tiles_of
 from crossret.files.json import read_json_lines
 from tests.cli.command import Cli
+from tests.explain.test_page import data_of
 from tests.extraction.late_models import DIM, save_late_model
 from tests.extraction.models import edit_json
 
@@ -195,8 +196,9 @@ def test_an_index_without_a_model(
     assert crossret_command("index", album, "--output", index) == 0, crossret_command.err
     assert crossret_command.out == f"{index}: 3 pictures: 3 unchanged, 1 gone\n"
 
-    lines = tmp_path / "found.jsonl"
-    assert crossret_command("search", index, *TEXTS, "-k", "3", "--output", lines) == 0, crossret_command.err
+    lines, html = tmp_path / "found.jsonl", tmp_path / "why.html"
+    arguments = ("search", index, *TEXTS, "-k", "3", "--output", lines, "--html", html)
+    assert crossret_command(*arguments) == 0, crossret_command.err
     pictures, texts = load_picture_encoder(late("colqwen")), load_text_encoder(late("colqwen"))
     with torch.inference_mode():
         wanted = texts.encode_texts(TEXTS)
@@ -211,5 +213,12 @@ def test_an_index_without_a_model(
         scores = {one["picture"]: one["score"] for one in row["results"]}
         assert scores == pytest.approx(truth, rel=1e-4)
         assert [str(opened.pictures[place]) for place in found.indices[number].tolist()] == [*scores]
+        pairs = data_of(html)["pairs"][3 * number : 3 * number + 3]
+        assert [pair["score"] for pair in pairs] == pytest.approx([*scores.values()], rel=1e-4)
+        for pair, file in zip(pairs, scores, strict=True):
+            with Image.open(file) as picture:
+                assert pair["size"] == [*picture.size]
+            assert len(pair["words"]) == wanted.lengths[number] and pair["caption"] == TEXTS[number]
+            assert sum(pair["shares"][0]["values"]) == pytest.approx(pair["score"], rel=1e-6)
     assert crossret_command("index", album, "--encoder", late("colbert"), "--output", index) == 2
     assert "reads no pictures" in crossret_command.err

@@ -90,6 +90,9 @@ def search(
     sheet: Annotated[
         Path | None, file_to_write("Of an index: also draw the pictures found, a row a query, into this .png.")
     ] = None,
+    html: Annotated[
+        Path | None, file_to_write("Of an index: also write a page that shows why these pictures were found.")
+    ] = None,
     *,
     scoring: ScoreOptions,
     ray: Annotated[
@@ -105,7 +108,8 @@ def search(
 ) -> None:
     """Find the best images for captions, captions for images, or documents for queries.
 
-    With INDEX: pictures by text. --sheet draws them.
+    With INDEX: pictures by text. --sheet draws them, --html explains them: which parts
+    of a picture each word is like, and what the score is made of.
 
     With a model, RUN: text, images by their numbers, or what the model encoded, against
     a split of data or what it encoded. Without: features against a directory of
@@ -128,6 +132,7 @@ def search(
     \b
     Examples:
       crossret search album "a red kite above the beach" --sheet found.png
+      crossret search album "a red kite above the beach" -k 5 --html why.html
       crossret search runs/first scenes --caption "a red ball left of a box"
       crossret search runs/f30k data/f30k_precomp --captions queries.txt -k 5 --output results.jsonl
       crossret search runs/first scenes --image 7 --image 12
@@ -154,11 +159,11 @@ def search(
     *runs, corpus = _directories(places)
     chosen = CandidateOption.of(candidates, n_candidates, k)
     of_index = not runs and is_index(corpus)
-    for written in (output, sheet):
+    for written in (output, sheet, html):
         if written is not None:
             check_output(written, captions, chosen.path, *runs, corpus, *stored.values(), *lengths.values())
     if not of_index:
-        refuse({"sheet": sheet}, "is for an index of pictures")
+        refuse({"sheet": sheet, "html": html}, "is for an index of pictures")
     if of_index:
         refuse(
             {**asdict(scoring), **stored, **lengths, "ray": ray, "split": split, "image": image}, "is not for an index"
@@ -185,6 +190,8 @@ def search(
     which = "searched" if candidates is None else "of which each query's candidates were scored"
     if sheet is not None:
         _draw(found, sheet)
+    if html is not None:
+        _explain(corpus, device, found, html)
     title = f"{wanted.name}: {wanted.n_items:,} {wanted.item}s {which}"
     Console(emoji=False).print(results_table(found, title, wanted.item))
 
@@ -354,6 +361,20 @@ def _draw(found: Sequence[dict[str, Any]], path: Path) -> None:
         ],
         path,
     )
+
+
+def _explain(directory: Path, device: str | None, found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Explain the pictures that an index has found."""
+    from crossret.explain.page.index import index_page
+    from crossret.explain.page.writing import write_page
+    from crossret.picture_index import PictureIndex
+    from crossret.terminal import progress_bar
+
+    rows = [[result["index"] for result in entry["results"]] for entry in found]
+    with progress_bar("explaining") as progress:
+        index = PictureIndex(directory, device=use_device(device))
+        page = index_page(index, [entry["caption"] for entry in found], rows, progress=progress)
+    write_page(page, path)
 
 
 def _directories(places: Sequence[str]) -> list[Path]:

@@ -80,7 +80,7 @@ class Result:
         right: whether it is what belongs to the query; None where nobody knows.
         picture: the image's file, if any.
         is_text: whether it is a caption.
-        key: as ``Pair.key``, of the pair that it is of with its query.
+        key: that of the pair that the result is with its query.
     """
 
     rank: int
@@ -89,7 +89,7 @@ class Result:
     right: bool | None = None
     picture: Path | None = None
     is_text: bool = False
-    key: tuple[int, int] | None = None
+    key: tuple[object, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Pair:
         mark: of the pair's place in the ranking, with ``right``, whether it is the right one; None where nobody knows.
         found: panels of what was found, by title.
         objects: boxes (4,) of what some words name, by their place in ``words``; of rendered scenes.
-        key: (image, caption), by which results are linked with pairs.
+        key: what links results with their pairs: an image, or one search, and a number in it.
         is_other: whether it is of the same caption as the pair before it, with another image.
     """
 
@@ -122,7 +122,7 @@ class Pair:
     right: bool | None = None
     found: dict[str, list[Result]] = field(default_factory=dict)
     objects: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    key: tuple[int, int] | None = None
+    key: tuple[object, int] | None = None
     is_other: bool = False
 
 

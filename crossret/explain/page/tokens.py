@@ -42,6 +42,7 @@ class Document:
     boxes: NDArray[np.float32] | None = None
 
 
+@torch.no_grad()
 def late_interaction_pairs(
     query: str,
     tokens: Sequence[str],
@@ -66,14 +67,12 @@ def late_interaction_pairs(
             picture is malformed, or its patches have no boxes and are no square grid.
     """
     _check(len(tokens), len(vectors), "query")
-    own = torch.as_tensor(vectors)
+    this, own = object(), torch.as_tensor(vectors)
     others = [torch.as_tensor(document.vectors) for document in documents]
     listed = torch.tensor([[0, number] for number in range(len(documents))])
     found = late_interaction.explain([own], others, pairs=listed, pooling=pooling, normalize=normalize)
     results = [
-        Result(
-            rank, float(found.scores[rank - 1]), document.name, picture=document.picture, key=(id(document), id(own))
-        )
+        Result(rank, float(found.scores[rank - 1]), document.name, picture=document.picture, key=(this, rank - 1))
         for rank, document in enumerate(documents, start=1)
     ]
     pairs = []
@@ -100,7 +99,7 @@ def late_interaction_pairs(
                 (Part("tokens of the query", "words", found.contributions[number].double().cpu().numpy()),),
                 f"{number + 1}. {document.name}",
                 found={"Found for this query": results} if len(documents) > 1 else {},
-                key=(id(document), id(own)),
+                key=(this, number),
                 is_other=number > 0,
             )
         )

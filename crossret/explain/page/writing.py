@@ -72,7 +72,7 @@ def page_data(page: Page, progress: Progress | None = None) -> dict[str, Any]:
 
 
 def _pair(
-    pair: Pair, scales: dict[str, Any], pictures: dict[Path, int], places: dict[tuple[int, int], int]
+    pair: Pair, scales: dict[str, Any], pictures: dict[Path, int], places: dict[tuple[object, int], int]
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "caption": pair.caption,
@@ -130,7 +130,7 @@ def _part(part: Part) -> dict[str, Any]:
     return made if part.labels is None else {**made, "labels": part.labels}
 
 
-def _result(result: Result, pictures: dict[Path, int], places: dict[tuple[int, int], int]) -> dict[str, Any]:
+def _result(result: Result, pictures: dict[Path, int], places: dict[tuple[object, int], int]) -> dict[str, Any]:
     made: dict[str, Any] = {"rank": result.rank, "score": result.score}
     if result.is_text:
         made["text"] = result.name
