@@ -17,7 +17,8 @@ def pooled_shares(scores: Tensor, values: Tensor, mask: Tensor, pooling: str, la
     S = Σ p_i R_i + Σ p_i (−log p_i) / λ, the weighted relevances and the entropy of the weights, and R_i − log p_i / λ
     is S for every i, that is what the terms of i add up to. It tends to the shares of "max" as λ grows.
 
-    Of float32 scores the sum in float64 rounds to the score bit for bit, of float64 ones to float64's rounding.
+    Of float32 scores the sum in float64 rounds to the score bit for bit, as long as the values do not cancel to less
+    than some hundred-millionth of the largest; of float64 ones to float64's rounding.
     """
     totals, values = scores.double()[..., None], values.double()
     valid = values.masked_fill(~mask, -torch.inf)
