@@ -248,7 +248,8 @@ class Retriever:
         """Where the model looks in one image beside one caption, how it scores them, and what makes up that score.
 
         Args:
-            image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
+            image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path, whose
+                regions have the boxes that the model's encoder tells.
             caption: of it, or any other.
             boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where they are a grid.
 
@@ -258,11 +259,17 @@ class Retriever:
         """
         if isinstance(image, (Tensor, np.ndarray)) and image.ndim == 2:
             image = image[None]
-        own = None if boxes is None else torch.as_tensor(boxes)[None].float()
+        picture, encoder = _picture(image), encoder_of(self.model)
+        if picture is not None and encoder is not None:
+            with evaluating(self.model):
+                regions = encoder(self._batch([picture]))
+            image, boxes = regions.features, regions.boxes[0] if boxes is None else boxes
+        own = None if boxes is None else torch.as_tensor(boxes)[None].float().cpu()
         images, captions = self.encode_images(image, boxes=own), self.encode_text(caption)
         if len(images) != 1:
             raise ValueError(f"image: {len(images)} images, of which one is explained at a time")
-        found = Explanation.of(self.model, images, captions, caption, boxes=None if own is None else own[0].numpy())
+        where = None if own is None else own[0].numpy()
+        found = Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture)
         if not found.maps and found.contributions is None:
             raise ValueError(
                 f"this {self.model.kind} model does not attend over regions, and its score is no sum over parts: "
@@ -316,6 +323,12 @@ def _mapped(path: Path) -> tuple[NDArray[np.floating], Tensor | None]:
     if split == path.name or not lengths.exists():
         return features, None
     return features, torch.from_numpy(read_lengths(lengths, path.name, *features.shape[:2]))
+
+
+def _picture(image: Any) -> Path | None:
+    """The file of an image that is the path of one, not of an array."""
+    path = Path(image) if isinstance(image, (str, os.PathLike)) else None
+    return None if path is None or path.suffix == ".npy" else path
 
 
 def _are_texts(side: Any) -> bool:

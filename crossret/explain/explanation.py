@@ -34,6 +34,7 @@ class Explanation:
             where the model's score is no sum (VSE++, MHSAN, HAN's global matching).
         boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
         max_words: how many words the model reads; None is all.
+        picture: the image's file, where it was one.
     """
 
     caption: str
@@ -42,6 +43,7 @@ class Explanation:
     contributions: ScoreShares | None = None
     boxes: NDArray[np.float32] | None = None
     max_words: int | None = None
+    picture: Path | None = None
 
     @staticmethod
     def of(
@@ -52,6 +54,7 @@ class Explanation:
         *,
         boxes: NDArray[np.float32] | None = None,
         regions: int | None = None,
+        picture: Path | None = None,
     ) -> Explanation:
         """Explain one encoded image beside one encoded caption of this text.
 
@@ -59,13 +62,14 @@ class Explanation:
             model: what encoded both; in evaluation mode meanwhile.
             boxes: (R, 4) of the regions in pixels.
             regions: how many the image has, where it was encoded beside others of more; None is all.
+            picture: its file.
         """
         with evaluating(model):
             maps, shares = model.attention(image, caption), model.contributions(image, caption)
             scores = model.score(image, caption) if shares is None else shares.scores
         if regions is not None:
             maps = tuple(attention.over_first(regions) for attention in maps)
-        return Explanation(text, maps, scores.item(), shares, boxes, model.config.max_words)
+        return Explanation(text, maps, scores.item(), shares, boxes, model.config.max_words, picture)
 
     @property
     def words(self) -> list[str]:
@@ -93,10 +97,10 @@ class Explanation:
 
         Args:
             output: the file.
-            picture: the image's; None shows the regions alone.
+            picture: the image's; None is its own or, without one, shows the regions alone.
 
         Raises:
             OSError, ValueError: as ``draw``.
         """
-        pair = pair_of(self, None if picture is None else Path(picture))
+        pair = pair_of(self, self.picture if picture is None else Path(picture))
         write_page(Page("Where the model looks", [pair], unshared=UNSHARED, notes=NOTES), output)

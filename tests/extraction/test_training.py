@@ -21,6 +21,7 @@ from crossret.models import Scan, load_model
 from crossret.training import train
 from crossret.training.callbacks import Callback, Step
 from tests.cli.command import TINY, Cli
+from tests.explain.test_page import data_of
 from tests.training.toy import checkpoint_tensors
 
 CONFIG = TrainingConfig(epochs=2, decay_epochs=(), batch_size=20, learning_rate=2e-3, log_every=1, seed=1)
@@ -155,6 +156,12 @@ def test_a_run_reads_pictures_by_itself(
     drawn = tmp_path / "drawn"
     assert crossret("explain", run, scenes, "--photographs", scenes / "images" / "test", "--output", drawn) == 0
     assert len(list(drawn.iterdir())) == 4
+    assert crossret("explain", run, scenes, "--html", tmp_path / "page.html", "--number", "0") == 0
+    retriever.explain(pictures[0], captions[0]).html(tmp_path / "one.html")
+    (of_split, *_), (alone,) = (data_of(tmp_path / f"{name}.html")["pairs"] for name in ("page", "one"))
+    for name in ("boxes", "size", "words"):  # as the encoder tells them
+        assert of_split[name] == alone[name]
+    assert of_split["score"] == pytest.approx(alone["score"], rel=1e-5)
     for wrong, message in (
         (["--freeze-encoder"], "needs --encoder"),
         (["--encoder", folder, "--encoder-learning-rate", "-1"], "greater than 0"),
