@@ -22,7 +22,7 @@ from crossret.data.scenes.grounding import Grounding
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain.page.contents import Canvas, Page, Pair, Way
 from crossret.explain.page.split import split_page
-from crossret.explain.page.tokens import Document, late_interaction_page, late_interaction_pairs
+from crossret.explain.page.tokens import Document, late_interaction_page
 from crossret.explain.page.writing import write_page
 from crossret.models import Scan, ScanConfig
 from crossret.retriever import Retriever
@@ -142,8 +142,8 @@ def test_late_interaction_shows_similarities_that_add_up(tmp_path: Path) -> None
     torch.manual_seed(0)
     query, text = torch.randn(3, 8), torch.randn(5, 8)
     documents = [Document(text, "text", tokens=["the", "red", "ball", "is", "round"]), Document(torch.randn(4, 8), "x")]
-    pairs = late_interaction_pairs("a red ball", ["a", "red", "ball"], query, documents, normalize=True)
-    write_page(late_interaction_page(pairs), tmp_path / "page.html")
+    made = late_interaction_page("a red ball", ["a", "red", "ball"], query, documents, normalize=True)
+    write_page(made, tmp_path / "page.html")
     page = data_of(tmp_path / "page.html")
     first = page["pairs"][0]
     scale = page["scales"]["similarity"]
@@ -155,7 +155,7 @@ def test_late_interaction_shows_similarities_that_add_up(tmp_path: Path) -> None
     assert [result["pair"] for result in first["found"][0]["results"]] == [0, 1]
     assert first["tokens"] == ["the", "red", "ball", "is", "round"] and page["pairs"][1]["numbered"]
     with pytest.raises(ValueError, match=r"documents\[0\]: 4 tokens, but 5 vectors"):
-        late_interaction_pairs("a", ["a"], query[:1], [Document(text, "text", tokens=list("abcd"))])
+        late_interaction_page("a", ["a"], query[:1], [Document(text, "text", tokens=list("abcd"))])
 
 
 def test_two_hundred_pairs_weigh_less_than_ten_megabytes(tmp_path: Path) -> None:
@@ -280,8 +280,7 @@ def test_the_keyboard_and_a_screen_reader_reach_everything(tab: Tab, html: Path)
 def test_a_text_is_highlighted_in_a_browser(tab: Tab, tmp_path: Path) -> None:
     vectors = torch.eye(4)
     documents = [Document(vectors, "text", tokens=["the", "red", "ball", "rolls"])]
-    pairs = late_interaction_pairs("red ball", ["red", "ball"], vectors[1:3], documents)
-    write_page(late_interaction_page(pairs), tmp_path / "text.html")
+    write_page(late_interaction_page("red ball", ["red", "ball"], vectors[1:3], documents), tmp_path / "text.html")
     tab.open(tmp_path / "text.html")
     tab.hover(WORD.format(1))
     assert tab.evaluate("document.querySelector('#document .strongest').textContent") == "ball"

@@ -106,9 +106,18 @@ def late_interaction_pairs(
     return pairs
 
 
-def late_interaction_page(pairs: list[Pair], title: str = "Where late interaction looks") -> Page:
-    """A page of what ``late_interaction_pairs`` made, of one query or several."""
-    return Page(title, pairs, notes=NOTES)
+def late_interaction_page(
+    query: str,
+    tokens: Sequence[str],
+    vectors: Tensor | NDArray[Any],
+    documents: Sequence[Document],
+    *,
+    pooling: str = "sum",
+    normalize: bool = False,
+) -> Page:
+    """A page of a query and what was found for it; arguments and errors as ``late_interaction_pairs``."""
+    pairs = late_interaction_pairs(query, tokens, vectors, documents, pooling=pooling, normalize=normalize)
+    return Page("Why these documents were found", pairs, notes=NOTES)
 
 
 def _check(tokens: int, vectors: int, place: str) -> None:
