@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from crossret.data.scenes.grounding import Grounding
 from crossret.data.vocabulary import tokenize
 from crossret.explain.page.contents import Page
 from crossret.explain.page.pairs import NOTES, UNSHARED, pair_of
-from crossret.explain.page.writing import write_page
+from crossret.explain.page.writing import page_html, write_page
 from crossret.explain.photographs import draw_maps
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares
@@ -102,5 +103,12 @@ class Explanation:
         Raises:
             OSError, ValueError: as ``draw``.
         """
-        pair = pair_of(self, self.picture if picture is None else Path(picture))
-        write_page(Page("Where the model looks", [pair], unshared=UNSHARED, notes=NOTES), output)
+        write_page(self._page(self.picture if picture is None else Path(picture)), output)
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook."""
+        page = html.escape(page_html(self._page(self.picture)))
+        return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="width:100%;height:760px;border:0"></iframe>'
+
+    def _page(self, picture: Path | None) -> Page:
+        return Page("Where the model looks", [pair_of(self, picture)], unshared=UNSHARED, notes=NOTES)

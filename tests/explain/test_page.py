@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ def test_an_explanation_is_a_page_with_a_picture_or_without(
     retriever.explain(features, "a red ball").html(tmp_path / "alone.html")
     (pair,) = data_of(tmp_path / "alone.html")["pairs"]
     assert pair["numbered"] and pair["picture"] is None and pair["regions"] == REGIONS
+    shown = retriever.explain(features, "a red ball")._repr_html_()  # of a notebook
+    assert unescape(shown.split('srcdoc="')[1].split('"')[0]) == (tmp_path / "alone.html").read_text("utf-8")
     picture = Path(corpus.data.name).parent / "photographs" / "photo0.jpg"
     with pytest.raises(ValueError, match="boxes: 5 regions are no square grid"):
         retriever.explain(features, "a red ball").html(tmp_path / "grid.html", picture)

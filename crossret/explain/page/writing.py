@@ -40,6 +40,13 @@ def write_page(page: Page, path: str | os.PathLike[str], *, progress: Progress |
     Raises:
         OSError: a picture, or the file, cannot be read or written. ValueError: a picture is malformed; names it.
     """
+    made = page_html(page, progress=progress)
+    with atomic_write(path) as file:
+        file.write(made.encode("utf-8", "replace"))
+
+
+def page_html(page: Page, *, progress: Progress | None = None) -> str:
+    """The page as it is written; raises as ``write_page``."""
     own = resources.files(__package__)
     # What a caption says is escaped wherever it stands; the three parts are ours, and JSON has no tag in it.
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
@@ -49,9 +56,7 @@ def write_page(page: Page, path: str | os.PathLike[str], *, progress: Progress |
     text = json.dumps(page_data(page, progress), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    made = template.render(page=page, style=style, script=script, data=Markup(text))
-    with atomic_write(path) as file:
-        file.write(made.encode("utf-8", "replace"))
+    return template.render(page=page, style=style, script=script, data=Markup(text))
 
 
 def page_data(page: Page, progress: Progress | None = None) -> dict[str, Any]:
