@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -44,17 +44,23 @@ def read_config(name: str) -> dict[str, Any]:
     return values
 
 
-def read_json(name: str, file: str) -> dict[str, Any]:
-    """What a JSON file of a model holds: of a folder, or of the Hub's ``name``; nothing where there is none.
-
-    Raises:
-        ValueError: it is malformed; names it.
-    """
+def find_file(name: str, file: str) -> str | None:
+    """Where a file of a model is: of a folder, or of the Hub's ``name``; None where there is none."""
     from transformers.utils import cached_file
 
     with quiet(), named(name):
         raising = ("missing_entries", "gated_repo", "connection_errors")
-        path = cached_file(name, file, **{f"_raise_exceptions_for_{what}": False for what in raising})
+        path: str | None = cached_file(name, file, **{f"_raise_exceptions_for_{what}": False for what in raising})
+    return path
+
+
+def read_json(name: str, file: str) -> dict[str, Any]:
+    """What a JSON file of a model holds, as ``find_file`` finds it; nothing where there is none.
+
+    Raises:
+        ValueError: it is malformed; names it.
+    """
+    path = find_file(name, file)
     return {} if path is None else read_json_object(path)
 
 
@@ -75,15 +81,16 @@ def load_module(name: str, tower: str | None = None, *, weights: bool = True) ->
             config = AutoConfig.from_pretrained(name, **_NO_CODE)
             model, info = AutoModel.from_config(config, dtype=torch.float32, **_NO_CODE), {"missing_keys": []}
     whole = tower is not None and hasattr(model, tower)
-    missing = sorted(
-        key
-        for key in info["missing_keys"]
-        if not any(part in key for part in _NOT_USED) and (not whole or key.startswith(f"{tower}."))
-    )
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ValueError(f"{name}: its weights have no {missing[0]}{more}")
+    check_whole(name, [key for key in info["missing_keys"] if not whole or key.startswith(f"{tower}.")])
     return cast(nn.Module, getattr(model, tower) if whole and tower else model).eval()
+
+
+def check_whole(name: str, missing: Iterable[str]) -> None:
+    """Raise a ValueError where weights are missing that tokens depend on; names the first."""
+    needed = sorted(key for key in missing if not any(part in key for part in _NOT_USED))
+    if needed:
+        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+        raise ValueError(f"{name}: its weights have no {needed[0]}{more}")
 
 
 def load_processor(name: str) -> Any:

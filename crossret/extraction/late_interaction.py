@@ -12,10 +12,19 @@ from PIL import Image
 from torch import Tensor, nn
 
 from crossret.extraction.grids import device_of, on_cells
-from crossret.extraction.hugging_face import check_installed, named, plain_settings, quiet, read_json
+from crossret.extraction.hugging_face import (
+    check_installed,
+    check_whole,
+    find_file,
+    named,
+    plain_settings,
+    quiet,
+    read_json,
+)
 from crossret.extraction.placement import Placement, check_shape, placement_of
 from crossret.extraction.protocol import PictureEncoder, Tokens
 from crossret.extraction.tiles import cuts_tiles, tile_boxes, tiles_of
+from crossret.files import json as files_json
 
 _SAVED = "config_sentence_transformers.json"
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # as encode_query and _document look
@@ -183,7 +192,29 @@ def _load(name: str, processing: dict[str, Any] | None = None) -> Any:
             model_kwargs={"dtype": torch.float32},
             processor_kwargs=processing,
         )
+        missing = _missing(name, model[0])
+    check_whole(name, missing)
     return model.float().eval()
+
+
+def _missing(name: str, first: Any) -> list[str]:
+    """The weights of a model's first module that its files lack, which sentence-transformers draws at random and keeps
+    to itself. Other modules it refuses to load without theirs, and several first ones, a router's, are not looked into.
+    """
+    inner = getattr(first, "model", None)
+    if inner is None:
+        return []
+    modules = find_file(name, "modules.json")
+    # On "meta" nothing but names and shapes is read again.
+    _, info = type(inner).from_pretrained(
+        name,
+        config=inner.config,
+        subfolder="" if modules is None else files_json.read_json(modules)[0]["path"],
+        device_map="meta",
+        output_loading_info=True,
+        trust_remote_code=False,
+    )
+    return list(info["missing_keys"])
 
 
 def _dim_of(name: str, model: Any) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("sentence_transformers", reason="models of late interaction are those of sentence-transformers")
 
@@ -164,6 +165,21 @@ def test_code_of_a_model_is_not_run(late: Callable[[str], Path], tmp_path: Path)
     with pytest.raises(ValueError, match="changed: cannot be loaded"):
         load_text_encoder(folder)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("colbert", "embeddings.LayerNorm.bias"), ("colqwen", "language_model.norm.weight")]
+)
+def test_weights_that_are_not_there_are_named(
+    kind: str, missing: str, late: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(late(kind), tmp_path / "changed")
+    weights = load_file(folder / "model.safetensors")
+    (stored,) = (name for name in weights if name.replace(".model.", ".").endswith(missing))
+    del weights[stored]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"changed: its weights have no \S*{missing}$"):
+        load_text_encoder(folder)
 
 
 def test_prompts_tell_models_apart(late: Callable[[str], Path], tmp_path: Path) -> None:
