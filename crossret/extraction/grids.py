@@ -1,9 +1,9 @@
-"""Vision models of transformers whose tokens are the cells of a grid: CLIP, SigLIP, ViT, DINOv2, DINOv3, Swin."""
+"""Vision models of transformers whose tokens are cells of a grid: CLIP, SigLIP, ViT, DINO, Swin, ResNet, ConvNeXt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,12 @@ from crossret.extraction.hugging_face import files_of, load_module, load_process
 from crossret.extraction.placement import Placement, check_shape, placement_of
 from crossret.extraction.protocol import PictureEncoder, Tokens
 
-_OWN_ORDER = ("DINOv3ViTImageProcessor",)  # rescales ahead of resizing, which puts pixels nowhere else
+_STEPS = ("_preprocess", "resize", "center_crop", "pad")
+_KNOWN_STEPS = (
+    "DINOv3ViTImageProcessor",  # rescales ahead of resizing, which puts pixels nowhere else
+    "ConvNextImageProcessor",  # crops as ``placement_of`` knows
+    "ConvNextImageProcessorPil",
+)
 
 
 @dataclass(frozen=True)
@@ -25,17 +30,30 @@ class Family:
         prefix: how many tokens stand before the grid, by the model's configuration: CLS and registers.
         merged: how many patches a token's side has, likewise: Swin merges them by two and two.
         pads: whether what is less than a token at the right and below is padded to one, not dropped.
+        patch: pixels of a patch's side, or of its height and width, by the configuration.
+        dim: numbers of a token, likewise.
+        is_map: whether the hidden state is (D, rows, columns) of a picture, not (tokens, D).
     """
 
     prefix: Callable[[Any], int]
     merged: Callable[[Any], int] = lambda config: 1
     pads: bool = False
+    patch: Callable[[Any], int | tuple[int, int]] = lambda config: config.patch_size
+    dim: Callable[[Any], int] = lambda config: config.hidden_size
+    is_map: bool = False
 
 
 _CLS = Family(lambda config: 1)
 _NONE = Family(lambda config: 0)
 _REGISTERS = Family(lambda config: 1 + config.num_register_tokens)
 _SWIN = Family(lambda config: 0, lambda config: 2 ** (len(config.depths) - 1), pads=True)
+_CONVNEXT = Family(
+    lambda config: 0,
+    lambda config: 2 ** (len(config.hidden_sizes) - 1),
+    dim=lambda config: config.hidden_sizes[-1],
+    is_map=True,
+)
+_RESNET = replace(_CONVNEXT, pads=True, patch=lambda config: 8 if config.downsample_in_first_stage else 4)
 
 FAMILIES: Mapping[str, Family] = {
     "clip": _CLS,
@@ -48,6 +66,9 @@ FAMILIES: Mapping[str, Family] = {
     "dinov3_vit": _REGISTERS,
     "swin": _SWIN,
     "swinv2": _SWIN,
+    "resnet": _RESNET,
+    "convnext": _CONVNEXT,
+    "convnextv2": _CONVNEXT,
 }
 """By the ``model_type`` of config.json. SigLIP 2 for pictures of one size is "siglip"."""
 
@@ -64,7 +85,8 @@ class GridEncoder(PictureEncoder[Pixels]):
     """The last hidden state of a vision model, without CLS and register tokens, and the cells of the picture.
 
     It is as the library gives it: normalised by the model's last layer norm but for CLIP, whose last norm belongs to
-    its CLS token alone. Tokens of cells that hold nothing of the picture, where the processor padded it, are left out.
+    its CLS token alone, and for ResNet and ConvNeXt, which have none or one of their mean. Tokens of cells that hold
+    nothing of the picture, where the processor padded it, are left out.
 
     Args:
         name: a folder, or a model of the Hub.
@@ -84,12 +106,12 @@ class GridEncoder(PictureEncoder[Pixels]):
         self.processor = load_processor(name)
         check_processor(name, self.processor)
         config: Any = self.module.config
-        self.dim: int = config.hidden_size
-        patch = config.patch_size
+        self.dim = family.dim(config)
+        patch = family.patch(config)
         height, width = (patch, patch) if isinstance(patch, int) else patch
         merged = family.merged(config)
         self._cell = height * merged, width * merged
-        self._prefix, self._pads = family.prefix(config), family.pads
+        self._prefix, self._pads, self._is_map = family.prefix(config), family.pads, family.is_map
 
     def files(self) -> dict[str, bytes]:
         return files_of(self.module, self.processor)
@@ -125,6 +147,8 @@ class GridEncoder(PictureEncoder[Pixels]):
             hidden: Tensor = self.module(pixel_values=pixels.to(device_of(self.module))).last_hidden_state
         except ValueError as error:  # of a processor that makes another size than the model has positions for
             raise ValueError(f"{self.name}: {error}") from error
+        if self._is_map:
+            hidden = hidden.flatten(2).mT
         if hidden.shape[1] != self._prefix + rows * columns:
             raise ValueError(
                 f"{self.name}: {hidden.shape[1]} tokens are no {rows} x {columns} grid behind {self._prefix} others"
@@ -152,11 +176,12 @@ def check_processor(name: str, processor: Any) -> None:
     """Raise a ValueError where an image processor does more to pictures than resize, crop in the middle and pad."""
     from transformers.image_processing_backends import PilBackend, TorchvisionBackend
 
-    steps = type(processor)._preprocess
-    plain = steps in (PilBackend._preprocess, TorchvisionBackend._preprocess)
-    if not plain and type(processor).__name__ not in _OWN_ORDER:
+    backends: tuple[Any, ...] = (PilBackend, TorchvisionBackend)
+    kind: Any = type(processor)
+    plain = any(all(getattr(kind, step) is getattr(backend, step) for step in _STEPS) for backend in backends)
+    if not plain and kind.__name__ not in _KNOWN_STEPS:
         raise ValueError(
-            f"{name}: its pictures are prepared by {type(processor).__name__}, and where it puts them is not known"
+            f"{name}: its pictures are prepared by {kind.__name__}, and where it puts them is not known"
         )
     try:
         placement_of(processor, 64, 48)

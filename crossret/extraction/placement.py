@@ -68,8 +68,11 @@ def placement_of(processor: Any, width: int, height: int) -> tuple[Placement, tu
         resized_height, resized_width = _resized(processor, width, height)
     left = top = 0
     made = resized_height, resized_width
-    if getattr(processor, "do_center_crop", False):
-        made = processor.crop_size["height"], processor.crop_size["width"]
+    cropped = processor.crop_size if getattr(processor, "do_center_crop", False) else None
+    if processor.do_resize and _crops(processor):
+        cropped = dict.fromkeys(("height", "width"), processor.size["shortest_edge"])
+    if cropped is not None:
+        made = cropped["height"], cropped["width"]
         top, left = (resized_height - made[0]) // 2, (resized_width - made[1]) // 2
     if getattr(processor, "do_pad", False) and getattr(processor, "pad_size", None) is not None:
         made = processor.pad_size["height"], processor.pad_size["width"]  # at the right and below
@@ -78,6 +81,10 @@ def placement_of(processor: Any, width: int, height: int) -> tuple[Placement, tu
 
 def _resized(processor: Any, width: int, height: int) -> tuple[int, int]:
     size = dict(processor.size)
+    if _crops(processor):
+        size = {"shortest_edge": int(size["shortest_edge"] / processor.crop_pct)}
+    elif hasattr(processor, "crop_pct"):
+        size = dict.fromkeys(("height", "width"), size["shortest_edge"])
     if size.keys() == {"height", "width"}:
         return size["height"], size["width"]
     if size.keys() == {"shortest_edge"}:
@@ -85,3 +92,10 @@ def _resized(processor: Any, width: int, height: int) -> tuple[int, int]:
         longer = int(shorter * max(width, height) / min(width, height))
         return (longer, shorter) if width <= height else (shorter, longer)
     raise ValueError(f"pictures are resized to {size}, and where they then lie is not known")
+
+
+def _crops(processor: Any) -> bool:
+    """Whether it is ConvNeXt's, and resizes pictures to more than it then crops; from 384 pixels on it makes them
+    square.
+    """
+    return hasattr(processor, "crop_pct") and dict(processor.size).get("shortest_edge", 0) < 384

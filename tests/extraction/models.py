@@ -53,6 +53,14 @@ def save_pictures_model(kind: str, directory: Path) -> Path:
         "dinov3_vit": (hf.DINOv3ViTConfig(**_VISION, num_register_tokens=2), hf.ViTImageProcessorPil(**whole)),
         "swin": (hf.SwinConfig(**_SWIN), hf.ViTImageProcessorPil(size={"height": 30, "width": 44})),
         "swinv2": (hf.Swinv2Config(**_SWIN), hf.ViTImageProcessorPil(**whole)),
+        "resnet": (
+            hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, DIM], depths=[1, 1], layer_type="basic"),
+            hf.ViTImageProcessorPil(size={"height": 30, "width": 44}),
+        ),
+        "convnext": (
+            hf.ConvNextConfig(patch_size=4, hidden_sizes=[8, DIM], depths=[1, 1], num_stages=2),
+            hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE}),
+        ),
         "siglip2_vision_model": (
             hf.Siglip2VisionConfig(**_LAYERS, patch_size=PATCH, num_patches=16),
             hf.Siglip2ImageProcessorPil(patch_size=PATCH, max_num_patches=24),
@@ -79,6 +87,8 @@ GRIDS = [
     "dinov3_vit",
     "swin",
     "swinv2",
+    "resnet",
+    "convnext",
 ]
 PICTURE_MODELS = [*GRIDS, "siglip2_vision_model"]
 

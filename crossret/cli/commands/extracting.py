@@ -50,8 +50,8 @@ def extract(
     Where there are SPLIT_ids.txt and SPLIT_caps.txt, as `import-captions` leaves
     them, the pictures and captions are those.
 
-    Encoders are CLIP, SigLIP, SigLIP 2, ViT, DINOv2, DINOv3 and Swin of
-    transformers; of texts, text towers and whatever transformers loads, such as
+    Encoders are CLIP, SigLIP, SigLIP 2, ViT, DINOv2, DINOv3, Swin, ResNet and
+    ConvNeXt of transformers; of texts, text towers and whatever transformers loads, such as
     BERT: pip install 'crossret[encoders]'. Of timm any backbone: pip install
     'crossret[timm]'. Class and register tokens, padding and special tokens are left
     out. A folder needs no network; HF_HUB_OFFLINE=1 keeps the rest to what is in
