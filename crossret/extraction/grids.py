@@ -180,9 +180,7 @@ def check_processor(name: str, processor: Any) -> None:
     kind: Any = type(processor)
     plain = any(all(getattr(kind, step) is getattr(backend, step) for step in _STEPS) for backend in backends)
     if not plain and kind.__name__ not in _KNOWN_STEPS:
-        raise ValueError(
-            f"{name}: its pictures are prepared by {kind.__name__}, and where it puts them is not known"
-        )
+        raise ValueError(f"{name}: its pictures are prepared by {kind.__name__}, and where it puts them is not known")
     try:
         placement_of(processor, 64, 48)
     except ValueError as error:

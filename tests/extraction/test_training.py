@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,23 +70,29 @@ class First(Callback):
 
 
 @pytest.mark.parametrize("kind", ["vit", "siglip2_vision_model"])
-def test_gradients_reach_the_encoder_at_once_and_in_chunks(
+def test_gradients_reach_the_encoder_at_once_in_chunks_and_from_checkpoints(
     scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, kind: str
 ) -> None:
-    gradients = []
-    for name, chunk in (("whole", None), ("chunks", 7)):
+    gradients, passes = [], Counter[str]()
+    for name, chunk in (("whole", None), ("chunks", 7), ("checkpoints", None)):
         model, *data = started(scenes, folder_of(kind))
+        if name == "checkpoints":
+            model.encoder.reader.checkpoint_gradients()
+        inner = next(part for place, part in model.encoder.named_modules() if re.search(r"layers?\.0\.", place))
+        inner.register_forward_hook(lambda part, *_, name=name: passes.update([name] * part.training))
         heard = First(model)
-        config = TrainingConfig(**{**vars(CONFIG), "encode_chunk": chunk, "epochs": 1 if chunk else 6})
+        config = TrainingConfig(**{**vars(CONFIG), "encode_chunk": chunk, "epochs": 6 if name == "whole" else 1})
         train(model, *data, config, tmp_path / name, progress=False, callbacks=[heard])
-        if chunk is None:
+        if name == "whole":
             assert np.mean(heard.losses[-3:]) < np.mean(heard.losses[:3])
         gradients.append(heard.gradients)
-    whole, chunked = gradients
+    assert passes["checkpoints"] == 2 * passes["whole"] / 6
+    whole, *others = gradients
     of_encoder = [name for name in whole if name.startswith("encoder.")]
     assert len(of_encoder) > 10 and all(whole[name].abs().max() > 0 for name in of_encoder)
     for name, gradient in whole.items():
-        torch.testing.assert_close(chunked[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+        for other in others:
+            torch.testing.assert_close(other[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_a_frozen_encoder_stays_as_it_is(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -136,7 +144,7 @@ def test_a_run_reads_pictures_by_itself(
     scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
 ) -> None:
     run, folder = tmp_path / "run", folder_of("siglip_vision_model")
-    through = ["--encoder", folder, "--encoder-learning-rate", "0.01"]
+    through = ["--encoder", folder, "--encoder-learning-rate", "0.01", "--checkpoint-encoder"]
     assert crossret("train", scenes, "--output", run, *TINY, "--epochs", "1", *through) == 0
     best, _ = load_model(run / "best")
     before = load_picture_encoder(folder).module.state_dict()
@@ -165,6 +173,7 @@ def test_a_run_reads_pictures_by_itself(
     for wrong, message in (
         (["--freeze-encoder"], "needs --encoder"),
         (["--encoder", folder, "--encoder-learning-rate", "-1"], "greater than 0"),
+        (["--checkpoint-encoder"], "--checkpoint-encoder needs --encoder"),
         (["--encoder", folder, "--freeze-encoder", "--encoder-learning-rate", "1"], "makes no difference"),
     ):
         assert crossret("train", scenes, "--output", tmp_path / "other", *TINY, *wrong) != 0
@@ -177,5 +186,8 @@ def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path], tmp
         PictureSplit(tmp_path, "train", encoder)
     with pytest.raises(ValueError, match=r"tokens have 16 numbers, but the model's image_dim is 5"):
         Scan(ScanConfig(image_dim=5, vocabulary_size=9)).read_pictures_by(encoder)
+    encoder.module = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="vit: cannot compute activations again"):
+        encoder.checkpoint_gradients()
     with pytest.raises(ValueError, match="has no encoder"):
         Scan(ScanConfig(image_dim=5, vocabulary_size=9)).encode_images(Prepared([None]))

@@ -110,6 +110,13 @@ def train(
     freeze_encoder: Annotated[
         bool, option("Keep the encoder as it is: pictures are encoded at every step.", "--freeze-encoder")
     ] = False,
+    checkpoint_encoder: Annotated[
+        bool,
+        option(
+            "Compute the encoder's activations again for its gradients: less memory, more time.",
+            "--checkpoint-encoder",
+        ),
+    ] = False,
     dev_images: Annotated[
         int | None,
         option("Only so many first images of the dev split decide; the published SCAN takes 1000 of MS-COCO.", min=1),
@@ -220,11 +227,14 @@ def train(
         reader = network.encoder.reader
     else:
         reader = None if encoder is None else load_picture_encoder(encoder)
+    learning = {"encoder_learning_rate": encoder_learning_rate, "checkpoint_encoder": checkpoint_encoder or None}
     if reader is None:
-        given = {"encoder_learning_rate": encoder_learning_rate, "freeze_encoder": freeze_encoder or None}
+        given = {**learning, "freeze_encoder": freeze_encoder or None}
         refuse(given, "needs --encoder")
     elif freeze_encoder:
-        refuse({"encoder_learning_rate": encoder_learning_rate}, "makes no difference with --freeze-encoder")
+        refuse(learning, "makes no difference with --freeze-encoder")
+    elif checkpoint_encoder:
+        reader.checkpoint_gradients()
     training_data, dev_data = (
         PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
         for split in ("train", "dev")
@@ -269,7 +279,7 @@ def train(
             run |= {"dev_images": dev_images, "vocabulary": vocabulary}
             if encoder is not None:
                 run["encoder"] = Path(encoder) if Path(encoder).is_dir() else encoder
-            run["freeze_encoder"] = freeze_encoder or None
+            run |= {"freeze_encoder": freeze_encoder or None, "checkpoint_encoder": checkpoint_encoder or None}
             if fine_tune is None and vocabulary is None:
                 run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
             run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
