@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 
 from PIL import Image, ImageOps
 
 from crossret.data.precomputed import PICTURES
 from crossret.files.regular import open_regular
-
-
-def list_pictures(directory: str | os.PathLike[str]) -> list[Path]:
-    """The pictures in a directory, not in those inside it, sorted by name.
-
-    Raises:
-        OSError: the directory cannot be read.
-    """
-    return sorted(path for path in Path(directory).iterdir() if path.suffix.lower() in PICTURES)
 
 
 def pictures_below(directory: str | os.PathLike[str]) -> list[str]:
@@ -42,25 +34,34 @@ def pictures_below(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
-    """The files of images in a directory, by their ids: what a file is called, or the number that its name ends with.
+    """The files of images in a directory and in those inside it, by their ids.
 
-    ``COCO_val2014_000000391895.jpg`` is image 391895.
+    An id is where a file is, without its ending, ``beach/red kite``; or what it is called, ``red kite``; or the number
+    that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895.
 
     Raises:
-        OSError: the directory cannot be read. ValueError: there is no file of an image, or several; names the image.
+        OSError: a directory cannot be read. ValueError: there is no file of an image, or several; names the image.
     """
-    files: dict[str, list[Path]] = {}
-    for path in list_pictures(directory):
+    ways: list[dict[str, list[Path]]] = [{}, {}, {}]
+    for name in pictures_below(directory):
+        path = Path(directory, name)
         number = re.search(r"[0-9]+$", path.stem)
-        for name in {path.stem, *([] if number is None else [number[0].lstrip("0") or "0"])}:
-            files.setdefault(name, []).append(path)
+        keys = (id_of(name), path.stem, None if number is None else number[0].lstrip("0") or "0")
+        for way, key in zip(ways, keys, strict=True):
+            if key is not None:
+                way.setdefault(key, []).append(path)
     found = []
     for name in ids:
-        own = [path for path in files.get(name, []) if path.stem == name] or files.get(name, [])
+        own = next((way[name] for way in ways if name in way), [])
         if len(own) != 1:
             raise ValueError(f"{directory}: {len(own) or 'no'} pictures of image {name}")
         found.append(own[0])
     return found
+
+
+def id_of(name: str) -> str:
+    """A picture's id by its path within a directory: that path without the file's ending."""
+    return PurePosixPath(name).with_suffix("").as_posix()
 
 
 def read_picture(path: Path) -> Image.Image:
@@ -69,10 +70,22 @@ def read_picture(path: Path) -> Image.Image:
     Raises:
         OSError: it is missing or cannot be read. ValueError: it is malformed; names it.
     """
+    with _opened(path) as picture:
+        return ImageOps.exif_transpose(picture).convert("RGB")
+
+
+def check_picture(path: Path) -> None:
+    """Raise as ``read_picture`` of a file that is missing or does not begin as a picture; what follows is not read."""
+    with _opened(path):
+        pass
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
     with open_regular(path) as file:
         try:
             with Image.open(file) as picture:
-                return ImageOps.exif_transpose(picture).convert("RGB")
+                yield picture
         # What decoders raise of malformed files, which does not name them.
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(f"{path}: not a readable image ({error})") from error

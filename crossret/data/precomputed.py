@@ -66,7 +66,7 @@ def read_ids(path: Path) -> list[str]:
     """The names of a split's images or captions, in order.
 
     Raises:
-        OSError: the file cannot be read. ValueError: a line is no name, without white space; names it.
+        OSError: the file cannot be read. ValueError: a line is no name (see ``is_name``); names it.
     """
     names = []
     for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
@@ -74,10 +74,17 @@ def read_ids(path: Path) -> list[str]:
             name = line.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
-        if name.split() != [name]:
-            raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name, which has no white space")
+        if not is_name(name):
+            raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name, which has white space at no end")
         names.append(name)
     return names
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be a line that names an image: there is something, in one line, without white space at its ends
+    and without control characters.
+    """
+    return text.strip().splitlines() == [text] and all(char.isprintable() or char.isspace() for char in text)
 
 
 def _names_of_files(names: list[str], ids_file: Path, mapping_file: Path) -> list[str]:

@@ -110,13 +110,13 @@ def extract_pictures(
     ``{split}_words``, a directory of packed tokens of all captions, ``values.npy`` and ``offsets.npy``.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
-    as ``crossret import-captions`` leaves it; else all, sorted by name.
+    as ``crossret import-captions`` leaves it; else all, sorted by path.
 
     What is done is kept in a hidden directory beside the split's files until all is. After a kill the same call goes on
     from the last batch, and writes the bytes that it would have written.
 
     Args:
-        pictures: the folder; what is in folders inside it is not read.
+        pictures: the folder; pictures in folders inside it count, but hidden ones.
         encoder: of pictures.
         directory: the data directory, made if needed.
         split: the split's name.
@@ -157,7 +157,9 @@ def extract_pictures(
         _check_free([features_path(directory, split)])
         settings = {
             NAMED: source.named,
-            "list of pictures": digest(f"{path.name} {path.stat().st_size}" for path in source.files),
+            "list of pictures": digest(
+                f"{name} {path.stat().st_size}" for name, path in zip(source.names, source.files, strict=True)
+            ),
             "list of captions": digest(source.captions_of(range(len(source.files)))),
             "batch size": how.batch_size,
             "precision": "bfloat16 where that is safe" if how.amp else "float32",
@@ -186,14 +188,15 @@ def extract_pictures(
         if captions is not None:
             _write_lines(captions_path(directory, split), lines)
         if not source.named:
-            _write_lines(ids_path(directory, split), [source.files[place].stem for place in kept])
+            ids = source.ids
+            _write_lines(ids_path(directory, split), [ids[place] for place in kept])
         if min(images.lengths) < max(images.lengths):
             with write_rows(lengths_path(directory, split), (), "<i4") as write:
                 write(np.array(images.lengths, np.int32))
         images.write_padded("boxes", boxes_path(directory, split))
         images.take_padded("features", features_path(directory, split))  # last: with these the split is there
         shutil.rmtree(part)
-    names = tuple(source.files[place].name for place in images.left_out)
+    names = tuple(source.names[place] for place in images.left_out)
     shape = min(images.lengths), max(images.lengths), encoder.dim
     return Extracted(len(kept), names, source.without, *shape, len(lines), words)
 

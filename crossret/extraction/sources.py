@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossret.data.pictures import find_pictures, list_pictures
-from crossret.data.precomputed import CAPTIONS_PER_IMAGE, captions_path, ids_path, read_captions, read_ids
+from crossret.data.pictures import find_pictures, id_of, pictures_below
+from crossret.data.precomputed import CAPTIONS_PER_IMAGE, captions_path, ids_path, is_name, read_captions, read_ids
 from crossret.extraction.captions import Captioned
+from crossret.files.unicode import escaped
 
 
 @dataclass(frozen=True)
@@ -17,16 +18,28 @@ class Source:
     """What is to be encoded.
 
     Attributes:
-        files: the pictures.
+        folder: of the pictures.
+        files: the pictures, in it or in folders inside it.
         captions: of each; None where there are none, or where they are not asked for.
         named: whether the split's ids, which were there, name the pictures.
         without: how many pictures of the folder are left out for want of captions.
     """
 
+    folder: Path
     files: list[Path]
     captions: list[list[str]] | None
     named: bool
     without: int
+
+    @property
+    def names(self) -> list[str]:
+        """The pictures' paths within the folder, with "/"."""
+        return [path.relative_to(self.folder).as_posix() for path in self.files]
+
+    @property
+    def ids(self) -> list[str]:
+        """The pictures' ids: their names without endings."""
+        return [id_of(name) for name in self.names]
 
     def captions_of(self, places: Iterable[int]) -> list[str]:
         return [] if self.captions is None else [caption for place in places for caption in self.captions[place]]
@@ -45,7 +58,7 @@ def find_source(
     """The pictures and their captions.
 
     Args:
-        folder: of the pictures.
+        folder: of the pictures, those in folders inside it included.
         captions: as ``read_captions_of_pictures`` has them; None takes what is in the data directory.
         directory, split: the split's files.
         named: whether its ids are there to name the pictures.
@@ -55,17 +68,18 @@ def find_source(
     Raises:
         ValueError: as ``extract_pictures``.
     """
-    every = list_pictures(folder)
-    if not every:
+    names = pictures_below(folder)
+    if not names:
         raise ValueError(f"{folder}: no pictures (.jpg, .jpeg, .png) in it")
     if captions is not None:
-        by_name = {path.name: path for path in every}
+        there = set(names)
         for name, own in captions.items():
-            if name not in by_name:
+            if name not in there:
                 raise ValueError(f"{own.place}: there is no picture {name!r} in {folder}")
-        chosen = [by_name[name] for name in captions]
-        _check_ids(chosen)
-        return Source(chosen, [own.captions for own in captions.values()], False, len(every) - len(chosen))
+        _check_ids(folder, captions)
+        chosen = [folder / name for name in captions]
+        return Source(folder, chosen, [own.captions for own in captions.values()], False, len(names) - len(chosen))
+    every = [folder / name for name in names]
     ids_file, captions_file = ids_path(directory, split), captions_path(directory, split)
     for file in (ids_file, captions_file):
         if skip and (named if file == ids_file else file.exists()):
@@ -73,9 +87,9 @@ def find_source(
     if named:
         every = find_pictures(folder, read_ids(ids_file))
     else:
-        _check_ids(every)
+        _check_ids(folder, names)
     if not with_captions:
-        return Source(every, None, named, 0)
+        return Source(folder, every, None, named, 0)
     if not captions_file.exists():
         raise ValueError(f"an encoder of texts needs captions: a file of them, or {captions_file}")
     lines = read_captions(captions_file)
@@ -85,15 +99,19 @@ def find_source(
             f"{captions_file}: {len(lines):,} captions of {len(every):,} pictures: there must be one of each, or "
             f"{CAPTIONS_PER_IMAGE}"
         )
-    return Source(every, [lines[first : first + count] for first in range(0, len(lines), count)], named, 0)
+    return Source(folder, every, [lines[first : first + count] for first in range(0, len(lines), count)], named, 0)
 
 
-def _check_ids(files: Sequence[Path]) -> None:
+def _check_ids(folder: Path, names: Iterable[str]) -> None:
     """Raise a ValueError that names the first picture whose name cannot be its id."""
-    stems: dict[str, Path] = {}
-    for path in files:
-        if path.stem.split() != [path.stem] or not path.name.isprintable():
-            raise ValueError(f"{path}: the name of a picture becomes its id, which has no white space: rename it")
-        if path.stem in stems:
-            raise ValueError(f"{path}: has the same id as {stems[path.stem].name}, {path.stem}: rename one")
-        stems[path.stem] = path
+    found: dict[str, str] = {}
+    for name in names:
+        own = id_of(name)
+        if not is_name(own):
+            raise ValueError(
+                f"{escaped(str(folder / name))}: the name of a picture becomes its id, which has no control characters "
+                "and no white space at an end: rename it"
+            )
+        if own in found:
+            raise ValueError(f"{folder / name}: has the same id as {found[own]}, {own}: rename one")
+        found[own] = name

@@ -33,7 +33,7 @@ class PictureSplit(PrecomputedDataset):
         features: the pictures as the encoder reads them.
         boxes: None: the encoder tells them with its tokens.
         n_regions: tokens of the first picture; others may have more or fewer, where the encoder keeps their shapes.
-        ids: the pictures' names, without endings.
+        ids: the pictures' paths in their folder, without endings.
 
     Args:
         directory: where these are.
@@ -80,7 +80,7 @@ class PictureSplit(PrecomputedDataset):
         self.stored = _Pictures(folder, pictures)
         self.image_of_caption = np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
-        self.ids = [path.stem for path in source.files]
+        self.ids = source.ids
 
 
 class _Pictures(StoredItems):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 from crossret.data import PrecomputedDataset
+from crossret.data.pictures import find_pictures
 from crossret.extraction import Options, extract_pictures
 from crossret.files.features import StoredItems
 from tests.extraction.stand_in import Columns, extract
@@ -197,6 +199,27 @@ def test_unreadable_pictures_are_refused_or_left_out_with_their_captions(folder:
     assert data.captions == [f"thing {name} of width {WIDTHS[name]}" for name in data.ids]
 
 
+def test_pictures_in_folders_and_with_white_space_in_their_names(folder: Path, tmp_path: Path) -> None:
+    names = ["by the sea/a kite 12.png", "by the sea/b.png", "b.png"]
+    (folder / "by the sea").mkdir()
+    (folder / "a.png").rename(folder / names[0])
+    shutil.copy(folder / "c.png", folder / names[1])
+    (folder / ".thumbnails").mkdir()
+    shutil.copy(folder / "c.png", folder / ".thumbnails")
+    (folder / "captions.tsv").write_text("".join(f"{name}#0\tof {name}\n" for name in names))
+    done = extract(folder, tmp_path / "data")
+    data = PrecomputedDataset(tmp_path / "data", "test")
+    assert (done.without_captions, data.captions) == (5, [f"of {name}" for name in names])
+    assert data.ids == ["by the sea/a kite 12", "by the sea/b", "b"]
+    assert find_pictures(folder, data.ids) == [folder / name for name in names]
+    assert find_pictures(folder, ["a kite 12", "12"]) == [folder / names[0]] * 2
+    with pytest.raises(ValueError, match="photographs: no pictures of image a"):
+        find_pictures(folder, ["a"])
+    extract_pictures(folder, Columns(), tmp_path / "all", "test")
+    every = ["b", "by the sea/a kite 12", "by the sea/b", *"cdefg"]
+    assert (tmp_path / "all" / "test_ids.txt").read_text().splitlines() == every
+
+
 def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> None:
     for name in "bad":
         (folder / f"{name}.png").write_text("no picture")
@@ -215,7 +238,7 @@ def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_pat
     with pytest.raises(ValueError, match=r"captions\.tsv, line 2: there is no picture 'z\.png' in .*photographs"):
         extract(folder, data)
     for name, message in (
-        ("a b.png", "has no white space: rename"),
+        ("a .png", "no white space at an end: rename it"),
         ("a.jpg", "has the same id as a.jpg, a: rename one"),
     ):
         Image.new("RGB", (20, 5)).save(folder / name)

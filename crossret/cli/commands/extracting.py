@@ -16,7 +16,12 @@ from crossret.cli.output import say
 
 def extract(
     pictures: Annotated[
-        Path, typer.Argument(exists=True, file_okay=False, help="A folder of pictures, .jpg, .jpeg or .png.")
+        Path,
+        typer.Argument(
+            exists=True,
+            file_okay=False,
+            help="A folder of pictures, .jpg, .jpeg or .png, in it or in folders inside it.",
+        ),
     ],
     encoder: Annotated[
         str, option("A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's.")
@@ -70,7 +75,7 @@ def extract(
       crossret extract flickr30k-images --encoder models/clip --text-encoder models/clip --output data/f30k \\
         --captions results_20130124.token
     """
-    from crossret.data.pictures import list_pictures
+    from crossret.data.pictures import pictures_below
     from crossret.extraction import (
         Options,
         extract_pictures,
@@ -82,7 +87,7 @@ def extract(
 
     use_threads(threads)
     place = use_device(device)
-    if not list_pictures(pictures):  # an encoder takes long to load
+    if not pictures_below(pictures):  # an encoder takes long to load
         raise ValueError(f"{pictures}: no pictures (.jpg, .jpeg, .png) in it")
     given = None
     if captions is None:
