@@ -32,7 +32,7 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
     """
     known = os.fspath(name)
     if known.startswith("timm:"):
-        return TimmEncoder(known, known.removeprefix("timm:"))
+        return TimmEncoder(known, known.removeprefix("timm:"), weights=weights)
     if is_late_interaction(known):
         return LateInteractionPictures(known)
     config = read_config(known)
@@ -42,7 +42,8 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
     if kind in NAFLEX:
         return NaFlexEncoder(known, weights=weights)
     if "architecture" in config and kind in ("None", "timm_wrapper"):  # which transformers calls timm's
-        return TimmEncoder(known, f"{'local-dir' if Path(known).is_dir() else 'hf-hub'}:{known}")
+        source = f"{'local-dir' if Path(known).is_dir() else 'hf-hub'}:{known}"
+        return TimmEncoder(known, source, config.get("model_args"), weights=weights)
     raise ValueError(
         f"{known}: model_type {kind!r} is no encoder of pictures that is known: {', '.join([*FAMILIES, *NAFLEX])}, and "
         "any backbone of timm"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from PIL import Image
@@ -26,6 +28,8 @@ class TimmEncoder(PictureEncoder[Pixels]):
     Args:
         name: what the user called it.
         source: what ``timm.create_model`` calls it.
+        arguments: with which its folder says that timm is to make it.
+        weights: whether to load them, not to have random ones.
 
     Attributes:
         name, dim, module: as those of ``PictureEncoder``.
@@ -35,21 +39,24 @@ class TimmEncoder(PictureEncoder[Pixels]):
             names it.
     """
 
-    def __init__(self, name: str, source: str) -> None:
+    def __init__(
+        self, name: str, source: str, arguments: Mapping[str, Any] | None = None, *, weights: bool = True
+    ) -> None:
         for package in ("timm", "torchvision"):
             check_installed(package, "timm", f"{name}, a model of timm,")
         timm: Any = importlib.import_module("timm")
         data: Any = importlib.import_module("timm.data")
         self.name = name
+        self._arguments = {key: value for key, value in (arguments or {}).items() if key != "num_classes"}
         said = _Said()
         logging.getLogger("timm").addHandler(said)
         try:
-            module = timm.create_model(source, pretrained=True, num_classes=0)
+            module = timm.create_model(source, pretrained=weights, num_classes=0)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{name}: cannot be loaded ({' '.join(str(error).split())})") from error
         finally:
             logging.getLogger("timm").removeHandler(said)
-        if said.random is not None:
+        if weights and said.random is not None:
             raise ValueError(f"{name}: timm has no weights of it ({said.random})")
         if not hasattr(module, "forward_intermediates"):
             raise ValueError(f"{name}: timm gives no intermediate features of this kind of model")
@@ -59,6 +66,19 @@ class TimmEncoder(PictureEncoder[Pixels]):
         self._version = timm.__version__
         with torch.inference_mode():
             self.dim: int = self._maps(torch.zeros(1, *self._config["input_size"])).shape[1]
+
+    def files(self) -> dict[str, bytes]:
+        models: Any = importlib.import_module("timm.models")
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "config.json")
+            models._hub.save_config_for_hf(self.module, str(file), model_args=self._arguments or None)
+            return {file.name: file.read_bytes()}
+
+    def checkpoint_gradients(self) -> None:
+        try:
+            cast(Any, self.module).set_grad_checkpointing(True)
+        except (AttributeError, AssertionError) as error:
+            raise ValueError(f"{self.name}: cannot compute activations again ({error})") from error
 
     def settings(self) -> dict[str, Any]:
         return {"timm": self._version, "data": {key: str(value) for key, value in sorted(self._config.items())}}

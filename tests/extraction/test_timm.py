@@ -15,7 +15,12 @@ from PIL import Image
 pytest.importorskip("torchvision", reason="timm imports torchvision; make encoders has both")
 timm: Any = pytest.importorskip("timm", reason="make encoders has it")
 
+from crossret.data import Vocabulary  # noqa: E402
+from crossret.data.prepared import Prepared  # noqa: E402
 from crossret.extraction import PictureEncoder, load_picture_encoder  # noqa: E402
+from crossret.hyperparameters import ScanConfig  # noqa: E402
+from crossret.models import Scan, load_model  # noqa: E402
+from crossret.models.checkpoints import save_model  # noqa: E402
 
 MODELS = {
     "test_vit": {},  # a class token
@@ -95,3 +100,30 @@ def test_what_timm_has_no_weights_of_is_refused() -> None:
         load_picture_encoder("timm:test_vit")
     with pytest.raises(ValueError, match="timm:no_such_model: cannot be loaded"):
         load_picture_encoder("timm:no_such_model")
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "swin_tiny_patch4_window7_224"])
+def test_a_model_learns_through_it_and_holds_it(
+    name: str, folders: dict[str, Path], pictures: list[Image.Image], tmp_path: Path
+) -> None:
+    encoder = load_picture_encoder(folders[name])
+    model = Scan(ScanConfig(image_dim=encoder.dim, vocabulary_size=5, embed_dim=8, word_dim=8))
+    model.read_pictures_by(encoder)
+    prepared = Prepared([encoder.prepare(picture) for picture in pictures])
+    tokens, lengths = torch.tensor([[1, 4, 2]] * 3), torch.tensor([3] * 3)
+    gradients = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            encoder.checkpoint_gradients()
+        model.zero_grad()
+        images, captions = model.encode_images(prepared), model.encode_captions(tokens, lengths)
+        model.score(images, captions).diagonal().sum().backward()
+        gradients.append({each: weight.grad for each, weight in model.named_parameters() if weight.grad is not None})
+    assert sum(each.startswith("encoder.") for each in gradients[0]) > 10
+    torch.testing.assert_close(gradients[1], gradients[0])
+    save_model(model, tmp_path / "saved", Vocabulary(["word"]))
+    loaded, _ = load_model(tmp_path / "saved")
+    model.eval()
+    with torch.no_grad():
+        own = loaded.encode_images(Prepared([loaded.encoder.reader.prepare(picture) for picture in pictures]))
+        torch.testing.assert_close(own.sequences, model.encode_images(prepared).sequences)
