@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from crossret.data.corpus import Corpus
 from crossret.data.precomputed import PrecomputedDataset, boxes_path
 from crossret.data.scenes.grounding import Grounding, read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
@@ -19,10 +20,13 @@ from crossret.explain.photographs import draw_maps
 from crossret.explain.pointing import PointingGame, pointing_answers
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
+from crossret.models.base import encoder_of, tokens_of
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
+from crossret.search.items import evaluating
 
 _CAPTIONS = 256  # whose attention is held in memory at a time
+_PICTURES = 32  # that are encoded together
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,18 @@ class GroundedSplit:
         captions: Encoded,
         *,
         max_words: int | None = None,
+        boxes: NDArray[np.float32] | None = None,
     ) -> GroundedSplit:
         """Add to a split, read as ``data`` and encoded by a model of this ``max_words``, what ``render_scenes`` wrote.
+
+        ``boxes`` are those of the regions where the data have none: of pictures, as ``boxes_of_tokens`` finds them.
 
         Raises:
             OSError: a file is missing or unreadable.
             ValueError: a file is malformed or of another split; names the file.
         """
-        if data.boxes is None:
+        boxes = data.boxes if boxes is None else boxes
+        if boxes is None:
             raise FileNotFoundError(f"{boxes_path(directory, split)}: no such file, which rendered scenes have")
         grounding_file = grounding_path(directory, split)
         grounding = read_grounding(grounding_file)
@@ -69,7 +77,7 @@ class GroundedSplit:
             raise ValueError(f"{grounding_file}: not the words of the captions of {split}")
         pictures = [picture_path(directory, split, image) for image in range(len(images))]
         read = [truth.first(max_words) for truth in grounding]
-        return cls(images, captions, data.image_of_caption, pictures, data.boxes, read)
+        return cls(images, captions, data.image_of_caption, pictures, boxes, read)
 
     def attention(self, model: Matcher, captions: NDArray[np.int64]) -> tuple[AttentionMap, ...]:
         """How the model looks at the images of these captions beside them, <start> and <end> included."""
@@ -79,6 +87,24 @@ class GroundedSplit:
     def regions(self, captions: NDArray[np.int64], attention: AttentionMap) -> NDArray[np.float32]:
         """(P, R, 4): boxes of the regions that the map of these captions is over, the image's first where not all."""
         return self.boxes[self.image_of_caption[captions], : attention.weights.shape[2]]
+
+
+def boxes_of_tokens(model: Matcher, corpus: Corpus) -> NDArray[np.float32] | None:
+    """(n_images, R, 4) boxes of the tokens that a model's encoder makes of pictures, R the most, zeros behind those of
+    a picture that has fewer; None of a model that reads no pictures.
+    """
+    if encoder_of(model) is None:
+        return None
+    parts: list[NDArray[np.float32]] = []
+    with evaluating(model):
+        for regions in corpus.image_batches(_PICTURES):
+            boxes = tokens_of(model, regions).boxes
+            assert boxes is not None
+            parts += list(boxes.cpu().numpy())
+    padded = np.zeros((len(parts), max(map(len, parts)), 4), np.float32)
+    for target, part in zip(padded, parts, strict=True):
+        target[: len(part)] = part
+    return padded
 
 
 def play_pointing_game(model: Matcher, split: GroundedSplit) -> list[PointingGame]:

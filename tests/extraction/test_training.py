@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -150,8 +151,15 @@ def test_a_run_reads_pictures_by_itself(
     before = load_picture_encoder(folder).module.state_dict()
     assert not torch.equal(best.encoder.module.state_dict()[name := next(iter(before))], before[name])
     assert "encoder:" in (run / "run.toml").read_text()
-    crossret("evaluate", run, scenes, "--output", tmp_path / "figures.json", "--scores", tmp_path / "scores.npy")
-    assert json.loads((tmp_path / "figures.json").read_text())["images"] == 4
+    figures = ["--output", tmp_path / "figures.json", "--scores", tmp_path / "scores.npy"]
+    assert crossret("evaluate", run, scenes, *figures, "--pointing-game") == 0
+    told = json.loads((tmp_path / "figures.json").read_text())
+    assert told["images"] == 4
+    (game,) = told["models"][0]["pointing_game"]
+    assert game["asked"] > 0 and 0 < game["centre_chance"] < game["chance"] < 1 / 2  # of 16 tokens
+    together = ["--ensemble", tmp_path / "scores.npy", "--ensemble", run, "--scores", tmp_path / "both.npy"]
+    assert crossret("evaluate", run, scenes, *together) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "both.npy"), np.load(tmp_path / "scores.npy"), atol=1e-6)
     retriever = library.load(run)
     pictures = sorted((scenes / "images" / "test").iterdir())
     captions = PictureSplit(scenes, "test", retriever.model.encoder.reader).captions
@@ -186,6 +194,12 @@ def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path], tmp
         PictureSplit(tmp_path, "train", encoder)
     with pytest.raises(ValueError, match=r"tokens have 16 numbers, but the model's image_dim is 5"):
         Scan(ScanConfig(image_dim=5, vocabulary_size=9)).read_pictures_by(encoder)
+    broken = shutil.copytree(scenes, tmp_path / "broken")
+    (broken / "images" / "train" / "00011.png").write_bytes(b"no picture")
+    model, *data = started(broken, folder_of("vit"))
+    with pytest.raises(ValueError, match=r"00011\.png: not a readable image"):
+        train(model, *data, CONFIG, tmp_path / "run", progress=False)
+    assert not list((tmp_path / "run").glob("*"))  # it is told before anything is written
     encoder.module = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match="vit: cannot compute activations again"):
         encoder.checkpoint_gradients()

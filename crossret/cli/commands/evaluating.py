@@ -98,11 +98,9 @@ def evaluate(
     if all(member.is_file() for member in given):
         refuse({"device": device}, "is for models, not for files of scores")
     _check_outputs(scores, output, [*data.iterdir(), *_files_of(given)])
-    through_encoder = run.is_dir() and reads_pictures(model_directory(run))
-    trained = load_trained(run, data, split, device) if through_encoder else None
+    through = next((member for member in given if member.is_dir() and reads_pictures(model_directory(member))), None)
+    trained = None if through is None else load_trained(through, data, split, device)
     images = PrecomputedDataset(data, split) if trained is None else trained[1].data
-    if trained is not None and (ensemble or pointing_game):
-        raise ValueError(f"{run}: reads pictures, and with it there is no --ensemble and no --pointing-game")
     if five_fold and images.n_images % 5:
         raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
     measured_by = None if protocol is None else _protocol(protocol, data, split, images)
@@ -112,7 +110,12 @@ def evaluate(
     for number, member in enumerate(given, start=1):
         which = f" {number} of {len(given)}" if ensemble else ""
         if member.is_dir():
-            own = trained or load_for(member, images, device)
+            if trained is None:
+                own = load_for(member, images, device)
+            else:
+                own = trained if member is through else load_trained(member, data, split, device)
+            if own[1].data.captions != images.captions:
+                raise ValueError(f"{member}: reads other images or captions of {split} than {through}")
             models.append(_Model(member, *own, which, (data, split) if pointing_game else None))
             members.append(models[-1].scores)
         else:
@@ -201,10 +204,10 @@ class _Model:
         return matrix
 
     def _play(self, scenes: Path, split: str, images: Encoded, captions: Encoded) -> None:
-        from crossret.explain.grounding import GroundedSplit, play_pointing_game
+        from crossret.explain.grounding import GroundedSplit, boxes_of_tokens, play_pointing_game
 
-        most = self._model.config.max_words
-        grounded = GroundedSplit.load(scenes, split, self._corpus.data, images, captions, max_words=most)
+        boxes, most = boxes_of_tokens(self._model, self._corpus), self._model.config.max_words
+        grounded = GroundedSplit.load(scenes, split, self._corpus.data, images, captions, max_words=most, boxes=boxes)
         self.games = play_pointing_game(self._model, grounded)
         self.figures["pointing_game"] = [asdict(game) for game in self.games]
 
