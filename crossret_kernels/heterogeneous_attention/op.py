@@ -75,8 +75,8 @@ def heterogeneous_scores(
         backend: "cpu", "triton", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
             CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all but float64,
             torch.compile and torch.func's transforms, "triton" of that all pairs after one layer; of bfloat16 features,
-            and under autocast to it, products are of bfloat16 and sums of float32, but for those that "cpu" makes of
-            all pairs after one layer.
+            and under autocast to it, products are of bfloat16 and sums of float32: of "cpu" those of linear layers and,
+            of all pairs after one layer, what docs/kernels.md §4 names.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64

@@ -184,7 +184,7 @@ static void gated_gradients(const GatedAttentionCall& call, const GatedSideGradi
         if (call.bfloat16) gated_round(call, to + at * kPanel, there, units > V::width ? 2 : 1, to + at * kPanel);
       } else {
         transpose_to_panels(from, kPanel, units, there, attended);
-        gated_pairs(attended, there, units > V::width ? 2 : 1, there / 2, to + at / 2 * kPanel);
+        pair_rows(attended, kPanel, there, units, there / 2, to + at / 2 * kPanel);
       }
     }
   });

@@ -46,23 +46,6 @@ static void gated_round(const GatedAttentionCall& call, const float* panels, int
   }
 }
 
-// Rows k and k + 1 of panels as one of pairs, `rows` of them in all; zero where there are none.
-template <class Vec = V>
-static void gated_pairs(const float* panel, int64_t rows, int64_t vectors, int64_t depth, float* out) {
-  if constexpr (Vec::bf16_dots) {
-    for (int64_t d = 0; d < depth; ++d) {
-      for (int64_t j = 0; j < vectors * V::width; j += V::width) {
-        const float* const at = panel + 2 * d * kPanel + j;
-        const F first = 2 * d < rows ? V::load(at) : V::zero(),
-                second = 2 * d + 1 < rows ? V::load(at + kPanel) : V::zero();
-        V::store(out + d * kPanel + j, Vec::pair(first, second));
-      }
-    }
-  } else {
-    (void)panel, (void)rows, (void)vectors, (void)depth, (void)out;
-  }
-}
-
 // Panels of floats, `rows` deep, as a product with rows of this layout reads them: themselves, or packed.
 static const float* gated_operand(const GatedAttentionCall& call, const Layout& layout, const float* panels,
                                   int64_t rows, int64_t columns, float* packed) {
@@ -70,7 +53,7 @@ static const float* gated_operand(const GatedAttentionCall& call, const Layout& 
   each_gated_panel(columns, [&](int64_t p, int64_t vectors, int64_t) {
     const float* const from = panels + p * rows * kPanel;
     float* const to = packed + p * layout.depth * kPanel;
-    if (layout.pairs()) return gated_pairs(from, rows, vectors, layout.depth, to);
+    if (layout.pairs()) return pair_rows(from, kPanel, rows, vectors * V::width, layout.depth, to);
     gated_round(call, from, rows, vectors, to);
   });
   return packed;

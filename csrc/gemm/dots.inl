@@ -16,6 +16,12 @@ struct SinglePrecision {
   static void totals(Sum* sums, Total* out) { V::store(out, sum_rows(sums)); }  // of `lanes` sums
 };
 
+// The same of pairs of bfloat16.
+template <class Vec>
+struct PairedPrecision : SinglePrecision {
+  static Sum multiply_add(Loaded a, Loaded b, Sum sum) { return Vec::dot_pairs(a, b, sum); }
+};
+
 struct DoublePrecision {
   struct Loaded {
     V::Double low, high;
@@ -119,6 +125,18 @@ static void multiply_dots(const float* const* rows, int64_t n_rows, const float*
                                                     ld);
     }
   }
+}
+
+// The same of floats, or of pairs of bfloat16, and nothing fetched.
+template <class Out>
+static void multiply_either_dots(bool pairs, const float* const* rows, int64_t n_rows, const float* const* columns,
+                                 int64_t n_columns, int64_t depth, Out* out, int64_t ld) {
+  const Ahead none{reinterpret_cast<const char*>(rows[0]), 0};
+  if constexpr (V::bf16_dots) {
+    using Pairs = PairedPrecision<V>;
+    if (pairs) return multiply_dots<Pairs>(rows, n_rows, columns, n_columns, depth, true, none, out, ld);
+  }
+  multiply_dots<SinglePrecision>(rows, n_rows, columns, n_columns, depth, true, none, out, ld);
 }
 
 }  // namespace CROSSRET_ISA

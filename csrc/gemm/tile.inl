@@ -164,6 +164,16 @@ static void multiply(int64_t rows, int64_t columns, Extent extent, Left a, Right
   for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {}, 0, epilogue});
 }
 
+// The same of floats or of pairs of bfloat16, whichever both sides are.
+template <class Epilogue>
+static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t depth, Left a, Right b,
+                            const Epilogue& epilogue) {
+  if constexpr (V::bf16_dots) {
+    if (pairs) return multiply<Bfloat16Pairs<V>>(rows, columns, AllOf{depth}, a, b, epilogue);
+  }
+  multiply(rows, columns, AllOf{depth}, a, b, epilogue);
+}
+
 // Epilogue: C, with row stride ld, becomes or gains the product. C too must reach up to whole vectors.
 struct Store {
   float* c;

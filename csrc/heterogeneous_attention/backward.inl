@@ -24,6 +24,7 @@ struct GradientScratch {
   LayerScratch layer;
   KeptImage kept;
   float *words, *regions, *unit_words, *unit_regions;
+  float *word_pairs, *region_pairs;
   float *word_forms, *region_forms;
   RowForm *forms_of_words, *forms_of_regions;
   float* own_dots;  // ∂L/∂ the weights of queries' own items
@@ -37,6 +38,8 @@ struct GradientScratch {
     regions = memory.floats(regions_of * ld);
     unit_words = memory.floats(words_of * ld);
     unit_regions = memory.floats(regions_of * ld);
+    word_pairs = memory.floats(words_of * unit_pair_row(call));
+    region_pairs = memory.floats(regions_of * unit_pair_row(call));
     word_forms = memory.floats(words_of + V::width);
     region_forms = memory.floats(pad_columns(regions_of));
     forms_of_words = reinterpret_cast<RowForm*>(memory.floats(3 * words_of));
@@ -226,15 +229,17 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
 
   weigh_across(call, block, packed, image, layer);
   word_rows(call, packed, image, layer, scratch.words);
-  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.unit_words, scratch.word_forms, scratch.forms_of_words);
+  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.unit_words, scratch.word_pairs, scratch.word_forms,
+            scratch.forms_of_words);
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     const int64_t c = caption - block.first, words = call.captions.lengths[caption];
     const float* const values = call.captions.values + caption * call.captions.width * heads * dim;
     float* const regions = kept.regions + c * layer.n_queries * ld;
     region_rows(call, block, packed, image, c, key, layer, scratch.regions);
-    unit_rows(call, scratch.regions, n, ld, scratch.unit_regions, scratch.region_forms, scratch.forms_of_regions);
-    match_gradients(call, {scratch.unit_regions, n, ld, scratch.region_forms},
-                    {scratch.unit_words + query * ld, queries, ld, scratch.word_forms + query},
+    unit_rows(call, scratch.regions, n, ld, scratch.unit_regions, scratch.region_pairs, scratch.region_forms,
+              scratch.forms_of_regions);
+    match_gradients(call, matched_rows(call, scratch.unit_regions, scratch.region_pairs, scratch.region_forms, 0, n),
+                    matched_rows(call, scratch.unit_words, scratch.word_pairs, scratch.word_forms, query, queries),
                     out.scores[image * call.captions.count + caption], regions, kept.words + query * ld, scratch.match);
     unit_row_gradients(call, scratch.regions, scratch.unit_regions, scratch.forms_of_regions, n, ld, regions, norms);
     for (int64_t r = 0; r < n; ++r) {

@@ -39,10 +39,10 @@ class CheckedLayer {
     const auto pooling = arguments.take<int64_t>();
     call.matching = {Norm::none, 1.0f, static_cast<float>(lambda_softmax), pooling_of(pooling),
                      static_cast<float>(arguments.take<double>())};
-    arguments.take<bool>();  // products may be of bfloat16: these are all of float32
+    call.bfloat16 = arguments.take<bool>();
   }
 
-  const Kernels& chosen_kernels() const { return kernels(Dtype::float32, false); }
+  const Kernels& chosen_kernels() const { return kernels(call.bfloat16 ? Dtype::bfloat16 : Dtype::float32, false); }
   const std::vector<Tensor>& given() const { return given_; }
 
   HeterogeneousCall call{};

@@ -5,6 +5,7 @@ namespace CROSSRET_ISA {
 struct HeterogeneousScratch {
   LayerScratch layer;
   float *words, *regions;            // rows
+  float *word_pairs, *region_pairs;  // the same of bfloat16
   float *word_forms, *region_forms;  // as `MatchedRows` has them
   MatchScratch match;
 
@@ -12,6 +13,8 @@ struct HeterogeneousScratch {
       : layer(call, block, memory, memory),
         words(memory.floats(layer.query_row * layered_row(call))),
         regions(memory.floats(layer.n_queries * layered_row(call))),
+        word_pairs(memory.floats(layer.query_row * unit_pair_row(call))),
+        region_pairs(memory.floats(layer.n_queries * unit_pair_row(call))),
         word_forms(memory.floats(layer.query_row + V::width)),
         region_forms(memory.floats(pad_columns(layer.n_queries))),
         match(call, false, memory) {}
@@ -28,13 +31,13 @@ static void heterogeneous_forward(const HeterogeneousCall& call, const CaptionBl
   const int64_t ld = packed.ld, n = call.local ? call.images.lengths[image] : 1;
   weigh_across(call, block, packed, image, scratch.layer);
   word_rows(call, packed, image, scratch.layer, scratch.words);
-  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.words, scratch.word_forms, nullptr);
+  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.words, scratch.word_pairs, scratch.word_forms, nullptr);
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     region_rows(call, block, packed, image, caption - block.first, key, scratch.layer, scratch.regions);
-    unit_rows(call, scratch.regions, n, ld, scratch.regions, scratch.region_forms, nullptr);
-    call.scores[image * call.captions.count + caption] =
-        matched_score(call, {scratch.regions, n, ld, scratch.region_forms},
-                      {scratch.words + query * ld, queries, ld, scratch.word_forms + query}, scratch.match);
+    unit_rows(call, scratch.regions, n, ld, scratch.regions, scratch.region_pairs, scratch.region_forms, nullptr);
+    call.scores[image * call.captions.count + caption] = matched_score(
+        call, matched_rows(call, scratch.regions, scratch.region_pairs, scratch.region_forms, 0, n),
+        matched_rows(call, scratch.words, scratch.word_pairs, scratch.word_forms, query, queries), scratch.match);
   });
 }
 

@@ -6,21 +6,49 @@ namespace CROSSRET_ISA {
 // Row stride of copied rows; a head's part is read up to whole vectors.
 static inline int64_t layered_row(const HeterogeneousCall& call) { return pad_row(call.dim + V::width); }
 
-// Rows of values, (depth, heads) of one item, as panels.
-static inline int64_t value_panels(const HeterogeneousCall& call, int64_t depth) {
-  return pad_columns(call.dim) * depth * call.heads;
+static inline int64_t head_size(const HeterogeneousCall& call) { return call.dim / call.heads; }
+
+// Whether products take pairs of bfloat16, and how many elements a product then goes over.
+static inline bool layered_pairs(const HeterogeneousCall& call) { return call.bfloat16 && V::bf16_dots; }
+static inline int64_t layered_depth(const HeterogeneousCall& call, int64_t depth) {
+  return layered_pairs(call) ? (depth + 1) / 2 : depth;
 }
 
-static void pack_values(const HeterogeneousCall& call, const float* rows, int64_t depth, float* out) {
-  const int64_t count = depth * call.heads;
-  for (int64_t r = 0; r < count; ++r, rows += call.dim) {
+// Values of so many rows of an item, or of several of them one after the other, as panels.
+static inline int64_t value_panels(const HeterogeneousCall& call, int64_t rows) {
+  return pad_columns(call.dim) * rows * call.heads;
+}
+
+// An item's values, n rows of (heads, dim), as panels: row by row, or head by head.
+static void pack_values(const HeterogeneousCall& call, const float* values, int64_t n, bool by_head, float* out) {
+  const int64_t count = n * call.heads, depth = layered_depth(call, count);
+  const auto row = [&](int64_t i) { return values + (by_head ? i % n * call.heads + i / n : i) * call.dim; };
+  for (int64_t d = 0; d < depth; ++d) {
+    const int64_t place = layered_pairs(call) ? 2 * d : d;
+    const float *const first = row(place), *const second = place + 1 < count ? row(place + 1) : nullptr;
     for (int64_t k = 0; k < call.dim; k += V::width) {
-      V::store(panel_column(out, k, count) + r * kPanel, V::load(rows + k, call.dim - k));
+      F x = V::load(first + k, call.dim - k);
+      if (layered_pairs(call)) x = pair_of(x, second ? V::load(second + k, call.dim - k) : V::zero());
+      V::store(panel_column(out, k, depth) + d * kPanel, x);
     }
   }
 }
 
-static inline int64_t head_size(const HeterogeneousCall& call) { return call.dim / call.heads; }
+// Row stride of logits' factors as pairs, and n rows so: the pairs of every head begin with the first of its features.
+static inline int64_t paired_row(const HeterogeneousCall& call) {
+  return layered_pairs(call) ? pad_row(call.heads * layered_depth(call, head_size(call))) : 0;
+}
+
+static void pair_heads(const HeterogeneousCall& call, const float* rows, int64_t n, float* out) {
+  const int64_t size = head_size(call), depth = layered_depth(call, size);
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t h = 0; h < call.heads; ++h) {
+      const float* const from = rows + r * layered_row(call) + h * size;
+      uint16_t* const to = reinterpret_cast<uint16_t*>(out + r * paired_row(call) + h * depth);
+      for (int64_t k = 0; k < size; k += V::width) V::store_bf16(to + k, V::load(from + k, size - k), 2 * depth - k);
+    }
+  }
+}
 
 // n rows of `dim`, multiplied by a factor; zeros up to a whole vector behind each.
 static void copy_rows(const float* rows, int64_t n, int64_t dim, float factor, float* out, int64_t ld) {
@@ -31,15 +59,32 @@ static void copy_rows(const float* rows, int64_t n, int64_t dim, float factor, f
   }
 }
 
+// Rows as products of logits read them, heads side by side.
+static Left logit_rows(const HeterogeneousCall& call, const float* rows, const float* pairs, int64_t head) {
+  if (layered_pairs(call)) return {pairs + head * layered_depth(call, head_size(call)), paired_row(call), 1};
+  return {rows + head * head_size(call), layered_row(call), 1};
+}
+
+// The same as the columns of panels of every head, each `panels_of_head` floats.
+static void pack_logit_columns(const HeterogeneousCall& call, const float* rows, int64_t n, float* pairs,
+                               int64_t panels_of_head, float* panels) {
+  if (layered_pairs(call)) pair_heads(call, rows, n, pairs);
+  for (int64_t h = 0; h < call.heads; ++h) {
+    const Left own = logit_rows(call, rows, pairs, h);
+    transpose_to_panels(own.data, own.row, n, layered_depth(call, head_size(call)), panels + h * panels_of_head);
+  }
+}
+
 // The rows of a block's captions as products read them. Of the global matching each caption has one query.
 struct PackedCaptions {
   int64_t ld, n_keys, n_queries;
   float *keys, *queries;                  // rows
   float *key_panels, *query_panels;       // of every head
   int64_t keys_of_head, queries_of_head;  // floats
-  float* values;                          // panels of each caption
+  float* values;                          // panels of each caption, head by head
   float* own_logits;                      // (heads, row)
   int64_t row;                            // pad_row(n_queries)
+  float* pairs;                           // rows on their way to panels
 
   PackedCaptions(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
       : ld(layered_row(call)), n_keys(block.words), n_queries(call.local ? block.words : block.count) {
@@ -52,6 +97,7 @@ struct PackedCaptions {
     values = memory.floats(value_panels(call, n_keys));
     row = pad_row(n_queries);
     own_logits = memory.floats(call.heads * row);
+    pairs = memory.floats(n_keys * paired_row(call));
   }
 };
 
@@ -76,12 +122,12 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
   const PackedCaptions packed(call, block, memory);
   if (block.memory == nullptr) return;
   const LayeredItems& side = call.captions;
-  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, size = head_size(call);
+  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld;
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     const int64_t first = caption * side.width;
     copy_rows(side.keys + first * dim, side.lengths[caption], dim, 1.0f, packed.keys + key * ld, ld);
     copy_rows(side.queries + first * dim, queries, dim, 1.0f, packed.queries + query * ld, ld);
-    pack_values(call, side.values + first * heads * dim, side.lengths[caption],
+    pack_values(call, side.values + first * heads * dim, side.lengths[caption], true,
                 packed.values + value_panels(call, key));
     for (int64_t q = 0; q < queries; ++q) {
       for (int64_t h = 0; h < heads; ++h) {
@@ -89,10 +135,9 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
       }
     }
   });
+  pack_logit_columns(call, packed.keys, packed.n_keys, packed.pairs, packed.keys_of_head, packed.key_panels);
+  pack_logit_columns(call, packed.queries, packed.n_queries, packed.pairs, packed.queries_of_head, packed.query_panels);
   for (int64_t h = 0; h < heads; ++h) {
-    transpose_to_panels(packed.keys + h * size, ld, packed.n_keys, size, packed.key_panels + h * packed.keys_of_head);
-    transpose_to_panels(packed.queries + h * size, ld, packed.n_queries, size,
-                        packed.query_panels + h * packed.queries_of_head);
     for (int64_t q = packed.n_queries; q < round_up(packed.n_queries, V::width); ++q) {
       packed.own_logits[h * packed.row + q] = 0.0f;
     }
@@ -103,10 +148,14 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
 struct LayerScratch {
   int64_t n_queries;                       // of the image
   int64_t key_row, query_row;              // pad_row of the block's
-  float *queries, *keys, *values;          // rows; panels
+  int64_t factor_row;                      // of regions' weights with one caption
+  float *queries, *keys, *values;          // rows; panels, row by row
+  float *query_pairs, *key_pairs;          // where logits are products of these
   float* region_weights;                   // (queries, heads, key_row)
   float* region_own;                       // (captions, queries, heads)
+  float* region_factors;                   // (queries, factor_row), as a product reads their weights, head by head
   float* word_weights;                     // (keys, heads, query_row)
+  float* word_factors;                     // the same as a product reads them
   float* word_own;                         // (heads, query_row)
   const float **region_rows, **word_rows;  // own values of every query
 
@@ -116,12 +165,17 @@ struct LayerScratch {
     n_queries = call.local ? most : 1;
     key_row = pad_row(block.words);
     query_row = pad_row(call.local ? block.words : block.count);
+    factor_row = pad_row(layered_depth(call, heads * block.longest + V::width));
     queries = kept.floats(n_queries * ld);
     keys = kept.floats(most * ld);
     values = memory.floats(value_panels(call, most));
     region_weights = kept.floats(n_queries * heads * key_row);
     region_own = memory.floats(block.count * round_up(n_queries * heads, V::width));
+    region_factors = memory.floats(n_queries * factor_row);
+    query_pairs = memory.floats(n_queries * paired_row(call));
+    key_pairs = memory.floats(most * paired_row(call));
     word_weights = memory.floats(most * heads * query_row);
+    word_factors = layered_pairs(call) ? memory.floats(layered_depth(call, most * heads) * query_row) : word_weights;
     word_own = kept.floats(heads * query_row);
     region_rows = reinterpret_cast<const float**>(memory.floats(2 * n_queries));
     word_rows = reinterpret_cast<const float**>(memory.floats(2 * query_row));
@@ -202,12 +256,16 @@ static void softmax_down(float* logits, int64_t step, int64_t n, int64_t columns
 static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
                          int64_t image, const LayerScratch& scratch) {
   const LayeredItems& side = call.images;
-  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, size = head_size(call);
+  const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, depth = layered_depth(call, head_size(call));
   const int64_t n = side.lengths[image], queries = call.local ? n : 1, first = image * side.width;
   const int64_t key_row = scratch.key_row, query_row = scratch.query_row;
   copy_rows(side.queries + first * dim, queries, dim, call.lambda_attention, scratch.queries, ld);
   copy_rows(side.keys + first * dim, n, dim, call.lambda_attention, scratch.keys, ld);
-  pack_values(call, side.values + first * heads * dim, n, scratch.values);
+  if (layered_pairs(call)) {
+    pair_heads(call, scratch.queries, queries, scratch.query_pairs);
+    pair_heads(call, scratch.keys, n, scratch.key_pairs);
+  }
+  pack_values(call, side.values + first * heads * dim, n, false, scratch.values);
   for (int64_t r = 0; r < queries; ++r) scratch.region_rows[r] = side.own_values + (first + r) * (heads + 1) * dim;
   each_caption(call, block, [&](int64_t caption, int64_t, int64_t query, int64_t n_queries) {
     for (int64_t q = 0; q < n_queries; ++q) {
@@ -215,15 +273,21 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
     }
   });
   for (int64_t h = 0; h < heads; ++h) {
-    multiply(queries, packed.n_keys, AllOf{size}, {scratch.queries + h * size, ld, 1},
-             {packed.key_panels + h * packed.keys_of_head, size * kPanel, kPanel},
-             Store{scratch.region_weights + h * key_row, heads * key_row, false});
+    multiply_either(layered_pairs(call), queries, packed.n_keys, depth,
+                    logit_rows(call, scratch.queries, scratch.query_pairs, h),
+                    {packed.key_panels + h * packed.keys_of_head, depth * kPanel, kPanel},
+                    Store{scratch.region_weights + h * key_row, heads * key_row, false});
     float* const logits = scratch.word_weights + h * query_row;
-    multiply(n, packed.n_queries, AllOf{size}, {scratch.keys + h * size, ld, 1},
-             {packed.query_panels + h * packed.queries_of_head, size * kPanel, kPanel},
-             Store{logits, heads * query_row, false});
+    multiply_either(layered_pairs(call), n, packed.n_queries, depth,
+                    logit_rows(call, scratch.keys, scratch.key_pairs, h),
+                    {packed.query_panels + h * packed.queries_of_head, depth * kPanel, kPanel},
+                    Store{logits, heads * query_row, false});
     softmax_down(logits, heads * query_row, n, packed.n_queries, packed.own_logits + h * packed.row,
                  scratch.word_own + h * query_row);
+  }
+  if (layered_pairs(call)) {
+    pair_rows(scratch.word_weights, query_row, n * heads, packed.n_queries, layered_depth(call, n * heads),
+              scratch.word_factors);
   }
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t, int64_t) {
     softmax_across(scratch.region_weights + key, key_row, queries * heads, call.captions.lengths[caption],
@@ -260,54 +324,46 @@ static void own_rows(const HeterogeneousCall& call, const float* const* own, con
   }
 }
 
-// To which the other item's values are added, by head: its weights begin at weights.data + h * head.
-struct AcrossRows {
-  int64_t heads, depth;
-  Left weights;
-  int64_t head;
-  const float* values;  // panels
-  Store out;
-
-  template <int MR, int NV>
-  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
-    F sums[MR][NV];
-    clear_tile(sums);
-    const float* const panel = values + n * depth * heads;
-    for (int64_t h = 0; h < heads; ++h) {
-      add_to_tile<Floats, false>(sums, depth, {weights.data + h * head + m * weights.row, weights.row, weights.k},
-                                 panel + h * kPanel, heads * kPanel, {});
+// Weights of n rows with a caption as a product reads them, every head's behind the one before.
+static void gather_weights(const HeterogeneousCall& call, const float* weights, int64_t row, int64_t n, int64_t words,
+                           float* out, int64_t ld) {
+  const int64_t count = call.heads * words;
+  for (int64_t m = 0; m < n; ++m, out += ld) {
+    uint16_t* const bits = reinterpret_cast<uint16_t*>(out);
+    for (int64_t at = 0; at < count; at += words, weights += row) {
+      for (int64_t j = 0; j < words; j += V::width) {
+        const F x = V::load(weights + j, words - j);
+        if (layered_pairs(call)) {
+          V::store_bf16(bits + at + j, x, V::width);
+        } else {
+          V::store(out + at + j, x);
+        }
+      }
     }
-    out.take(m, n, sums);
   }
-};
+}
 
-// The rows of all words of a block, with an image.
+// The rows of all words of a block, with an image: to what each has of its own item the other's values are added.
 static void word_rows(const HeterogeneousCall& call, const PackedCaptions& packed, int64_t image,
                       const LayerScratch& scratch, float* out) {
-  const int64_t heads = call.heads, row = scratch.query_row, n = packed.n_queries;
+  const int64_t row = scratch.query_row, n = packed.n_queries;
+  const int64_t depth = layered_depth(call, call.images.lengths[image] * call.heads);
   own_rows(call, scratch.word_rows, scratch.word_own, 1, row, n, out, packed.ld);
-  for_each_tile(n, call.dim,
-                AcrossRows{heads,
-                           call.images.lengths[image],
-                           {scratch.word_weights, 1, heads * row},
-                           row,
-                           scratch.values,
-                           {out, packed.ld, true}});
+  multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.word_factors, 1, row},
+                  {scratch.values, depth * kPanel, kPanel}, Store{out, packed.ld, true});
 }
 
 // The rows of an image with the k-th caption of a block, whose first key is `key`.
 static void region_rows(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
                         int64_t image, int64_t k, int64_t key, const LayerScratch& scratch, float* out) {
-  const int64_t heads = call.heads, row = scratch.key_row, n = call.local ? call.images.lengths[image] : 1;
+  const int64_t heads = call.heads, n = call.local ? call.images.lengths[image] : 1;
+  const int64_t words = call.captions.lengths[block.first + k], depth = layered_depth(call, heads * words);
   const float* const own = scratch.region_own + k * round_up(scratch.n_queries * heads, V::width);
   own_rows(call, scratch.region_rows, own, heads, 1, n, out, packed.ld);
-  for_each_tile(n, call.dim,
-                AcrossRows{heads,
-                           call.captions.lengths[block.first + k],
-                           {scratch.region_weights + key, heads * row, 1},
-                           row,
-                           packed.values + value_panels(call, key),
-                           {out, packed.ld, true}});
+  gather_weights(call, scratch.region_weights + key, scratch.key_row, n, words, scratch.region_factors,
+                 scratch.factor_row);
+  multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.region_factors, scratch.factor_row, 1},
+                  {packed.values + value_panels(call, key), depth * kPanel, kPanel}, Store{out, packed.ld, true});
 }
 
 // Σ term(k) over the vectors of a row. Four sums: one waits for itself.
@@ -330,9 +386,15 @@ struct RowForm {
   float mean, scale, inverse;
 };
 
+// Row stride of rows of unit length as pairs of bfloat16.
+static inline int64_t unit_pair_row(const HeterogeneousCall& call) {
+  return layered_pairs(call) ? pad_row(layered_depth(call, call.dim)) : 0;
+}
+
 // Rows normalised by the layer and then to unit length, which is all that the matching sees of them; `out` may be the
-// rows. Of each there is a 1, or a 0 if it became zero; its form is kept where it is wanted.
-static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t n, int64_t ld, float* out,
+// rows. They go to pairs, too, where cosines are products of these. Of each there is a 1, or a 0 if it became zero; its
+// form is kept where it is wanted.
+static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t n, int64_t ld, float* out, float* pairs,
                       float* nonzero, RowForm* forms) {
   const int64_t dim = call.dim;
   const float share = 1.0f / static_cast<float>(dim);
@@ -350,7 +412,12 @@ static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t 
       return V::fma(y, y, sum);
     }));
     const float inverse = length != 0.0f ? 1.0f / length : 0.0f;
-    for (int64_t k = 0; k < dim; k += V::width) V::store(out + k, V::mul(V::load(out + k), V::set(inverse)));
+    for (int64_t k = 0; k < dim; k += V::width) {
+      const F x = V::mul(V::load(out + k), V::set(inverse));
+      V::store(out + k, x);
+      if (layered_pairs(call)) V::store_bf16(reinterpret_cast<uint16_t*>(pairs) + k, x, V::width);
+    }
+    pairs += unit_pair_row(call);
     nonzero[r] = inverse != 0.0f ? 1.0f : 0.0f;
     if (forms != nullptr) forms[r] = {mean, scale, inverse};
   }

@@ -6,8 +6,17 @@ namespace CROSSRET_ISA {
 struct MatchedRows {
   const float* data;
   int64_t n, ld;
-  const float* forms;  // 1 of every row, or 0 of a zero one
+  const float* forms;            // 1 of every row, or 0 of a zero one
+  const float* pairs = nullptr;  // the rows as pairs of bfloat16, where cosines are products of these
 };
+
+// Some of the rows that `unit_rows` made.
+static inline MatchedRows matched_rows(const HeterogeneousCall& call, const float* units, const float* pairs,
+                                       const float* forms, int64_t first, int64_t n) {
+  const int64_t ld = layered_row(call);
+  return {units + first * ld, n, ld, forms + first,
+          layered_pairs(call) ? pairs + first * unit_pair_row(call) : nullptr};
+}
 
 struct MatchScratch {
   AttentionTile tile;
@@ -34,21 +43,26 @@ struct MatchScratch {
 };
 
 // out (row stride ld) = rows · columns; columns up to the next whole vector become zero.
-static void match_dots(const MatchedRows& rows, const MatchedRows& columns, int64_t dim, const float** scratch,
-                       float* out, int64_t ld) {
-  for (int64_t r = 0; r < rows.n; ++r) scratch[r] = rows.data + r * rows.ld;
-  for (int64_t c = 0; c < columns.n; ++c) scratch[rows.n + c] = columns.data + c * columns.ld;
+static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
+                       const float** scratch, float* out, int64_t ld) {
+  const bool pairs = rows.pairs != nullptr && columns.pairs != nullptr;
+  for (int64_t r = 0; r < rows.n; ++r) {
+    scratch[r] = pairs ? rows.pairs + r * unit_pair_row(call) : rows.data + r * rows.ld;
+  }
+  for (int64_t c = 0; c < columns.n; ++c) {
+    scratch[rows.n + c] = pairs ? columns.pairs + c * unit_pair_row(call) : columns.data + c * columns.ld;
+  }
   for (int64_t r = 0; r < rows.n && columns.n % V::width != 0; ++r) {
     V::store(out + r * ld + columns.n / V::width * V::width, V::zero());
   }
-  multiply_dots<SinglePrecision>(scratch, rows.n, scratch + rows.n, columns.n, dim, true,
-                                 Ahead{reinterpret_cast<const char*>(rows.data), 0}, out, ld);
+  multiply_either_dots(pairs, scratch, rows.n, scratch + rows.n, columns.n,
+                       pairs ? layered_depth(call, call.dim) : call.dim, out, ld);
 }
 
 // The relevances of all queries, in the scratch's queries.
 static void match(const HeterogeneousCall& call, const MatchedRows& contexts, const MatchedRows& queries,
                   MatchScratch& scratch) {
-  match_dots(contexts, queries, call.dim, scratch.rows, scratch.similarities, scratch.tile.ld);
+  match_dots(call, contexts, queries, scratch.rows, scratch.similarities, scratch.tile.ld);
   QueryBlock block{};
   block.columns = queries.n;
   block.norms = const_cast<float*>(queries.forms);
@@ -87,7 +101,7 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
   const int64_t ld = scratch.tile.ld, row = contexts.ld;
   Queries& sums = scratch.queries;
   float* const weights = scratch.tile.weights;
-  match_dots(contexts, queries, call.dim, scratch.rows, scratch.similarities, ld);
+  match_dots(call, contexts, queries, scratch.rows, scratch.similarities, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) weigh<1>(call.matching, contexts.n, scratch.tile, j, sums);
   multiply(queries.n, dim, AllOf{contexts.n}, {weights, 1, ld}, {contexts.data, kPanel, row},
            Store{scratch.attended, row, false});
@@ -99,7 +113,7 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
     }
     sums.square[q] = V::reduce_add(square);
   }
-  match_dots(contexts, {scratch.attended, queries.n, row, nullptr}, call.dim, scratch.rows, scratch.weight_grads, ld);
+  match_dots(call, contexts, {scratch.attended, queries.n, row, nullptr}, scratch.rows, scratch.weight_grads, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.forms);
   pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
                 scratch.grads.relevance);

@@ -24,6 +24,7 @@ struct HeterogeneousCall {
   bool local;         // else the first row of either item alone is matched
   bool words_attend;  // in the local matching
   CrossAttentionOptions matching;
+  bool bfloat16;  // whether logits, what weights sum up and cosines are products of it, where the processor has them
   float* scores;  // (images, captions)
 };
 

@@ -60,11 +60,13 @@ def results() -> list[Tensor]:
         leaves = [torch.randn(4, 11, size, generator=generator).to(dtype).requires_grad_() for size in (33, heads)]
         pooled = attention_pool_weights(*leaves, torch.tensor([3, 11, 1, 7]), backend="cpu")
         collected += [*pooled, *torch.autograd.grad([x.square().sum() for x in pooled], leaves)]
-    for isa, matching in itertools.product(ISAS, ("local", "global")):
+    for isa, matching, (dtype, _) in itertools.product(ISAS, ("local", "global"), KINDS):
         torch.ops.crossret.select_cpu_isa(isa)
-        sides = [torch.randn(n, longest, 36, generator=generator).requires_grad_() for n, longest in ((3, 7), (40, 9))]
+        sides = [torch.randn(n, longest, 36, generator=generator) for n, longest in ((3, 7), (40, 9))]
+        sides = [side.to(dtype).requires_grad_() for side in sides]
         lengths = torch.tensor([3, 7, 1]), torch.arange(40) % 9 + 1
-        scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 36), matching=matching, backend="cpu")
+        layers = make_layers(1, 36, dtype)
+        scores = heterogeneous_scores(*sides, *lengths, layers=layers, matching=matching, backend="cpu")
         collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
     tensors = gated_operands(N_IMAGES, N_CAPTIONS, 33, 20, 17, 37)
     for isa, bfloat16 in itertools.product(ISAS, (False, True)):

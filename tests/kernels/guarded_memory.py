@@ -190,7 +190,7 @@ def compare_gated(placement: str, dim: int) -> int:
 def compare_layered(placement: str, dim: int) -> int:
     """Heterogeneous attention of one layer, by one head and by several, of full items and of others."""
     agreed = 0
-    for heads, local, isa in itertools.product((1, 3), (True, False), ISAS):
+    for heads, local, bfloat16, isa in itertools.product((1, 3), (True, False), (True, False), ISAS):
         torch.ops.crossret.select_cpu_isa(isa)
         generator, size = torch.Generator().manual_seed(heads), dim * heads
         given = []
@@ -199,7 +199,7 @@ def compare_layered(placement: str, dim: int) -> int:
             given += [torch.randn(n, rows, *shape, generator=generator) for shape in shapes]
             given.append(torch.arange(n) % rows + rows - 2)
         given += [torch.randn(size, generator=generator) for _ in range(2)]
-        options, grad = (1.0, local, 0, 9.0, 1, 6.0, False), torch.randn(2, 3, generator=generator)
+        options, grad = (1.0, local, 0, 9.0, 1, 6.0, bfloat16), torch.randn(2, 3, generator=generator)
         found = []
         with guarded(placement) as memory:
             for copy in (memory.copy, torch.clone):

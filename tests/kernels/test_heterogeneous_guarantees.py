@@ -155,9 +155,10 @@ def test_kernels_make_what_torch_makes_of_many_blocks(options: dict[str, Any]) -
     assert_close(results_of("cpu", **options), results_of("torch", **options), 1e-4)
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_the_number_of_threads_does_not_show(local: bool) -> None:
+@pytest.mark.parametrize(("local", "bfloat16"), [(True, False), (True, True), (False, False)])
+def test_number_of_threads_and_neighbours_do_not_show(local: bool, bfloat16: bool) -> None:
     given = [local if x is True else x for x in operands(40, 70)]
+    given[-1] = bfloat16
     results, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
@@ -169,6 +170,8 @@ def test_the_number_of_threads_does_not_show(local: bool) -> None:
         torch.set_num_threads(before)
     for first, *others in zip(*results, strict=True):
         assert all(torch.equal(first, other) for other in others)
+    alone = [x[5 * (place > 5) + 30 : 5 * (place > 5) + 31] if place < 12 else x for place, x in enumerate(given)]
+    assert torch.equal(torch.ops.crossret.heterogeneous_attention(*alone), results[0][0][30:31, 35:36])
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,7 @@ def operands(n_images: int = 2, n_captions: int = 3) -> list[Any]:
 @pytest.mark.parametrize("local", [True, False])
 def test_opcheck(local: bool) -> None:
     given = [local if x is True else x for x in operands()]
+    given[-1] = not local
     leaves = [x.requires_grad_() for x in given if isinstance(x, Tensor) and x.is_floating_point()]
     torch.library.opcheck(torch.ops.crossret.heterogeneous_attention.default, tuple(given))
     plain = [x.detach() if isinstance(x, Tensor) else x for x in given]

@@ -58,6 +58,7 @@ struct LayeredBatch {
             at.local,
             at.words_attend,
             {Norm::none, 1.0f, 4.0f, Pooling::lse, 3.0f},
+            false,
             scores};
   }
 
@@ -121,8 +122,9 @@ struct LayeredBatch {
   }
 };
 
-inline void check_layered(const crossret::Kernels& kernels) {
+inline void check_layered(const crossret::Kernels& kernels, bool bfloat16) {
   using namespace crossret;
+  const double unit = bfloat16 ? 0x1p-6 : 32 * kUnit, slopes = bfloat16 ? 2e-2 : 1e-3;
   int64_t places = 0;
   for (const LayeredCase& at : {LayeredCase{8, 2, 3, 4, true, true}, LayeredCase{35, 5, 7, 70, true, false},
                                 LayeredCase{24, 1, 19, 210, false, true}, LayeredCase{72, 3, 14, 17, true, true}}) {
@@ -131,7 +133,8 @@ inline void check_layered(const crossret::Kernels& kernels) {
     const int64_t count = LayeredBatch::images * LayeredBatch::captions;
     std::vector<float> scores(count), grads(count);
     for (float& grad : grads) grad = static_cast<float>(uniform(random));
-    const HeterogeneousCall call = batch.call(scores.data());
+    HeterogeneousCall call = batch.call(scores.data());
+    call.bfloat16 = bfloat16;
     heterogeneous_attention(kernels, call);
     std::vector<std::vector<float>> made;
     for (const auto& some : batch.given) made.emplace_back(some.size());
@@ -145,7 +148,7 @@ inline void check_layered(const crossret::Kernels& kernels) {
     std::copy_n(norms.data() + at.dim, at.dim, made[11].data());
     for (int64_t pair = 0; pair < count; ++pair) {
       const double wanted = batch.score(pair / LayeredBatch::captions, pair % LayeredBatch::captions, {}, 0);
-      if (!(std::abs(scores[pair] - wanted) <= 32 * kUnit)) {
+      if (!(std::abs(scores[pair] - wanted) <= unit)) {
         fail("%s: a score after a layer is %g, not %g", kernels.isa, scores[pair], wanted);
       }
     }
@@ -166,11 +169,19 @@ inline void check_layered(const crossret::Kernels& kernels) {
             batch.score(image, caption, directions, step) - batch.score(image, caption, directions, -step);
         wanted += grads[pair] * rise / (2 * step);
       }
-      if (!(std::abs(slope - wanted) <= 1e-3 * std::sqrt(size) + 1e-6)) {
+      if (!(std::abs(slope - wanted) <= slopes * std::sqrt(size) + 1e-6)) {
         fail("%s: a slope of part %d after a layer is %g, not %g", kernels.isa, static_cast<int>(part), slope, wanted);
       }
     }
   }
+}
+
+inline void check_layered(const crossret::Kernels& kernels) {
+  using namespace crossret;
+  check_layered(kernels, false);
+  // Without products of bfloat16 it is the same.
+  const Side halves{nullptr, 0, 2, 0, 0, Dtype::bfloat16, false, nullptr};
+  if (kernels.layout(halves, true, false).pairs()) check_layered(kernels, true);
 }
 
 }  // namespace crossret_test
