@@ -144,7 +144,7 @@ class PictureIndex:
         self.directory = Path(directory)
         self._device = torch.device("cpu" if device is None else device)
         self._encoder = Encoder.read(self.directory)
-        self._texts: LateInteractionTexts | None = None
+        self._loaded: PictureEncoder[Any] | None = None
         images = self.directory / IMAGES
         self.retriever: Retriever | None = None
         self.images: StoredEncoded | StoredShards
@@ -190,7 +190,7 @@ class PictureIndex:
         return partial(maxsim_scores, direction="t2i"), rows
 
     def picture_encoder(self) -> PictureEncoder[Any]:
-        """What made the tokens of its pictures, on its device: the model's own, or by its name.
+        """What made the tokens of its pictures, on its device: the model's own, or by its name, loaded once.
 
         Raises:
             OSError, ValueError: as ``load_picture_encoder``.
@@ -198,16 +198,14 @@ class PictureIndex:
         own = None if self.retriever is None else encoder_of(self.retriever.model)
         if own is not None:
             return own.reader
-        encoder = load_picture_encoder(self._encoder.name)
-        encoder.module.to(self._device)
-        return encoder
+        if self._loaded is None:
+            self._loaded = load_picture_encoder(self._encoder.name)
+            self._loaded.module.to(self._device)
+        return self._loaded
 
     def text_encoder(self) -> LateInteractionTexts:
-        """What makes tokens of texts for an index without a model, on its device; as ``LateInteractionTexts``."""
-        if self._texts is None:
-            self._texts = LateInteractionTexts(self._encoder.name)
-            self._texts.module.to(self._device)
-        return self._texts
+        """The same as it reads texts, of an index without a model; raises as ``picture_encoder``."""
+        return LateInteractionTexts(self._encoder.name, module=self.picture_encoder().module)
 
 
 load_index = PictureIndex

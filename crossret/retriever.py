@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from crossret.data.boxes import wrong_box
 from crossret.data.pictures import read_picture
 from crossret.data.precomputed import check_caption, check_words
 from crossret.data.prepared import Prepared
@@ -254,9 +255,11 @@ class Retriever:
             boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where they are a grid.
 
         Raises:
-            ValueError: as what encodes, or there are several images, or the model neither attends over regions nor has
-                a score that is a sum over parts of the image or the caption.
+            TypeError: the caption is no text.
+            ValueError: as what encodes, or there are several images, a box is none, or the score is no finite number.
         """
+        if not isinstance(caption, str):
+            raise TypeError(f"caption: expected a text, not {type(caption).__name__}")
         if isinstance(image, (Tensor, np.ndarray)) and image.ndim == 2:
             image = image[None]
         picture, encoder = _picture(image), encoder_of(self.model)
@@ -265,17 +268,15 @@ class Retriever:
                 regions = encoder(self._batch([picture]))
             image, boxes = regions.features, regions.boxes[0] if boxes is None else boxes
         own = None if boxes is None else torch.as_tensor(boxes)[None].float().cpu()
+        if own is not None and (own.dim() != 3 or own.shape[2] != 4):
+            raise ValueError(f"boxes must have shape (R, 4), got {tuple(own.shape[1:])}")
         images, captions = self.encode_images(image, boxes=own), self.encode_text(caption)
         if len(images) != 1:
             raise ValueError(f"image: {len(images)} images, of which one is explained at a time")
         where = None if own is None else own[0].numpy()
-        found = Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture)
-        if not found.maps and found.contributions is None:
-            raise ValueError(
-                f"this {self.model.kind} model does not attend over regions, and its score is no sum over parts: "
-                "there is nothing to show"
-            )
-        return found
+        if where is not None and (wrong := wrong_box(where[None])) is not None:
+            raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
+        return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture)
 
     def _save(self, directory: Path, name: str) -> None:
         save_model(self.model, directory, self.vocabulary)

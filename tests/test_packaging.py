@@ -117,7 +117,7 @@ def test_wheel_serves_every_later_python_and_holds_both_packages(project: Path) 
         "crossret_kernels/py.typed",
         "crossret/py.typed",
         "crossret/cli/__init__.py",
-        *(f"crossret/explain/page/page.{ending}" for ending in ("html", "css", "js")),
+        *(f"crossret/explain/page/{name}" for name in ("page.html", "page.css", "page.js", "panels.js")),
     } <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"crossret", "crossret_kernels"}
     # Flags of the machine that builds reach no compiler, and what tests alone need is left out.

@@ -164,8 +164,8 @@ def test_a_photograph_is_explained(kind: str, boxes: bool, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_explained_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="this vse model does not attend over regions"):
-        retriever("vse").explain(FEATURES[0], CAPTIONS[0])
+    with pytest.raises(ValueError, match="the model does not attend over regions, there is nothing to draw"):
+        retriever("vse").explain(FEATURES[0], CAPTIONS[0]).draw(tmp_path / "photo.png", tmp_path / "sheet.png")
     with pytest.raises(ValueError, match="3 images, of which one is explained"):
         retriever().explain(FEATURES, CAPTIONS[0])
     Image.new("RGB", (8, 8)).save(tmp_path / "photo.png")

@@ -6,14 +6,15 @@ import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossret.data.scenes.grounding import Grounding
 from crossret.data.vocabulary import tokenize
-from crossret.explain.page.contents import Page
-from crossret.explain.page.pairs import NOTES, UNSHARED, pair_of
+from crossret.explain.page.contents import Page, Pair
+from crossret.explain.page.pairs import UNSEEN, UNSHARED, notes_of, pair_of
 from crossret.explain.page.writing import page_html, write_page
 from crossret.explain.photographs import draw_maps
 from crossret.models.attention import AttentionMap
@@ -54,7 +55,6 @@ class Explanation:
         text: str,
         *,
         boxes: NDArray[np.float32] | None = None,
-        regions: int | None = None,
         picture: Path | None = None,
     ) -> Explanation:
         """Explain one encoded image beside one encoded caption of this text.
@@ -62,15 +62,18 @@ class Explanation:
         Args:
             model: what encoded both; in evaluation mode meanwhile.
             boxes: (R, 4) of the regions in pixels.
-            regions: how many the image has, where it was encoded beside others of more; None is all.
             picture: its file.
+
+        Raises:
+            ValueError: the score is no finite number.
         """
+        image, caption = image.trimmed(), caption.trimmed()  # of others, beside which they were encoded
         with evaluating(model):
             maps, shares = model.attention(image, caption), model.contributions(image, caption)
-            scores = model.score(image, caption) if shares is None else shares.scores
-        if regions is not None:
-            maps = tuple(attention.over_first(regions) for attention in maps)
-        return Explanation(text, maps, scores.item(), shares, boxes, model.config.max_words, picture)
+            score = float(model.score(image, caption) if shares is None else shares.scores)
+        if not np.isfinite(score):
+            raise ValueError(f"the score of {text!r} with the image is {score}: are all features finite?")
+        return Explanation(text, maps, score, shares, boxes, model.config.max_words, picture)
 
     @property
     def words(self) -> list[str]:
@@ -89,8 +92,11 @@ class Explanation:
 
         Raises:
             OSError: a file cannot be read or written.
-            ValueError: the picture is malformed; or the regions have no boxes and are no grid, a square number of them.
+            ValueError: the picture is malformed; the regions have no boxes and are no grid, a square number of them; or
+                the model does not attend over regions.
         """
+        if not self.maps:
+            raise ValueError("the model does not attend over regions, there is nothing to draw")
         return draw_maps(self.maps, Grounding(self.words, {}), self.boxes, Path(picture), Path(output))
 
     def html(self, output: str | os.PathLike[str], picture: str | os.PathLike[str] | None = None) -> None:
@@ -110,5 +116,11 @@ class Explanation:
         page = html.escape(page_html(self._page(self.picture)))
         return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="width:100%;height:760px;border:0"></iframe>'
 
+    def pair(self, picture: Path | None, **more: Any) -> Pair:
+        """It as a page shows it, over this picture or over nothing, with more of ``Pair``'s fields; as ``pair_of``."""
+        own = self.caption, self.words, self.maps, self.score, self.contributions, self.boxes
+        return pair_of(*own, picture, **more)
+
     def _page(self, picture: Path | None) -> Page:
-        return Page("Where the model looks", [pair_of(self, picture)], unshared=UNSHARED, notes=NOTES)
+        pairs = [self.pair(picture)]
+        return Page("Where the model looks", pairs, unseen=UNSEEN, unshared=UNSHARED, notes=notes_of(pairs))

@@ -53,6 +53,7 @@ class LateInteractionTexts:
     Args:
         name: a folder, or a model of the Hub.
         task: what the texts are.
+        module: the model, where it is loaded already.
 
     Attributes:
         name, dim, module: as those of ``TextEncoder``.
@@ -61,10 +62,12 @@ class LateInteractionTexts:
         ValueError: it cannot be loaded; names it.
     """
 
-    def __init__(self, name: str, task: Literal["query", "document"] = "query") -> None:
+    def __init__(
+        self, name: str, task: Literal["query", "document"] = "query", *, module: nn.Module | None = None
+    ) -> None:
         self.name = name
         self._task = task
-        self.module: nn.Module = _load(name)
+        self.module: nn.Module = _load(name) if module is None else module
         self.dim: int = _dim_of(name, self.module)
 
     def settings(self) -> dict[str, Any]:

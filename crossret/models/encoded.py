@@ -102,6 +102,17 @@ class Encoded:
         vectors = {name: _joined([part.vectors[name] for part in parts]) for name in first.vectors}
         return Encoded(sequences, lengths, vectors)
 
+    def trimmed(self) -> Encoded:
+        """The same without the padding that none of the items needs, which ``concat`` added for others: of sequences,
+        and of vectors of places, -1."""
+        vectors = {}
+        for name, vector in self.vectors.items():
+            if vector.dim() == 2 and not vector.is_floating_point():
+                used = (vector >= 0).any(0).nonzero()
+                vector = vector[:, : int(used.max()) + 1 if len(used) else 0]
+            vectors[name] = vector
+        return Encoded(self.sequences[:, : int(self.lengths.max())], self.lengths, vectors)
+
     def gathered(self, share: Share) -> Encoded:
         """The items of all ranks, in the order of the ranks, of which ``self`` is this rank's share; differentiable.
 

@@ -86,6 +86,11 @@ def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path,
             "--output is for pictures, without --html",
         ),
         (["{scan}", "{scenes}", "--html", "page.html", "--draw", "0"], "--draw 0 draws nothing, and with --html"),
+        (
+            ["{scan}", "{scenes}", "--html", "{scan}/config.json"],
+            "config.json: what is written would take the place of",
+        ),
+        (["{scan}", "{scenes}", "--html", "{bare}/nowhere/page.html"], "nowhere"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(
@@ -188,6 +193,6 @@ def test_names_that_do_not_fit_are_refused(photographed: Path, tmp_path: Path) -
     (tmp_path / "data/test_ids.txt").write_text("391\n42\n")
     with pytest.raises(ValueError, match=r"test_ids.txt: names 2 images, but test_ims.npy has 3"):
         PrecomputedDataset(tmp_path / "data", "test")
-    (tmp_path / "data/test_ids.txt").write_text("391\n4 2\n3\n")
-    with pytest.raises(ValueError, match=r"test_ids.txt, line 2: '4 2' is no name"):
+    (tmp_path / "data/test_ids.txt").write_text("391\n42 \n3\n")
+    with pytest.raises(ValueError, match=r"test_ids.txt, line 2: '42 ' is no name"):
         PrecomputedDataset(tmp_path / "data", "test")

@@ -21,7 +21,7 @@ from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.scenes.grounding import Grounding
 from crossret.evaluation import encode_dataset, score_matrix
-from crossret.explain.page.contents import Canvas, Page, Pair, Way
+from crossret.explain.page.contents import Canvas, Page, Pair, Part, Result, Way
 from crossret.explain.page.split import split_page
 from crossret.explain.page.tokens import Document, late_interaction_page
 from crossret.explain.page.writing import write_page
@@ -141,10 +141,34 @@ def test_an_explanation_is_a_page_with_a_picture_or_without(
     assert unpacked(pair["boxes"], 4, 0, 1)[3].round(3).tolist() == [0.5, 0.5, 1, 1]
 
 
+def test_what_an_explanation_is_given_is_checked(model: Scan, corpus: PrecomputedCorpus, tmp_path: Path) -> None:
+    retriever = Retriever(model, corpus.vocabulary)
+    features = torch.tensor(np.array(corpus.data.features[0]))
+    # Encoded beside an image of more regions it is what it is alone.
+    encoded = retriever.encode_images([features[:3], features])
+    beside, alone = retriever.explain(encoded[:1], "red"), retriever.explain(features[:3], "red")
+    for one, other in zip(beside.maps, alone.maps, strict=True):
+        torch.testing.assert_close(one.weights, other.weights)
+    picture = Path(corpus.data.name).parent / "photographs" / "photo0.jpg"
+    boxes = np.tile(np.float32([100, 100, 120, 120]), (REGIONS, 1))
+    with pytest.raises(ValueError, match=r"photo0.jpg: has 64 x 48 pixels, and most boxes lie outside of it"):
+        retriever.explain(features, "red", boxes=boxes).html(tmp_path / "page.html", picture)
+    with pytest.raises(ValueError, match=r"boxes: that of region 4 is 100, 100, 20, 20: not x0, y0, x1, y1"):
+        boxes[4] = 100, 100, 20, 20
+        retriever.explain(features, "red", boxes=boxes)
+    with pytest.raises(ValueError, match=r"boxes must have shape \(R, 4\)"):
+        retriever.explain(features, "red", boxes=boxes[0])
+    with pytest.raises(TypeError, match="caption: expected a text, not list"):
+        retriever.explain(features, ["red"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the score of 'red' with the image is nan: are all features finite"):
+        retriever.explain(features * torch.nan, "red")
+
+
 def test_late_interaction_shows_similarities_that_add_up(tmp_path: Path) -> None:
     torch.manual_seed(0)
     query, text = torch.randn(3, 8), torch.randn(5, 8)
-    documents = [Document(text, "text", tokens=["the", "red", "ball", "is", "round"]), Document(torch.randn(4, 8), "x")]
+    text[:3] += 2 * query
+    documents = [Document(torch.randn(4, 8), "x"), Document(text, "text", tokens=["the", "red", "ball", "is", "round"])]
     made = late_interaction_page("a red ball", ["a", "red", "ball"], query, documents, normalize=True)
     write_page(made, tmp_path / "page.html")
     page = data_of(tmp_path / "page.html")
@@ -155,8 +179,12 @@ def test_late_interaction_shows_similarities_that_add_up(tmp_path: Path) -> None
     np.testing.assert_allclose(told, cosines.numpy(), atol=1e-4)
     assert first["score"] == pytest.approx(float(cosines.max(1).values.sum()), rel=1e-5)
     assert np.float32(sum(first["shares"][0]["values"])) == np.float32(first["score"])
-    assert [result["pair"] for result in first["found"][0]["results"]] == [0, 1]
+    # Best first, whatever the order given.
+    results = first["found"][0]["results"]
+    assert [(result["name"], result["pair"]) for result in results] == [("text", 0), ("x", 1)]
     assert first["tokens"] == ["the", "red", "ball", "is", "round"] and page["pairs"][1]["numbered"]
+    with pytest.raises(ValueError, match="documents: there are none"):
+        late_interaction_page("a", ["a"], query[:1], [])
     with pytest.raises(ValueError, match=r"documents\[0\]: 4 tokens, but 5 vectors"):
         late_interaction_page("a", ["a"], query[:1], [Document(text, "text", tokens=list("abcd"))])
 
@@ -174,7 +202,11 @@ def test_two_hundred_pairs_weigh_less_than_ten_megabytes(tmp_path: Path) -> None
         picture = tmp_path / f"{number}.jpg"
         if number:
             shutil.copyfile(tmp_path / "0.jpg", picture)
-        pairs.append(Pair("a caption " * 10, ("word",) * 20, Canvas(picture, (480, 360), boxes), 0.5, ways))
+        shares = random.standard_normal(120)
+        parts = Part("words", "words", shares[:20]), Part("regions", "regions", shares[20:])
+        found = {"Images": [Result(rank, 0.1, f"photo {rank}", picture=picture) for rank in range(5)]}
+        document = Canvas(picture, (480, 360), boxes)
+        pairs.append(Pair("a caption " * 10, ("word",) * 20, document, 0.5, ways, parts, found=found))
     write_page(Page("many", pairs), tmp_path / "many.html")
     assert (tmp_path / "many.html").stat().st_size < 10e6
 
@@ -189,7 +221,16 @@ def tab() -> Iterator[Tab]:
 
 REGION = "document.querySelectorAll('#picture .region')[{}]"
 WORD = "document.querySelectorAll('#words .chip')[{}]"
-STATUS = "document.getElementById('status').textContent"
+
+
+def status(tab: Tab) -> str:
+    """What is said of what is chosen, without the marks that isolate words of another direction."""
+    text: str = tab.evaluate("document.getElementById('status').textContent")
+    return re.sub("[\u2068\u2069]", "", text)
+
+
+def ten_thousandths(text: str) -> int:
+    return round(1e4 * float(text.replace("−", "-")))
 
 
 def lit(tab: Tab, of: str) -> list[float]:
@@ -221,7 +262,11 @@ def test_words_light_up_regions_in_a_browser(tab: Tab, html: Path, model: Scan, 
         f"region {strongest + 1}"
     )
     weights = attention.weights[0, 2].numpy()
-    assert tab.evaluate(STATUS).startswith(f"“red”: most on region {strongest + 1}, weight {weights.max():.2f}")
+    assert attention.relevances is not None
+    said = f"“red” looks most at region {strongest + 1}, weight {weights.max():.2f}"
+    assert status(tab).startswith(f"{said} · cosine {attention.relevances[0, 2]:.2f}")
+    share = tab.evaluate("document.querySelector('#shares li.active').lastChild.textContent")
+    assert status(tab).endswith(f" · share {share}")
     assert corpus.data.boxes is not None
     at = {round(float(box[0]), 1): weight for box, weight in zip(corpus.data.boxes[0], weights, strict=True)}
     full = data_of(html)["scales"]["t2i"]["full"]
@@ -231,6 +276,7 @@ def test_words_light_up_regions_in_a_browser(tab: Tab, html: Path, model: Scan, 
         assert grey == pytest.approx(255 * (at[round(x, 1)] / full) ** (1 / 2.2), abs=1)
     before = dict(painted)
     choose(tab, "brightness", 1, "input")
+    assert f"{full / 2:.2f}" in tab.evaluate("document.getElementById('scale').textContent")
     assert all(grey > before[x] or before[x] in (0, 255) for x, grey in brightness(tab))
     # From a region to its words, whichever lies on top there.
     tab.hover(REGION.format(0))
@@ -238,12 +284,20 @@ def test_words_light_up_regions_in_a_browser(tab: Tab, html: Path, model: Scan, 
     column = attention.weights[0, : int(captions.lengths[0]), region].numpy()
     shades = lit(tab, "#words .chip")
     assert int(np.argmax(shades)) == int(column.argmax()) and max(shades) > 0
-    assert tab.evaluate(STATUS).startswith(f"region {region + 1}: most from")
+    assert re.match(f"region {region + 1}: “.+” looks most at it, weight {column.max():.2f}", status(tab))
     # The other direction has other weights.
     choose(tab, "way", 1, "change")
     tab.hover(WORD.format(2))
     other = model.attention(images[:1], captions[:1])[1].weights[0, 2].numpy()
-    assert f"most on region {other.argmax() + 1}, weight {other.max():.2f}" in tab.evaluate(STATUS)
+    assert status(tab).startswith(f"“red”: region {other.argmax() + 1} looks most at it, weight {other.max():.2f}")
+    # All that is printed adds up as it is printed.
+    number = "(e) => Math.round(1e4 * e.lastChild.textContent.replace('−', '-'))"
+    lists = f"(list) => [...list.querySelectorAll('li')].map({number})"
+    parts = tab.evaluate(f"[...document.querySelectorAll('#shares ul')].map({lists})")
+    totals = tab.evaluate("[...document.querySelectorAll('#shares h3 ~ h3')].map((e) => e.textContent)")
+    assert [sum(part) for part in parts] == [ten_thousandths(total.split(": ")[1]) for total in totals]
+    score = tab.evaluate("document.querySelector('.sum strong').textContent")
+    assert sum(map(sum, parts)) == ten_thousandths(score)
     # What is taken for markup would raise, or load something.
     tab.evaluate(
         "document.querySelectorAll('#list button')[document.querySelectorAll('#list .other').length ? 2 : 1].click()"
@@ -257,16 +311,17 @@ def test_the_keyboard_and_a_screen_reader_reach_everything(tab: Tab, html: Path)
     tab.evaluate("document.querySelector('#words .chip[tabindex=\"0\"]').focus()")
     tab.press("ArrowRight")
     tab.press("ArrowRight")
-    assert tab.evaluate(STATUS).startswith("“red”: most on")
+    assert status(tab).startswith("“red” looks most at")
+    assert tab.evaluate("document.getElementById('said').textContent.includes('looks most at')")
     tab.press("Enter")
     tab.evaluate("document.activeElement.blur()")
-    assert tab.evaluate(STATUS).startswith("“red”: most on")  # kept
+    assert status(tab).startswith("“red” looks most at")  # kept
     assert tab.evaluate("document.querySelector('#words [aria-pressed=\"true\"]').textContent") == "red"
     tab.press("Escape")
-    assert tab.evaluate(STATUS).startswith("Nothing is chosen")
+    assert status(tab).startswith("Nothing is chosen")
     tab.evaluate("document.querySelector('#picture .region[tabindex=\"0\"]').focus()")
     tab.press("ArrowRight")
-    assert tab.evaluate(STATUS).startswith("region 2: most from")
+    assert status(tab).startswith("region 2: ")
     labels = tab.labels()
     for role, name in [
         *(("button", f"region {number}") for number in range(1, REGIONS + 1)),
@@ -288,4 +343,28 @@ def test_a_text_is_highlighted_in_a_browser(tab: Tab, tmp_path: Path) -> None:
     tab.hover(WORD.format(1))
     assert tab.evaluate("document.querySelector('#document .strongest').textContent") == "ball"
     assert lit(tab, "#document .chip") == [0, 0, 1, 0]
-    assert "similarity 1.00" in tab.evaluate(STATUS)
+    assert status(tab).startswith("“ball” is most like “ball”, similarity 1.00")
+
+
+def test_what_regions_look_at_is_told_from_their_side(tab: Tab, tmp_path: Path) -> None:
+    """Each region's weights over the words add up to one: the first looks at "red" alone, the second at all alike."""
+    weights = np.array([[0, 1 / 3], [1, 1 / 3], [0, 1 / 3]], np.float32)
+    boxes = np.array([[0, 0, 30, 48], [40, 0, 64, 48]], np.float32)
+    way = Way("i2t", "regions look at words", weights, over="words")
+    lonely = Way("taken", "taken", np.array([[0, 0], [1, 0], [0, 0]], np.float32), over="words")
+    write_page(
+        Page("x", [Pair("a red ball", ("a", "red", "ball"), Canvas(None, SIZE, boxes), 0.5, (way, lonely))]),
+        tmp_path / "x.html",
+    )
+    tab.open(tmp_path / "x.html")
+    tab.hover(WORD.format(1))
+    assert status(tab) == "“red”: region 1 looks most at it, weight 1.00"
+    tab.hover(REGION.format(0))
+    assert status(tab) == "region 1 looks most at “red”, weight 1.00"
+    tab.hover(REGION.format(1))
+    assert status(tab) == "region 2 looks most at “a”, weight 0.33 · nearly uniform"
+    choose(tab, "way", 1, "change")
+    tab.hover(WORD.format(2))
+    assert status(tab) == "“ball”: no region looks at it"
+    assert tab.evaluate("document.querySelector('#picture .strongest')") is None
+    assert tab.errors == []

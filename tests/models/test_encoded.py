@@ -99,3 +99,13 @@ def test_concat_refuses_nothing_and_parts_that_differ() -> None:
         Encoded.concat([make(1, 2, dim=3), make(1, 2, dim=4)])
     with pytest.raises(ValueError, match=r"parts\[1\] differs from parts\[0\]"):
         Encoded.concat([make(1, 2), Encoded(torch.zeros(1, 2, 3), torch.tensor([1]))])
+
+
+def test_what_was_padded_for_others_is_trimmed() -> None:
+    own = Encoded(torch.ones(1, 2, 3), torch.tensor([2]), {"places": torch.tensor([[1, 0]]), "one": torch.ones(1, 4)})
+    other = Encoded(
+        torch.ones(1, 5, 3), torch.tensor([5]), {"places": torch.ones(1, 6).long(), "one": torch.ones(1, 4)}
+    )
+    again = Encoded.concat([own, other])[:1].trimmed()
+    assert torch.equal(again.sequences, own.sequences) and again.lengths.tolist() == [2]
+    assert all(torch.equal(again.vectors[name], vector) for name, vector in own.vectors.items())

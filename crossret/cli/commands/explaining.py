@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
-from crossret.cli.options import Device, Run, Split, Threads, load_trained, option, use_threads
+from crossret.cli.options import Device, Run, Split, Threads, file_to_write, load_trained, option, use_threads
 from crossret.cli.output import say
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def explain(
     split: Split = "test",
     html: Annotated[
         Path | None,
-        option("Write one page that shows captions, images, scores and recall, instead of pictures.", dir_okay=False),
+        file_to_write("Write one page that shows captions, images, scores and recall, instead of pictures."),
     ] = None,
     photographs: Annotated[
         Path | None,
@@ -84,6 +84,7 @@ def explain(
     from crossret.evaluation import encode_dataset
     from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
     from crossret.explain.photographs import draw_photographs
+    from crossret.files.features import check_output
     from crossret.files.json import write_json
     from crossret.models.base import encoder_of
     from crossret.terminal import pointing_table, progress_bar
@@ -92,6 +93,7 @@ def explain(
         raise ValueError("of --draw and --number only one can be given")
     if html is not None:
         refuse({"output": output}, "is for pictures, without --html")
+        check_output(html, run, data, photographs)
     if draw == 0 and (html is not None or photographs is not None):
         raise ValueError(
             f"--draw 0 draws nothing, and with --{'photographs' if html is None else 'html'} nothing else is done"
@@ -152,10 +154,8 @@ def _write_page(
     from crossret.data.scenes.layout import grounding_path
     from crossret.explain.page.split import split_page
     from crossret.explain.page.writing import write_page
-    from crossret.files.features import check_output
     from crossret.terminal import progress_bar
 
-    check_output(path, data)
     truth = grounding_path(data, split)
     with warnings_as_lines(), progress_bar("explaining") as progress:
         page = split_page(

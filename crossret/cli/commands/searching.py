@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from crossret.files.shards import StoredShards
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
+    from crossret.picture_index import PictureIndex
     from crossret.search.blocks import Scorer
     from crossret.search.cluster import RayCorpus
     from crossret.search.matching import EncodedSide, Side
@@ -149,7 +150,7 @@ def search(
 
     from crossret.files.features import check_output
     from crossret.files.json import write_json_lines
-    from crossret.picture_index import is_index
+    from crossret.picture_index import PictureIndex, is_index
     from crossret.terminal import progress_bar, results_table
 
     use_threads(threads)
@@ -158,7 +159,7 @@ def search(
     typed = {"caption": caption, "captions": captions, "image": image}
     *runs, corpus = _directories(places)
     chosen = CandidateOption.of(candidates, n_candidates, k)
-    of_index = not runs and is_index(corpus)
+    of_index, index = not runs and is_index(corpus), None
     for written in (output, sheet, html):
         if written is not None:
             check_output(written, captions, chosen.path, *runs, corpus, *stored.values(), *lengths.values())
@@ -169,7 +170,9 @@ def search(
             {**asdict(scoring), **stored, **lengths, "ray": ray, "split": split, "image": image}, "is not for an index"
         )
         texts = {"TEXT": places[1:], "caption": caption, "captions": captions}
-        wanted = _of_index(corpus, device, *_one_given(texts))
+        asked, given_ = _one_given(texts)
+        index = PictureIndex(corpus, device=use_device(device))
+        wanted = _of_index(index, asked, given_)
     elif not runs:
         refuse({"split": split, "device": device, **typed}, "needs RUN, a model, before CORPUS")
         asked, path = _one_given(stored)
@@ -190,8 +193,8 @@ def search(
     which = "searched" if candidates is None else "of which each query's candidates were scored"
     if sheet is not None:
         _draw(found, sheet)
-    if html is not None:
-        _explain(corpus, device, found, html)
+    if html is not None and index is not None:
+        _explain(index, found, html)
     title = f"{wanted.name}: {wanted.n_items:,} {wanted.item}s {which}"
     Console(emoji=False).print(results_table(found, title, wanted.item))
 
@@ -319,13 +322,11 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
     return _Search(model, queries, corpus, query, labels, source.describe(other), why_not_finite, name, item)
 
 
-def _of_index(directory: Path, device: str | None, asked: str, given: Any) -> _Search:
+def _of_index(index: PictureIndex, asked: str, given: Any) -> _Search:
     from crossret.data.precomputed import read_captions
     from crossret.files.features import why_not_finite as why_not_finite_features
-    from crossret.picture_index import PictureIndex
     from crossret.search.stored import WHY_OF_MODEL, StoredEncoded
 
-    index = PictureIndex(directory, device=use_device(device))
     if index.retriever is None:
         texts = read_captions(given) if asked == "captions" else list(given)
     else:
@@ -345,7 +346,7 @@ def _of_index(directory: Path, device: str | None, asked: str, given: Any) -> _S
         [{"caption": text} for text in texts],
         lambda item: {"picture": str(index.pictures[item])},
         why_not_finite,
-        str(directory),
+        str(index.directory),
         "picture",
     )
 
@@ -363,16 +364,14 @@ def _draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     )
 
 
-def _explain(directory: Path, device: str | None, found: Sequence[dict[str, Any]], path: Path) -> None:
+def _explain(index: PictureIndex, found: Sequence[dict[str, Any]], path: Path) -> None:
     """Explain the pictures that an index has found."""
     from crossret.explain.page.index import index_page
     from crossret.explain.page.writing import write_page
-    from crossret.picture_index import PictureIndex
     from crossret.terminal import progress_bar
 
     rows = [[result["index"] for result in entry["results"]] for entry in found]
     with progress_bar("explaining") as progress:
-        index = PictureIndex(directory, device=use_device(device))
         page = index_page(index, [entry["caption"] for entry in found], rows, progress=progress)
     write_page(page, path)
 

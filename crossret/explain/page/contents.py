@@ -24,6 +24,7 @@ class Way:
         cosines: (Q,) float, of each query with what it looks at; None where that is not known.
         word_weights: (Q, W) float, how queries that are no words weigh the caption's words.
         unit: what weights are. Of similarities nothing is bright that is not above the page's mean.
+        over: what one's weights are spread over: "regions" that a query looks at, or "words" that a region looks at.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Way:
     cosines: NDArray[np.float32] | None = None
     word_weights: NDArray[np.float32] | None = None
     unit: Literal["weight", "similarity"] = "weight"
+    over: Literal["regions", "words"] = "regions"
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,9 @@ class Page:
         unseen: what is said of pairs without ways.
         unshared: what is said of scores that are no sums.
         notes: how to read what is shown.
+
+    Raises:
+        ValueError: there are no pairs.
     """
 
     title: str
@@ -193,3 +198,7 @@ class Page:
     unseen: str = ""
     unshared: str = ""
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.pairs:
+            raise ValueError("pairs: there are none to show")

@@ -16,9 +16,8 @@ from crossret.data.prepared import Prepared
 from crossret.encoders import PictureTokens
 from crossret.evaluation import Progress
 from crossret.explain.explanation import Explanation
-from crossret.explain.page import tokens
 from crossret.explain.page.contents import Page, Pair, Result
-from crossret.explain.page.pairs import NOTES, UNSEEN, UNSHARED, pair_of
+from crossret.explain.page.pairs import SIMILARITIES, UNSEEN, UNSHARED, notes_of
 from crossret.explain.page.tokens import Document, late_interaction_pairs
 from crossret.picture_index import PictureIndex
 from crossret.search.items import evaluating
@@ -51,7 +50,7 @@ def index_page(
             progress(number, len(captions))
     name = Path(reader.name).name if os.path.isdir(reader.name) else reader.name
     facts = [("index", f"{index.directory.name}: {len(index):,} pictures"), ("encoder", name)]
-    notes = tokens.NOTES if index.retriever is None else NOTES
+    notes = notes_of(pairs, SIMILARITIES) if index.retriever is None else notes_of(pairs)
     return Page("Why these pictures were found", pairs, facts, unseen=UNSEEN, unshared=UNSHARED, notes=notes)
 
 
@@ -65,11 +64,10 @@ def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: 
         with evaluating(model):
             image = model.encode_images(**regions.on(retriever.device))
         boxes = _boxes(regions)
-        explained.append(Explanation.of(model, image, text, caption, boxes=boxes, regions=len(boxes)))
+        explained.append(Explanation.of(model, image, text, caption, boxes=boxes))
     results = _results(index, found, [explanation.score for explanation in explained])
     return [
-        pair_of(
-            explanation,
+        explanation.pair(
             index.pictures[item],
             about=f"{rank + 1}. {index.pictures[item].name}",
             found={"Found for this caption": results},

@@ -36,21 +36,30 @@ function table(text, rows, low, high) {
 
 const figure = (value) => value.toFixed(Math.abs(value) >= 0.1 || value === 0 ? 2 : 3);
 const signed = (value, digits) => (value < 0 ? "−" : "") + Math.abs(value).toFixed(digits);
+// Numbers with four digits that add up to the total with four digits: what rounding leaves goes to the largest rests.
+function rounded(values, total) {
+  const units = values.map((value) => Math.floor(value * 1e4));
+  const missing = Math.round(total * 1e4) - units.reduce((sum, unit) => sum + unit, 0);
+  const rests = values.map((value, place) => place).sort((a, b) => (values[b] * 1e4 - units[b]) - (values[a] * 1e4 - units[a]));
+  rests.slice(0, Math.max(0, missing)).forEach((place) => { units[place] += 1; });
+  return units.map((unit) => unit / 1e4);
+}
 const clamp = (value) => Math.min(1, Math.max(0, value));
 const largest = (values) => values.reduce((best, value, place) => (value > values[best] ? place : best), 0);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const label = (token) => token.replace(/^<(start|end)>$/, "‹$1›");
+const label = (token) => token.replace(/^<(start|end)>$/, "‹$1›").trim() || "␣";
+const quoted = (token) => `“\u2068${label(token)}\u2069”`; // isolated: a caption may run from right to left
 const special = (token) => /^[<[].*[>\]]$/.test(token) || token === "";
 
-// Brightness and shades mean the same on the whole page, for each way of looking.
+// Brightness and shades mean the same on the whole page, for each way of looking; the slider moves what is full.
+const fullOf = (scale, from) => from + (scale.full - from) * 2 ** -state.brightness;
 function light(way, value) {
-  const scale = page.scales[way.name], full = scale.full * 2 ** -state.brightness;
-  return clamp((value - scale.dark) / (full - scale.dark)) ** (1 / page.gamma);
+  const scale = page.scales[way.name];
+  return clamp((value - scale.dark) / (fullOf(scale, scale.dark) - scale.dark)) ** (1 / page.gamma);
 }
-// A word is not shaded up to the mean of what it stands among, so that uniform weights shade none.
-function shade(value, middle, of) {
-  const { mean: usual, full } = page.scales[of];
-  return clamp((value - middle) / Math.max(1e-9, full * 2 ** -state.brightness - usual));
+function shade(value, of) {
+  const scale = page.scales[of];
+  return clamp((value - scale.mean) / (fullOf(scale, scale.mean) - scale.mean));
 }
 const uniform = (way, values) => way.unit === "weight" && values.length > 1 && Math.max(...values) < page.nearly_uniform * mean(values);
 
@@ -72,6 +81,7 @@ function open(number) {
   shown = { pair, ways: pair.ways.map(decode), regions: [], cells: [], words: [], queries: [], shares: [] };
   state.way = Math.min(state.way, Math.max(0, shown.ways.length - 1));
   at("caption").textContent = pair.caption;
+  at("photo").hidden = true;
   at("kicker").replaceChildren(...kicker(pair));
   at("way").replaceChildren(...shown.ways.map((way, place) => make("option", { value: place, textContent: way.title })));
   at("way").value = state.way;
@@ -108,8 +118,8 @@ function showDocument(pair) {
     return;
   }
   if (!drawn) {
-    if (pair.picture !== null) tokens.replaceChildren(make("img", { src: page.pictures[pair.picture].src, alt: "the picture", style: "max-width:100%" }));
-    tokens.hidden = pair.picture === null;
+    at("photo").hidden = pair.picture === null;
+    if (pair.picture !== null) Object.assign(at("photo"), { src: page.pictures[pair.picture].src, alt: pair.about || "the picture" });
     return;
   }
   const [width, height] = pair.size, boxes = table(pair.boxes, pair.regions, 0, 1);
@@ -126,15 +136,15 @@ function showDocument(pair) {
   const group = draw("g", { role: "toolbar", "aria-label": "Regions of the picture" });
   const placed = boxes.map(([x0, y0, x1, y1]) => ({ x: x0 * width, y: y0 * height, width: Math.max(0, x1 - x0) * width, height: Math.max(0, y1 - y0) * height }));
   shown.cells = placed.map((place) => draw("rect", place));
-  shown.regions = placed.map((place, number) => watch(draw("rect", { ...place, class: "region", role: "button", "aria-label": `region ${number + 1}` }), "region", number));
+  shown.regions = placed.map((place, number) => watch(draw("rect", { ...place, class: "region", role: "button", "aria-label": `region ${number + 1}`, "aria-pressed": "false", "data-place": number }), "region", number));
+  shown.areas = placed.map((place) => place.width * place.height);
   cells.append(...shown.cells);
-  // Small regions lie on large ones, so that each can be reached.
-  const area = (number) => placed[number].width * placed[number].height;
-  const order = placed.map((_, number) => number).sort((a, b) => area(b) - area(a));
-  group.append(...order.map((number) => shown.regions[number]));
+  group.append(...shown.regions);
   if (pair.numbered) {
-    const size = Math.min(width, height) / 20;
-    group.append(...placed.map((place, number) => draw("text", { x: place.x + place.width / 2, y: place.y + place.height / 2 + size / 3, "font-size": size, "text-anchor": "middle" }, String(number + 1))));
+    group.append(...placed.map((place, number) => {
+      const size = 0.35 * Math.min(place.width, place.height);
+      return draw("text", { x: place.x + place.width / 2, y: place.y + place.height / 2 + size / 3, "font-size": size, "text-anchor": "middle" }, String(number + 1));
+    }));
   }
   shown.objects = draw("g", {});
   picture.append(group, shown.objects);
@@ -147,56 +157,96 @@ function showWay() {
   state.hovered = state.pinned = null;
   const heads = way !== undefined && way.queries !== undefined;
   shown.queries = heads ? way.queries.map((name, place) => chip(name, "query", place)) : [];
-  shown.words = pair.words.map((word, place) => chip(word, heads ? "word" : "query", place, way === undefined));
+  const mute = way === undefined || (heads && way.words === null);
+  shown.words = pair.words.map((word, place) => chip(word, heads ? "word" : "query", place, mute));
   at("queries").replaceChildren(...shown.queries);
   at("queries").hidden = !heads;
   at("words").replaceChildren(...shown.words);
   if (way !== undefined) {
     roving(shown.queries);
-    roving(shown.words);
+    if (!mute) roving(shown.words);
     // What chooses most is shown first: a picture says more than an instruction.
     const peak = way.weights.map((row, place) => (heads || !special(pair.words[place]) ? Math.max(...row) : -Infinity));
     state.pinned = { kind: "query", place: largest(peak) };
-    at("scale").replaceChildren(...scaleBar(way));
-  } else {
-    at("scale").replaceChildren();
   }
+  showScale();
   paint();
 }
 
-function scaleBar(way) {
-  const scale = page.scales[way.name], bar = make("span", { className: `bar ${shown.pair.tokens === undefined ? "light" : "shaded"}`, role: "img", "aria-label": "brightness" });
-  return [make("span", { textContent: `${way.unit} ${figure(scale.dark)}` }), bar,
-    make("span", { textContent: `${figure(scale.full)} · mean ${figure(scale.mean)} · one scale for all pairs` })];
+function showScale() {
+  const way = shown.ways[state.way];
+  if (way === undefined) { at("scale").replaceChildren(); return; }
+  const scale = page.scales[way.name], kind = shown.pair.tokens === undefined ? "light" : "shaded";
+  at("scale").replaceChildren(
+    make("span", { textContent: `${way.unit} ${figure(scale.dark)}` }),
+    make("span", { className: `bar ${kind}`, role: "img", "aria-label": "to" }),
+    make("span", { textContent: `${figure(fullOf(scale, scale.dark))} · mean ${figure(scale.mean)} · one scale for all pairs` }),
+  );
 }
 
-function chip(text, kind, place, plain = false) {
-  const made = make("button", { type: "button", className: `chip${special(text) ? " special" : ""}${plain ? " plain" : ""}`, textContent: label(text), disabled: plain });
-  if (!plain) made.setAttribute("aria-pressed", "false");
-  return plain ? made : watch(made, kind, place);
-}
-
-function watch(element, kind, place) {
+function chip(text, kind, place, mute = false) {
+  const made = make("button", { type: "button", className: `chip${special(text) ? " special" : ""}${mute ? " plain" : ""}`, textContent: label(text), disabled: mute });
+  if (mute) return made;
+  made.setAttribute("aria-pressed", "false");
   const enter = () => { state.hovered = { kind, place }; paint(); };
-  const leave = () => { state.hovered = null; paint(); };
-  element.addEventListener("pointerenter", enter);
-  element.addEventListener("pointerleave", leave);
-  element.addEventListener("focus", enter);
-  element.addEventListener("blur", leave);
-  element.addEventListener("click", () => { state.pinned = { kind, place }; paint(); });
+  made.addEventListener("pointerenter", enter);
+  made.addEventListener("pointerleave", () => { state.hovered = null; paint(); });
+  made.addEventListener("click", () => keep(kind, place));
+  return watch(made, kind, place);
+}
+
+const same = (one, other) => one !== null && other !== null && one.kind === other.kind && one.place === other.place;
+
+function keep(kind, place) {
+  state.pinned = same(state.pinned, { kind, place }) ? null : { kind, place };
+  paint();
+  say();
+}
+
+// What the keyboard reaches; a screen reader is told of it, and not of all that a mouse passes.
+function watch(element, kind, place) {
+  element.addEventListener("focus", () => { state.hovered = { kind, place }; paint(); say(); });
+  element.addEventListener("blur", () => { state.hovered = null; paint(); });
   element.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); state.pinned = { kind, place }; paint(); }
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keep(kind, place); }
   });
   return element;
 }
 
-// One stop of the Tab key for all words, one for all regions; arrows go from one to the next.
+function say(text = at("status").textContent) {
+  if (at("said").textContent !== text) at("said").textContent = text;
+}
+
+// Of the regions under the mouse the smallest, so that each can be reached.
+function regionAt(event) {
+  const found = document.elementsFromPoint(event.clientX, event.clientY).filter((element) => element.classList.contains("region"));
+  const places = found.map((element) => Number(element.dataset.place)).sort((a, b) => shown.areas[a] - shown.areas[b]);
+  return places.length && shown.ways.length ? { kind: "region", place: places[0] } : null;
+}
+
+at("picture").addEventListener("pointermove", (event) => {
+  const found = regionAt(event);
+  if (found === state.hovered || same(found, state.hovered)) return;
+  state.hovered = found;
+  paint();
+});
+at("picture").addEventListener("pointerleave", () => { state.hovered = null; paint(); });
+at("picture").addEventListener("mousedown", (event) => event.preventDefault()); // focus would go to the topmost
+at("picture").addEventListener("click", (event) => {
+  const found = regionAt(event);
+  if (found !== null) keep(found.kind, found.place);
+});
+
+// One stop of the Tab key for all of them; arrows go from one to the next.
 function roving(elements) {
+  const hidden = (element) => element.closest("[hidden]") !== null;
   elements.forEach((element, place) => {
     element.setAttribute("tabindex", place === 0 ? "0" : "-1");
     element.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      const to = event.key === "Home" ? 0 : event.key === "End" ? elements.length - 1 : step === undefined ? -1 : place + step;
+      const step = { ArrowRight: 1, ArrowDown: 1, Home: 1, ArrowLeft: -1, ArrowUp: -1, End: -1 }[event.key];
+      if (step === undefined) return;
+      let to = event.key === "Home" ? 0 : event.key === "End" ? elements.length - 1 : place + step;
+      while (to >= 0 && to < elements.length && hidden(elements[to])) to += step;
       if (to < 0 || to >= elements.length) return;
       event.preventDefault();
       element.setAttribute("tabindex", "-1");
@@ -208,61 +258,76 @@ function roving(elements) {
 
 function paint() {
   const way = shown.ways[state.way], active = state.hovered ?? state.pinned;
-  for (const list of [shown.words, shown.queries, shown.regions]) {
-    for (const element of list) {
-      element.classList.remove("strongest", "active");
+  for (const [kind, list] of [["word", shown.words], ["query", shown.queries], ["region", shown.regions]]) {
+    list.forEach((element, place) => {
+      element.classList.remove("strongest", "active", "lit");
       element.style.removeProperty("--lit");
-      if (element.hasAttribute("aria-pressed")) element.setAttribute("aria-pressed", "false");
-    }
+      const own = { kind: kind === "word" && way !== undefined && way.queries === undefined ? "query" : kind, place };
+      if (same(active, own)) element.classList.add("active");
+      if (element.hasAttribute("aria-pressed")) element.setAttribute("aria-pressed", String(same(state.pinned, own)));
+    });
   }
   for (const { element, kind, place, name: called } of shown.shares) {
-    const own = chosenBy(kind, place, called);
-    element.classList.toggle("active", active !== null && own !== null && active.kind === own.kind && active.place === own.place);
+    element.classList.toggle("active", same(active, chosenBy(kind, place, called)));
   }
   if (way === undefined) { at("status").textContent = page.unseen; return; }
-  const words = way.queries === undefined ? shown.words : shown.queries;
-  let lights = null, told = [];
-  if (active === null) {
-    told = ["Nothing is chosen: hover a word or a region."];
-  } else if (active.kind === "query") {
-    const row = way.weights[active.place], best = largest(row);
-    lights = row.map((value) => light(way, value));
-    words[active.place].setAttribute("aria-pressed", "true");
-    shown.regions[best]?.classList.add("strongest");
-    told = [`${name(way, active.place)}: most on ${item(best)}, ${way.unit} ${figure(row[best])}`];
-    if (way.cosines) told.push(` · cosine ${figure(way.cosines[active.place])}`);
-    if (uniform(way, row)) told.push(make("span", { className: "uniform", textContent: " · nearly uniform" }));
-    if (way.words) {
-      const read = way.words[active.place], middle = mean(read);
-      read.forEach((value, place) => lit(shown.words[place], shade(value, middle, `${way.name} words`)));
-      if (uniform(way, read)) told.push(make("span", { className: "uniform", textContent: " · words nearly uniform" }));
-    }
-  } else if (active.kind === "region") {
-    const column = way.weights.map((row) => row[active.place]), best = largest(column);
-    const middle = mean(way.weights.map(mean));
-    column.forEach((value, place) => lit(words[place], shade(value, middle, way.name)));
-    words[best].classList.add("strongest");
-    shown.regions[active.place].classList.add("active");
-    lights = shown.regions.map((_, place) => (place === active.place ? 1 : 0));
-    told = [`${item(active.place)}: most from ${name(way, best)}, ${way.unit} ${figure(column[best])}`];
-  } else {
-    const column = way.words.map((row) => row[active.place]), best = largest(column);
-    const middle = mean(way.words.map(mean));
-    column.forEach((value, place) => lit(words[place], shade(value, middle, `${way.name} words`)));
-    shown.words[active.place].setAttribute("aria-pressed", "true");
-    words[best].classList.add("strongest");
-    told = [`“${label(shown.pair.words[active.place])}”: most from ${name(way, best)}, weight ${figure(column[best])}`];
-  }
+  const told = active === null ? ["Nothing is chosen: hover a word or a region."] : [...explained(way, active), ...sharesOf(active)];
   at("status").replaceChildren(...told);
-  paintRegions(way, lights);
+  paintRegions(active === null ? null : lights(way, active));
   paintObjects(active);
 }
 
-const lit = (element, value) => element.style.setProperty("--lit", String(value));
-const item = (place) => (shown.pair.tokens === undefined ? `region ${place + 1}` : `“${shown.pair.tokens[place]}”`);
-const name = (way, place) => (way.queries === undefined ? `“${label(shown.pair.words[place])}”` : way.queries[place]);
+const lights = (way, active) =>
+  active.kind === "query" ? way.weights[active.place].map((value) => light(way, value))
+    : active.kind === "region" ? shown.regions.map((_, place) => (place === active.place ? 1 : 0))
+      : null;
 
-function paintRegions(way, lights) {
+// Marks what the chosen one looks at, or is looked at by, and says it.
+function explained(way, active) {
+  const asking = way.queries === undefined ? shown.words : shown.queries, note = (text) => make("span", { className: "uniform", textContent: ` · ${text}` });
+  const looks = way.unit === "similarity" ? "is most like" : "looks most at";
+  if (active.kind === "query") {
+    const row = way.weights[active.place], best = largest(row), own = name(way, active.place), backwards = way.over === "words";
+    const told = [];
+    if (row[best] === 0) {
+      told.push(backwards ? `${own}: no region looks at it` : `${own}: looks at nothing`);
+    } else {
+      shown.regions[best]?.classList.add("strongest");
+      told.push(`${backwards ? `${own}: ${item(best)} ${looks} it` : `${own} ${looks} ${item(best)}`}, ${way.unit} ${figure(row[best])}`);
+      if (way.cosines) told.push(` · cosine ${figure(way.cosines[active.place])}`);
+      if (!backwards && uniform(way, row)) told.push(note("nearly uniform"));
+    }
+    if (way.words) {
+      const read = way.words[active.place];
+      read.forEach((value, place) => lit(shown.words[place], shade(value, `${way.name} words`)));
+      if (uniform(way, read)) told.push(note("words nearly uniform"));
+    }
+    return told;
+  }
+  const [table, of, own] = active.kind === "region" ? [way.weights, way.name, item(active.place)] : [way.words, `${way.name} words`, quoted(shown.pair.words[active.place])];
+  const column = table.map((row) => row[active.place]), best = largest(column);
+  column.forEach((value, place) => lit(asking[place], shade(value, of)));
+  if (column[best] === 0) return [`${own}: nothing looks at it`];
+  asking[best].classList.add("strongest");
+  const forwards = active.kind === "region" && way.over === "words";
+  const told = [`${forwards ? `${own} ${looks} ${name(way, best)}` : `${own}: ${name(way, best)} ${looks} it`}, ${way.unit} ${figure(column[best])}`];
+  if (forwards && uniform(way, column)) told.push(note("nearly uniform"));
+  return told;
+}
+
+function sharesOf(active) {
+  const own = shown.shares.filter(({ kind, place, name: called }) => same(active, chosenBy(kind, place, called)));
+  return own.map(({ told }) => ` · share ${told}`);
+}
+
+function lit(element, value) {
+  element.style.setProperty("--lit", String(value));
+  element.classList.toggle("lit", value > 0.25);
+}
+const item = (place) => (shown.pair.tokens === undefined ? `region ${place + 1}` : quoted(shown.pair.tokens[place]));
+const name = (way, place) => (way.queries === undefined ? quoted(shown.pair.words[place]) : way.queries[place]);
+
+function paintRegions(lights) {
   if (shown.pair.tokens !== undefined) {
     shown.regions.forEach((element, place) => lit(element, lights === null ? 0 : lights[place]));
     return;
@@ -286,100 +351,17 @@ function paintObjects(active) {
   }));
 }
 
-// ---- what the score is made of -------------------------------------------------------------------------------------
-
-function showShares(pair) {
-  const place = at("shares");
-  shown.shares = [];
-  place.hidden = false;
-  if (pair.shares === undefined) {
-    place.replaceChildren(make("p", { className: "sum" }, "score ", make("strong", { textContent: signed(pair.score, 4) })), ...(page.unshared ? [make("p", { className: "note", textContent: page.unshared })] : []));
-    return;
-  }
-  const totals = pair.shares.map((share) => share.values.reduce((sum, value) => sum + value, 0));
-  // One scale and one zero for all parts: what is taken from the score goes left.
-  const all = pair.shares.flatMap((share) => share.values), low = Math.min(0, ...all), range = Math.max(0, ...all) - low || 1;
-  const terms = pair.shares.length > 1 ? ` = ${totals.map((total, number) => `${signed(total, 4)} (${pair.shares[number].title})`).join(" + ")}` : "";
-  const sum = make("p", { className: "sum" }, "score ", make("strong", { textContent: signed(pair.score, 4) }), terms);
-  place.replaceChildren(make("h3", { textContent: "What the score is made of" }), sum, ...pair.shares.flatMap((share, number) => chart(pair, share, totals[number], low, range)));
-}
-
-function chart(pair, share, total, low, range) {
-  const kind = { words: "word", regions: "region" }[share.over] ?? "part";
-  const names = share.labels ?? (kind === "word" ? pair.words : share.values.map((_, place) => item(place)));
-  const many = share.values.length > 30;
-  const list = make("ul", { className: many ? "columns" : "rows", "aria-label": `${share.title}: shares that add up to ${signed(total, 4)}` });
-  share.values.forEach((value, place) => {
-    const text = `${label(names[place])}: ${signed(value, 4)}`;
-    const from = (100 * (Math.min(0, value) - low)) / range, length = (100 * Math.abs(value)) / range;
-    const bar = make("i", { className: value < 0 ? "less" : "" });
-    const element = make("li", { title: text });
-    if (many) {
-      bar.style.cssText = `bottom:${from}%;height:${length}%`;
-      element.setAttribute("aria-label", text);
-      element.append(bar);
-    } else {
-      bar.style.cssText = `left:${from}%;width:${length}%`;
-      element.append(make("span", { className: special(names[place]) ? "special" : "", textContent: label(names[place]) }), make("span", { className: "track", "aria-hidden": "true" }, bar), make("span", { textContent: signed(value, 4) }));
-    }
-    element.addEventListener("pointerenter", () => { state.hovered = chosenBy(kind, place, names[place]); paint(); });
-    element.addEventListener("pointerleave", () => { state.hovered = null; paint(); });
-    shown.shares.push({ element, kind, place, name: names[place] });
-    list.append(element);
-  });
-  return [make("h3", { textContent: `${share.title}: ${signed(total, 4)}` }), list];
-}
-
-// What a share's item is in the way of looking that is chosen: a word asks there, or a head of this name, or none does.
-function chosenBy(kind, place, name) {
-  const way = shown.ways[state.way];
-  if (way === undefined) return null;
-  if (kind === "region") return { kind, place };
-  if (kind === "word" && way.queries === undefined) return { kind: "query", place };
-  if (kind === "word") return way.words ? { kind, place } : null;
-  const asked = (way.queries ?? []).indexOf(name);
-  return asked < 0 ? null : { kind: "query", place: asked };
-}
-
-// ---- what was found ------------------------------------------------------------------------------------------------
-
-function showFound(pair) {
-  at("found").replaceChildren(...(pair.found ?? []).map((panel) => {
-    const entries = panel.results.map((result) => (result.text === undefined ? foundPicture(result) : foundCaption(result)));
-    const list = make("ol", { className: panel.results.some((result) => result.text !== undefined) ? "captions" : "strip" }, ...entries);
-    return make("section", {}, make("h3", { textContent: panel.title }), list);
-  }));
-}
-
-const verdict = (result) => (result.right === undefined ? `${result.rank}` : [`${result.rank} `, mark(result.right, result.right ? "right" : "wrong")]);
-
-function foundPicture(result) {
-  const entry = make("li", { className: result.right === undefined ? "" : result.right ? "right" : "wrong" });
-  if (page.pictures.length) entry.append(thumbnail(result.picture, `result ${result.rank}`));
-  entry.append(...[verdict(result)].flat(), ` ${signed(result.score, 3)}`, make("span", { className: "name", textContent: result.name, title: result.name }));
-  if (result.pair !== undefined && result.pair !== state.pair) entry.append(make("button", { type: "button", className: "go", textContent: "explain", onclick: () => open(result.pair) }));
-  return entry;
-}
-
-function foundCaption(result) {
-  const text = result.pair === undefined || result.pair === state.pair ? make("span", { textContent: result.text }) : make("button", { type: "button", className: "go", textContent: result.text, onclick: () => open(result.pair) });
-  return make("li", {}, make("span", {}, ...[verdict(result)].flat()), text, make("span", { textContent: signed(result.score, 3) }));
-}
-
-function thumbnail(picture, alt) {
-  return picture === null ? make("span", { className: "blank" }) : make("img", { src: page.pictures[picture].src, alt, loading: "lazy", decoding: "async" });
-}
-
 // ---- the list of pairs ---------------------------------------------------------------------------------------------
 
 function showList() {
   at("list").replaceChildren(...page.pairs.map((pair, number) => {
-    const told = make("span", {}, make("span", { className: "text", textContent: pair.caption }), pair.mark === undefined ? make("span", { className: "name", textContent: pair.about }) : mark(pair.right, pair.mark));
+    const told = make("span", {}, make("span", { className: "text", dir: "auto", textContent: pair.caption }), pair.mark === undefined ? make("span", { className: "name", textContent: pair.about }) : mark(pair.right, pair.mark));
     const button = make("button", { type: "button", className: pair.other ? "other" : "" }, ...(page.pictures.length ? [thumbnail(pair.picture, "")] : []), told);
     button.dataset.pair = number;
-    button.addEventListener("click", () => open(number));
+    button.addEventListener("click", () => { open(number); say(`${pair.caption}. ${at("kicker").textContent}`); });
     return make("li", {}, button);
   }));
+  roving([...at("list").querySelectorAll("button")]);
   at("wrong-only-label").hidden = !page.pairs.some((pair) => pair.right === false);
   document.querySelector(".viewer").classList.toggle("alone", page.pairs.length === 1);
 }
@@ -398,7 +380,7 @@ function filter() {
 at("filter").addEventListener("input", filter);
 at("wrong-only").addEventListener("change", filter);
 at("way").addEventListener("change", () => { state.way = Number(at("way").value); showWay(); });
-at("brightness").addEventListener("input", () => { state.brightness = Number(at("brightness").value); paint(); });
+at("brightness").addEventListener("input", () => { state.brightness = Number(at("brightness").value); showScale(); paint(); });
 at("outlines").addEventListener("change", () => at("picture").classList.toggle("outlined", at("outlines").checked));
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") { state.hovered = state.pinned = null; paint(); }

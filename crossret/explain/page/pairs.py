@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from crossret.explain.page.contents import Canvas, Pair, Part, Way
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares
 
-if TYPE_CHECKING:
-    from crossret.explain.explanation import Explanation
-
 _TITLES = {
     "t2i": "words look at regions",
     "i2t": "regions look at words",
@@ -28,36 +25,69 @@ _TITLES = {
 }
 _CELL = 40  # pixels of a region that is shown where nobody knows where it is
 
-NOTES = [
+UNSEEN = "This model compares the image as a whole: there are no weights to show."
+UNSHARED = "The score of this model is no sum over words or regions."
+
+_WEIGHTS = (
     "Brightness of a region and shade of a word are weights, on one scale for all pairs of the page, so that pictures "
     "compare. Red is the largest weight.",
     "“Nearly uniform” is said where the largest weight is less than 1.5 times the mean: the model does not choose "
     "there.",
-    "Shares are what words, regions, heads or levels bring to the score. They add up to it; attention weights do not.",
-]
+    "“Cosine” is that of a word with what it looks at, or of the region that looks most at it with what that one sees.",
+)
+SIMILARITIES = (
+    "Brightness is the similarity of a token of the query with one of the document, above the mean, on one scale for "
+    "all documents of the page. Red is the largest.",
+)
+_SHARES = (
+    "Shares are what words, regions, heads or steps bring to the score, and add up to it. Attention weights do not."
+)
+_OBJECTS = "Dashed green is the object that a noun names; the model was not told."
+_HANDS = (
+    "Hover, tap or focus a word to light up what it looks at, or a region to light up the words. A click keeps it, "
+    "Escape lets go. The arrow keys go from word to word and from region to region."
+)
 
 
-UNSEEN = "This model compares the image as a whole: there are no weights to show."
-UNSHARED = "The score of this model is no sum over words or regions."
+def notes_of(pairs: Sequence[Pair], weights: Sequence[str] = _WEIGHTS) -> list[str]:
+    """How to read these pairs, whose weights or similarities mean what is said."""
+    seen = any(pair.ways for pair in pairs)
+    return [
+        *(weights if seen else ()),
+        *([_SHARES] if any(pair.parts for pair in pairs) else []),
+        *([_OBJECTS] if any(pair.objects for pair in pairs) else []),
+        *([_HANDS] if seen else []),
+    ]
 
 
-def pair_of(explanation: Explanation, picture: Path | None, **more: Any) -> Pair:
-    """An explanation over its image's picture, or over nothing, with more of ``Pair``'s fields.
+def pair_of(
+    caption: str,
+    words: Sequence[str],
+    maps: Sequence[AttentionMap],
+    score: float,
+    shares: ScoreShares | None,
+    boxes: NDArray[np.float32] | None,
+    picture: Path | None,
+    **more: Any,
+) -> Pair:
+    """A pair over its image's picture, or over nothing, with more of ``Pair``'s fields.
+
+    Args:
+        caption, words: as it was written, and as the model reads it without <start> and <end>.
+        maps, shares: of one pair; no shares without maps.
+        boxes: (R, 4) of the regions in pixels, or of more; None where they are not known.
+        picture: the image's file.
 
     Raises:
-        OSError: the picture cannot be read. ValueError: it is malformed; regions without boxes are no square grid.
+        OSError: the picture cannot be read. ValueError: as ``canvas_of``.
     """
-    maps, shares, boxes = explanation.maps, explanation.contributions, explanation.boxes
-    words = _words_of(explanation.words, maps, shares)
-    counts = [attention.weights.shape[2] for attention in maps]
-    if shares is not None and not maps:
-        counts = [part.values.shape[1] for part in shares.parts if part.items == "regions"]
-    regions = min(counts, default=0)
+    read = _words_of(words, maps, shares)
+    regions = min((attention.weights.shape[2] for attention in maps), default=0)
     document = Canvas(picture, (1, 1), None)
     if regions:
         document = canvas_of(picture, None if boxes is None else boxes[:regions], regions)
-    ways, parts = _ways_of(maps, len(words), regions), _parts_of(shares, len(words), regions)
-    return Pair(explanation.caption, words, document, explanation.score, ways, parts, **more)
+    ways, parts = _ways_of(maps, len(read), regions), _parts_of(shares, len(read), regions)
+    return Pair(caption, read, document, score, ways, parts, **more)
 
 
 def _words_of(words: Sequence[str], maps: Sequence[AttentionMap], shares: ScoreShares | None) -> tuple[str, ...]:
@@ -79,10 +109,13 @@ def canvas_of(picture: Path | None, boxes: NDArray[np.float32] | None, regions: 
         regions: how many there are.
 
     Raises:
-        OSError: the picture cannot be read. ValueError: it is malformed; regions without boxes are no square grid.
+        OSError: the picture cannot be read. ValueError: it is malformed; regions without boxes are no square grid; most
+            boxes lie outside of it.
     """
     if picture is not None:
         size = read_picture(picture).size
+        if boxes is not None and (boxes[:, :2] >= size).any(1).mean() > 0.5:
+            raise ValueError(f"{picture}: has {size[0]} x {size[1]} pixels, and most boxes lie outside of it")
         return Canvas(picture, size, boxes if boxes is not None else grid_boxes(regions, *size))
     if boxes is not None:
         width, height = boxes[:, 2:].max(0).tolist()
@@ -111,7 +144,15 @@ def _ways_of(maps: Sequence[AttentionMap], words: int, regions: int) -> tuple[Wa
             )
             continue
         cosines = None if attention.relevances is None else _numbers(_first(attention.relevances[0], words))
-        made.append(Way(attention.name, _title(attention.name), _numbers(_first(weights, words)), cosines=cosines))
+        made.append(
+            Way(
+                attention.name,
+                _title(attention.name),
+                _numbers(_first(weights, words)),
+                cosines=cosines,
+                over="words" if attention.name == "i2t" else "regions",
+            )
+        )
     return tuple(made)
 
 
@@ -127,9 +168,6 @@ def _parts_of(shares: ScoreShares | None, words: int, regions: int) -> tuple[Par
             made.append(Part(part.items, "others", values.numpy(), part.names))
         elif part.items == "words":
             made.append(Part(part.items, "words", _first(values, count).numpy()))
-        elif len(values) < count or values[count:].any():  # what the model made of the regions: clusters
-            labels = tuple(f"cluster {number}" for number in range(1, len(values) + 1))
-            made.append(Part("clusters of regions", "others", values.numpy(), labels))
         else:
             made.append(Part(part.items, "regions", values[:count].numpy()))
     return tuple(made)

@@ -20,13 +20,11 @@ from crossret.data.scenes.layout import picture_path
 from crossret.evaluation import Progress, encode_dataset, retrieval_ranks, score_matrix
 from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Curve, Page, Pair, Result
-from crossret.explain.page.pairs import NOTES, UNSEEN, UNSHARED, pair_of
+from crossret.explain.page.pairs import UNSEEN, UNSHARED, notes_of
 from crossret.models.base import tokens_of
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret.search.items import evaluating
-
-_OBJECTS = "Dashed green is the object that a noun names; the model was not told."
 
 
 @dataclass(frozen=True)
@@ -95,23 +93,21 @@ def split_page(
             pairs.append(_pair(model, corpus, ranked, image, caption, k, pictures, truth))
             if progress is not None:
                 progress(number, len(wanted))
-    counts = f"{corpus.n_images:,} images, {corpus.n_captions:,} captions"
+    shown = len(dict.fromkeys(captions))
+    counts = f"{_counted(corpus.n_images, 'image')}, {_counted(corpus.n_captions, 'caption')}"
     curves = [
-        Curve("image, for captions", ranked.i2t, corpus.n_captions),
-        Curve("caption, for images", ranked.t2i, corpus.n_images),
+        Curve("captions, by an image", ranked.i2t, corpus.n_captions),
+        Curve("images, by a caption", ranked.t2i, corpus.n_images),
     ]
     last = min(curve.last for curve in curves)
     return Page(
         title=f"Where {model.kind.upper()} looks",
         pairs=pairs,
-        facts=[("model", model.kind), ("split", f"{name}: {counts}"), ("shown", f"{len(captions):,} captions")],
+        facts=[("model", model.kind), ("split", f"{name}: {counts}"), ("shown", _counted(shown, "caption"))],
         recall=[Curve(curve.name, curve.ranks, last) for curve in curves] if last > 1 else [],
         unseen=UNSEEN,
         unshared=UNSHARED,
-        notes=[
-            *(NOTES if any(pair.ways for pair in pairs) else NOTES[2:]),
-            *([_OBJECTS] if any(pair.objects for pair in pairs) else []),
-        ],
+        notes=notes_of(pairs),
     )
 
 
@@ -130,15 +126,14 @@ def _pair(
     count = regions.features.shape[1] if regions.lengths is None else int(regions.lengths[0])
     boxes = None if regions.boxes is None else regions.boxes[0, :count].cpu().numpy()
     one, other = (side[torch.tensor([place])] for side, place in ((ranked.images, image), (ranked.captions, caption)))
-    explanation = Explanation.of(model, one, other, data.captions[caption], boxes=boxes, regions=count)
+    explanation = Explanation.of(model, one, other, data.captions[caption], boxes=boxes)
     rank = int(ranked.t2i[caption])
     own = bool(image == owners[caption])
     if own:
-        about, mark = f"caption {caption} with its image, {_name(corpus, image)}", f"rank {rank + 1}"
+        about, mark = f"caption {caption} with its own image: {_name(corpus, image)}", f"rank {rank + 1}"
     else:
         about, mark = f"caption {caption} with {_name(corpus, image)}, which the model finds first", "found first"
-    return pair_of(
-        explanation,
+    return explanation.pair(
         pictures.get(image),
         about=about,
         mark=mark,
@@ -182,6 +177,10 @@ def _best(scores: NDArray[np.float32], k: int) -> list[int]:
     """The k best, of equal scores the lower index first."""
     best: list[int] = np.argsort(-scores, kind="stable")[:k].tolist()
     return best
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _name(corpus: PrecomputedCorpus, image: int) -> str:

@@ -12,15 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.explain.page.contents import Page, Pair, Part, Result, Way
-from crossret.explain.page.pairs import canvas_of
+from crossret.explain.page.contents import Canvas, Page, Pair, Part, Result, Way
+from crossret.explain.page.pairs import SIMILARITIES, canvas_of, notes_of
 from crossret_kernels import late_interaction
-
-NOTES = [
-    "Brightness is the similarity of a token of the query with one of the document, above the mean, on one scale for "
-    "all documents of the page. Red is the largest.",
-    "The score is the sum of what each token of the query finds at most. Shares add up to it.",
-]
 
 
 @dataclass(frozen=True)
@@ -52,13 +46,13 @@ def late_interaction_pairs(
     pooling: str = "sum",
     normalize: bool = False,
 ) -> list[Pair]:
-    """A query with each of some documents, in their order.
+    """A query with each of some documents, best first.
 
     Args:
         query: its text.
         tokens: Q texts, what its vectors are of.
         vectors: (Q, D) floating point.
-        documents: best first.
+        documents: at least one.
         pooling, normalize: as ``crossret_kernels.late_interaction.explain``.
 
     Raises:
@@ -66,41 +60,40 @@ def late_interaction_pairs(
         ValueError, TypeError: as ``explain``; a query or document has not as many tokens, or boxes, as vectors; a
             picture is malformed, or its patches have no boxes and are no square grid.
     """
+    if not documents:
+        raise ValueError("documents: there are none")
     _check(len(tokens), len(vectors), "query")
     this, own = object(), torch.as_tensor(vectors)
     others = [torch.as_tensor(document.vectors) for document in documents]
     listed = torch.tensor([[0, number] for number in range(len(documents))])
     found = late_interaction.explain([own], others, pairs=listed, pooling=pooling, normalize=normalize)
+    order = found.scores.argsort(descending=True, stable=True).tolist()
     results = [
-        Result(rank, float(found.scores[rank - 1]), document.name, picture=document.picture, key=(this, rank - 1))
-        for rank, document in enumerate(documents, start=1)
-    ]
+        Result(
+            rank + 1, float(found.scores[number]), documents[number].name, picture=documents[number].picture,
+            key=(this, rank),
+        )
+        for rank, number in enumerate(order)
+    ]  # fmt: skip
     pairs = []
-    for number, (document, rows) in enumerate(zip(documents, others, strict=True)):
-        place = f"documents[{number}]"
-        if document.tokens is not None:
-            _check(len(document.tokens), len(rows), place)
-        if document.boxes is not None and document.boxes.shape != (len(rows), 4):
-            raise ValueError(f"{place}: boxes of shape {document.boxes.shape} for {len(rows)} vectors")
+    for rank, number in enumerate(order):
+        document, rows = documents[number], others[number]
         one, other = own.double(), rows.double()
         if normalize:
             one, other = (torch.nn.functional.normalize(side, dim=1) for side in (one, other))
         similarities = (one @ other.T).float().cpu().numpy()
-        way = Way("similarity", "query tokens and the document", similarities, unit="similarity")
         pairs.append(
             Pair(
                 query,
                 tuple(tokens),
-                tuple(document.tokens)
-                if document.tokens is not None
-                else canvas_of(document.picture, document.boxes, len(rows)),
+                _shown(document, len(rows), f"documents[{number}]"),
                 float(found.scores[number]),
-                (way,),
+                (Way("similarity", "query tokens and the document", similarities, unit="similarity"),),
                 (Part("tokens of the query", "words", found.contributions[number].double().cpu().numpy()),),
-                f"{number + 1}. {document.name}",
+                f"{rank + 1}. {document.name}",
                 found={"Found for this query": results} if len(documents) > 1 else {},
-                key=(this, number),
-                is_other=number > 0,
+                key=(this, rank),
+                is_other=rank > 0,
             )
         )
     return pairs
@@ -117,7 +110,16 @@ def late_interaction_page(
 ) -> Page:
     """A page of a query and what was found for it; arguments and errors as ``late_interaction_pairs``."""
     pairs = late_interaction_pairs(query, tokens, vectors, documents, pooling=pooling, normalize=normalize)
-    return Page("Why these documents were found", pairs, notes=NOTES)
+    return Page("Why these documents were found", pairs, notes=notes_of(pairs, SIMILARITIES))
+
+
+def _shown(document: Document, vectors: int, place: str) -> Canvas | tuple[str, ...]:
+    if document.tokens is not None:
+        _check(len(document.tokens), vectors, place)
+        return tuple(document.tokens)
+    if document.boxes is not None and document.boxes.shape != (vectors, 4):
+        raise ValueError(f"{place}: boxes of shape {document.boxes.shape} for {vectors} vectors")
+    return canvas_of(document.picture, document.boxes, vectors)
 
 
 def _check(tokens: int, vectors: int, place: str) -> None:

@@ -24,7 +24,7 @@ from crossret.files.atomic import atomic_write
 
 # Pixels of the longer side: of pictures that are explained, of which few are larger than many, and of those found.
 _LARGEST, _SMALLEST, _FOUND = 720, 200, 96
-_OF_ALL = 5000  # a page's weight grows with the squares of the sides, which are all pictures' together about this
+_OF_ALL = 5000  # a page's weight grows with the squares of the sides: those of all pairs' pictures together make this
 _QUALITY = 75
 _STEPS = 65535  # a weight is told to that part of the page's range
 
@@ -52,11 +52,11 @@ def page_html(page: Page, *, progress: Progress | None = None) -> str:
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         own.joinpath("page.html").read_text("utf-8")
     )
-    style, script = (Markup(own.joinpath(f"page.{kind}").read_text("utf-8").strip()) for kind in ("css", "js"))
+    style, *scripts = (own.joinpath(name).read_text("utf-8").strip() for name in ("page.css", "panels.js", "page.js"))
     text = json.dumps(page_data(page, progress), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return template.render(page=page, style=style, script=script, data=Markup(text))
+    return template.render(page=page, style=Markup(style), script=Markup("\n\n".join(scripts)), data=Markup(text))
 
 
 def page_data(page: Page, progress: Progress | None = None) -> dict[str, Any]:
@@ -117,6 +117,7 @@ def _way(way: Way, scales: dict[str, Any]) -> dict[str, Any]:
         "name": way.name,
         "title": way.title,
         "unit": way.unit,
+        "over": way.over,
         "rows": len(way.weights),
         "weights": _packed(way.weights, scale["low"], scale["high"]),
     }
@@ -131,7 +132,12 @@ def _way(way: Way, scales: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": part.title, "over": part.over, "values": [float(value) for value in part.values]}
+    made: dict[str, Any] = {
+        "title": part.title,
+        "over": part.over,
+        "values": [float(f"{value:.9g}") for value in part.values],
+    }
+    # More digits than a float32 score has.
     return made if part.labels is None else {**made, "labels": part.labels}
 
 
@@ -166,10 +172,9 @@ def _scales(pairs: Iterable[Pair]) -> dict[str, dict[str, float]]:
     for name, parts in values.items():
         scale = Scale.of(parts)
         low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
-        full = scale.full
-        if name in similarities:
-            full = high if high > scale.mean else scale.mean + 1
-        dark = float(scale.mean) if name in similarities else 0.0
+        full, dark = scale.full, 0.0
+        if name in similarities:  # all of which may be the same
+            full, dark = (high, float(scale.mean)) if high - scale.mean > 1e-6 else (high, high - 1)
         made[name] = {"dark": dark, "mean": float(scale.mean), "full": float(full), "low": low, "high": high}
     return made
 
@@ -182,13 +187,14 @@ def _packed(values: NDArray[Any], low: float, high: float) -> str:
 
 def _pictures(pairs: Iterable[Pair], progress: Progress | None) -> tuple[dict[Path, int], list[dict[str, Any]]]:
     """Every picture's number by its file, and what the page has of it."""
+    pairs = list(pairs)
     explained: dict[Path, None] = {}
     found: dict[Path, None] = {}
     for pair in pairs:
         if isinstance(pair.document, Canvas) and pair.document.picture is not None:
             explained[pair.document.picture] = None
         found.update((result.picture, None) for some in pair.found.values() for result in some if result.picture)
-    own = round(min(_LARGEST, max(_SMALLEST, _OF_ALL / max(1, len(explained)) ** 0.5)))
+    own = round(min(_LARGEST, max(_SMALLEST, _OF_ALL / len(pairs) ** 0.5)))
     sides = {**dict.fromkeys(found, _FOUND), **dict.fromkeys(explained, own)}
     made = []
     for number, (path, side) in enumerate(sides.items(), start=1):
