@@ -28,20 +28,23 @@ from crossret.search.items import evaluating
 
 
 @dataclass(frozen=True)
-class _Ranked:
+class ScoredSplit:
     """A split as a model scores it.
 
     Attributes:
-        images, captions: encoded.
-        scores: (n_images, n_captions).
-        i2t, t2i: ranks of the right answers, 0 being the best.
+        images, captions: encoded, all of them.
+        scores: (n_images, n_captions) float32, finite.
     """
 
     images: Encoded
     captions: Encoded
     scores: NDArray[np.float32]
-    i2t: NDArray[np.int64]
-    t2i: NDArray[np.int64]
+
+    @staticmethod
+    def of(model: Matcher, corpus: PrecomputedCorpus, *, progress: Progress | None = None) -> ScoredSplit:
+        """Encode and score a split; raises as ``encode_dataset`` and ``score_matrix``."""
+        encoded = encode_dataset(model, corpus, progress=progress)
+        return ScoredSplit(*encoded, score_matrix(model, *encoded, corpus=corpus, progress=progress))
 
 
 def split_page(
@@ -54,6 +57,7 @@ def split_page(
     photographs: str | os.PathLike[str] | None = None,
     scenes: str | os.PathLike[str] | None = None,
     grounding: Sequence[Grounding] | None = None,
+    scored: ScoredSplit | None = None,
     progress: Progress | None = None,
 ) -> Page:
     """Explain captions of a split with their own images and, where the model prefers another, with that one, too.
@@ -68,6 +72,7 @@ def split_page(
         scenes: the directory of the data, where rendered scenes have their pictures. Without either the pictures are
             those that the model read, or the regions lie on nothing.
         grounding: which objects the captions name, one entry a caption.
+        scored: all of the split, where it has been encoded and scored.
         progress: called with (captions explained, all of them), before with what is encoded and scored.
 
     Raises:
@@ -76,10 +81,9 @@ def split_page(
             is no finite number.
     """
     with evaluating(model):
-        images, encoded = encode_dataset(model, corpus, progress=progress)
-        scores = score_matrix(model, images, encoded, corpus=corpus, progress=progress)
-        owners = corpus.image_of_caption
-        ranked = _Ranked(images, encoded, scores, *retrieval_ranks(scores, owners))
+        split = scored or ScoredSplit.of(model, corpus, progress=progress)
+        scores, owners = split.scores, corpus.image_of_caption
+        i2t, t2i = retrieval_ranks(scores, owners)
         wanted: list[tuple[int, int]] = []
         found: set[int] = set()
         for caption in dict.fromkeys(captions):
@@ -90,14 +94,14 @@ def split_page(
         pairs = []
         for number, (image, caption) in enumerate(wanted, start=1):
             truth = None if grounding is None else grounding[caption]
-            pairs.append(_pair(model, corpus, ranked, image, caption, k, pictures, truth))
+            pairs.append(_pair(model, corpus, split, int(t2i[caption]), image, caption, k, pictures, truth))
             if progress is not None:
                 progress(number, len(wanted))
     shown = len(dict.fromkeys(captions))
     counts = f"{_counted(corpus.n_images, 'image')}, {_counted(corpus.n_captions, 'caption')}"
     curves = [
-        Curve("captions, by an image", ranked.i2t, corpus.n_captions),
-        Curve("images, by a caption", ranked.t2i, corpus.n_images),
+        Curve("captions, by an image", i2t, corpus.n_captions),
+        Curve("images, by a caption", t2i, corpus.n_images),
     ]
     last = min(curve.last for curve in curves)
     return Page(
@@ -114,7 +118,8 @@ def split_page(
 def _pair(
     model: Matcher,
     corpus: PrecomputedCorpus,
-    ranked: _Ranked,
+    split: ScoredSplit,
+    rank: int,
     image: int,
     caption: int,
     k: int,
@@ -125,9 +130,8 @@ def _pair(
     regions = tokens_of(model, corpus.regions(np.array([image])))
     count = regions.features.shape[1] if regions.lengths is None else int(regions.lengths[0])
     boxes = None if regions.boxes is None else regions.boxes[0, :count].cpu().numpy()
-    one, other = (side[torch.tensor([place])] for side, place in ((ranked.images, image), (ranked.captions, caption)))
+    one, other = (side[torch.tensor([place])] for side, place in ((split.images, image), (split.captions, caption)))
     explanation = Explanation.of(model, one, other, data.captions[caption], boxes=boxes)
-    rank = int(ranked.t2i[caption])
     own = bool(image == owners[caption])
     if own:
         about, mark = f"caption {caption} with its own image: {_name(corpus, image)}", f"rank {rank + 1}"
@@ -138,7 +142,7 @@ def _pair(
         about=about,
         mark=mark,
         right=own and rank == 0,
-        found=_found(corpus, ranked.scores, image, caption, k, pictures),
+        found=_found(corpus, split.scores, image, caption, k, pictures),
         key=(image, caption),
         is_other=not own,
         # Word 0 is <start>.
