@@ -1,4 +1,7 @@
-"""The main job on real input: render scenes, train a model with the fused kernels, evaluate it, show where it looks."""
+"""The main job on real input: render scenes, train a model with the fused kernels, evaluate it, show where it looks.
+
+From given features of regions, or from the pictures alone, through an encoder that learns to see meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,15 +21,25 @@ from rich.table import Table
 
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+from crossret.encoders import PictureTokens
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
-from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
+from crossret.explain.grounding import (
+    GroundedSplit,
+    boxes_of_tokens,
+    draw_captions,
+    play_pointing_game,
+    spaced_captions,
+)
 from crossret.explain.pointing import PointingGame
+from crossret.extraction import PictureEncoder, PictureSplit, load_picture_encoder
+from crossret.extraction.untrained import save_untrained_encoder
 from crossret.files.directories import occupied
 from crossret.files.json import read_json, write_json
 from crossret.hyperparameters import TrainingConfig
 from crossret.machine import describe_machine
 from crossret.models import MODELS, Matcher
-from crossret.models.checkpoints import load_model
+from crossret.models.base import encoder_of
+from crossret.models.checkpoints import load_model, with_config
 from crossret.models.encoded import Encoded
 from crossret.terminal import plain, pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, train
@@ -35,6 +48,10 @@ from crossret_kernels.extending import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"
 PICTURES = 4
+
+# From pictures, a training by the hardest negatives follows one by the sum of all, in small batches. By the hardest an
+# encoder that knows nothing learns nothing; by the sum it stops at colours and sizes, which tell most pictures apart.
+FIRST: dict[str, Any] = {"epochs": 1, "decay_epochs": (1,), "batch_size": 32}
 
 # Written before anything else: a directory with this file is an earlier demo's, and its contents may be replaced.
 MARK = "crossret-demo.json"
@@ -45,7 +62,14 @@ TIMED_IMAGES, TIMED_CAPTIONS, REPEATS = 64, 128, 3
 
 
 def run_demo(
-    output: Path, *, model: str, images: int, epochs: int | None, seed: int, console: Console
+    output: Path,
+    *,
+    model: str,
+    images: int,
+    epochs: int | None,
+    seed: int,
+    console: Console,
+    from_pictures: bool = False,
 ) -> dict[str, Any]:
     """Do the whole job in ``output`` and return what ``output/report.json`` says.
 
@@ -57,20 +81,26 @@ def run_demo(
         epochs: passes over the training captions, the last of them at a lower learning rate; None takes the preset's.
         seed: of the scenes and of the training.
         console: where steps and tables are printed.
+        from_pictures: whether the model gets the pictures, not features of their regions, and reads them through a
+            small encoder, ``output/encoder``, that starts with random weights; ``FIRST`` comes before ``epochs``.
 
     Raises:
         FileExistsError: ``output`` holds anything that is not an earlier demo's.
         OSError: ``output`` cannot be written.
-        ValueError: no model has this name.
+        ValueError: no model has this name, or an encoder's package is missing.
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, not {model!r}")
     with occupied(output):
         _claim(output)
-        return _run(output, model=model, images=images, epochs=epochs, seed=seed, console=console)
+        if from_pictures:
+            save_untrained_encoder(output / "encoder", seed=seed)
+        return _run(output, model, images, epochs, seed, console, from_pictures)
 
 
-def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int, console: Console) -> dict[str, Any]:
+def _run(
+    output: Path, model: str, images: int, epochs: int | None, seed: int, console: Console, from_pictures: bool
+) -> dict[str, Any]:
     config_class, _ = MODELS[model]
     lengths = {} if epochs is None else {"epochs": epochs, "decay_epochs": (max(1, epochs - 1),)}
     schedule = config_class.schedule(PRESET, seed=seed, checkpoint_every=10**6, **lengths)
@@ -81,10 +111,12 @@ def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int
         render_scenes(
             scenes, train=counts["train"], dev=counts["dev"], test=counts["test"], seed=seed, progress=progress
         )
-    with steps.step("train", f"Training {model.upper()} for {schedule.epochs} epochs"):
-        trained, vocabulary = _train(model, scenes, run, schedule)
+    what = f"{model.upper()} and the encoder of its pictures" if from_pictures else model.upper()
+    with steps.step("train", f"Training {what} for {schedule.epochs} epochs"):
+        trained, vocabulary = _train(model, scenes, run, schedule, output / "encoder" if from_pictures else None)
     with steps.step("evaluate", f"Scoring {counts['test']:,} test images with {5 * counts['test']:,} captions"):
-        corpus = PrecomputedCorpus(PrecomputedDataset(scenes, "test"), vocabulary)
+        encoder = encoder_of(trained)
+        corpus = PrecomputedCorpus(_split(scenes, "test", None if encoder is None else encoder.reader), vocabulary)
         encoded = encode_dataset(trained, corpus)
         started = time.perf_counter()
         scores = score_matrix(trained, *encoded, corpus=corpus)
@@ -95,7 +127,8 @@ def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int
         with steps.step("compare", "Timing the einsum reference on a part of them"):
             comparison = _time_backends(trained, *encoded)
     with steps.step("explain", "Asking the model where it looks"):
-        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=trained.config.max_words)
+        boxes, most = boxes_of_tokens(trained, corpus), trained.config.max_words
+        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=most, boxes=boxes)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
     report = {
@@ -105,6 +138,7 @@ def _run(output: Path, *, model: str, images: int, epochs: int | None, seed: int
         "seed": seed,
         "epochs": schedule.epochs,
         "model": {"kind": model, **asdict(trained.config)},
+        **({} if encoder is None else {"encoder": _described(encoder)}),
         "retrieval": metrics.as_dict(),
         "scoring": {"pairs": scores.size, "pairs_per_second": pairs_per_second, **comparison},
         "pointing_game": [asdict(game) for game in games],
@@ -152,22 +186,37 @@ class _Steps:
         self.seconds[name] = time.perf_counter() - started
 
 
-def _train(model: str, scenes: Path, run: Path, schedule: TrainingConfig) -> tuple[Matcher, Vocabulary]:
-    """The model that was best on the development set."""
-    (run / CHECKPOINT).unlink(missing_ok=True)  # an earlier demo's: this one starts anew
-    data = PrecomputedDataset(scenes, "train")
+def _split(scenes: Path, name: str, reader: PictureEncoder[Any] | None) -> PrecomputedDataset:
+    """Features of regions, or pictures for an encoder."""
+    return PrecomputedDataset(scenes, name) if reader is None else PictureSplit(scenes, name, reader)
+
+
+def _train(
+    model: str, scenes: Path, run: Path, schedule: TrainingConfig, encoder: Path | None
+) -> tuple[Matcher, Vocabulary]:
+    """The model that was best on the development set; with an encoder's folder it reads pictures through that."""
+    for directory in (run, run / "first"):
+        (directory / CHECKPOINT).unlink(missing_ok=True)  # an earlier demo's: this one starts anew
+    reader = None if encoder is None else load_picture_encoder(encoder)
+    data = _split(scenes, "train", reader)
     vocabulary = Vocabulary.build(data.captions)
     torch.manual_seed(schedule.seed)
     config_class, model_class = MODELS[model]
-    train(
-        model_class(config_class.preset(PRESET, **fields_of_data(config_class, data, vocabulary))),
-        PrecomputedCorpus(data, vocabulary),
-        PrecomputedCorpus(PrecomputedDataset(scenes, "dev"), vocabulary),
-        schedule,
-        run,
-        callbacks=[Curves()],
-    )
+    made = model_class(config_class.preset(PRESET, **fields_of_data(config_class, data, vocabulary)))
+    learnt, judged = (PrecomputedCorpus(part, vocabulary) for part in (data, _split(scenes, "dev", reader)))
+    if reader is not None:
+        made.read_pictures_by(reader)
+    if reader is not None and getattr(made.config, "negatives", None) == "sum":
+        train(made, learnt, judged, replace(schedule, **FIRST), run / "first", callbacks=[Curves()])
+        made, _ = load_model(run / "first" / BEST)
+        made = with_config(made, replace(made.config, negatives="hardest"), str(run / "first"))
+    train(made, learnt, judged, schedule, run, callbacks=[Curves()])
     return load_model(run / BEST)
+
+
+def _described(encoder: PictureTokens) -> dict[str, Any]:
+    numbers = sum(weight.numel() for weight in encoder.module.parameters())
+    return {"kind": type(encoder.module).__name__, "parameters": numbers}
 
 
 def _time_backends(model: Matcher, images: Encoded, captions: Encoded) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from crossret.demo import MARK, PICTURES, run_demo
 from crossret.hyperparameters import MODEL_CONFIGS
+from crossret.models import load_model
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,27 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, mark: str |
         run_demo(tmp_path, model="scan", images=16, epochs=1, seed=3, console=Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
     assert all((tmp_path / name).read_bytes() == b"not the demo's" for name in foreign)
+
+
+def test_from_pictures(output: Path, tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the scenes only the pictures are there, and the encoder that reads them has learnt."""
+    pytest.importorskip("transformers", reason="encoders are those of transformers")
+    from crossret.extraction import load_picture_encoder
+
+    def pictures_alone(scenes: Path, **_: object) -> None:
+        shutil.copytree(output / "scenes", scenes, ignore=shutil.ignore_patterns("*.npy"))
+
+    monkeypatch.setattr("crossret.demo.PICTURES", 1)
+    monkeypatch.setattr("crossret.demo.render_scenes", pictures_alone)
+    console = Console(file=io.StringIO(), width=100)
+    report = run_demo(tmp_path, model="scan", images=16, epochs=1, seed=3, console=console, from_pictures=True)
+    before = load_picture_encoder(tmp_path / "encoder").module
+    assert report["encoder"] == {"kind": "ResNetModel", "parameters": sum(map(torch.numel, before.parameters()))}
+    trained, _ = load_model(tmp_path / "model" / "best")
+    for name, weight in trained.encoder.module.named_parameters():
+        assert not torch.equal(weight, before.get_parameter(name)), name
+    (game,) = report["pointing_game"]
+    assert 0 < game["centre_chance"] < game["chance"] < 1 / 4  # of 49 cells
+    (drawn,) = report["pictures"]
+    with Image.open(tmp_path / "attention" / drawn) as picture:
+        assert picture.width > 800

@@ -178,6 +178,12 @@ def test_a_run_reads_pictures_by_itself(
     for name in ("boxes", "size", "words"):  # as the encoder tells them
         assert of_split[name] == alone[name]
     assert of_split["score"] == pytest.approx(alone["score"], rel=1e-5)
+    again = ["--fine-tune", run, "--set", "negatives=hardest", "--epochs", "1", "--batch-size", "16"]
+    assert crossret("train", scenes, "--output", tmp_path / "tuned", *again) == 0
+    tuned, _ = load_model(tmp_path / "tuned" / "best")
+    assert tuned.config.negatives == "hardest"
+    kept, changed = (next(model.encoder.module.parameters()) for model in (best, tuned))
+    assert 0 < (changed - kept).abs().max() < 1e-3  # at the encoder's rate, a fiftieth of the model's
     for wrong, message in (
         (["--freeze-encoder"], "needs --encoder"),
         (["--encoder", folder, "--encoder-learning-rate", "-1"], "greater than 0"),

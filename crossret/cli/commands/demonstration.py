@@ -17,6 +17,14 @@ def demo(
     model: Annotated[str, option("Which model.", metavar=f"[{'|'.join(MODEL_CONFIGS)}]")] = "scan",
     images: Annotated[int, option("Training images; an eighth as many to develop, a quarter to test.", min=16)] = 4000,
     epochs: Annotated[int | None, option("Passes over the training captions; by default the preset's.", min=1)] = None,
+    from_pictures: Annotated[
+        bool,
+        option(
+            "Give the model the pictures, not features of regions: it learns to see, too, by a small encoder that "
+            "starts with random weights (extra encoders).",
+            "--from-pictures",
+        ),
+    ] = False,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -32,6 +40,7 @@ def demo(
       crossret demo
       crossret demo --output /tmp/demo --images 400 --epochs 2
       crossret demo --model mhsan --output demo-mhsan
+      crossret demo --from-pictures --output demo-pictures
     """
     from rich.console import Console
 
@@ -39,7 +48,15 @@ def demo(
 
     use_threads(threads)
     try:
-        run_demo(output, model=model, images=images, epochs=epochs, seed=seed, console=Console(emoji=False))
+        run_demo(
+            output,
+            model=model,
+            images=images,
+            epochs=epochs,
+            seed=seed,
+            console=Console(emoji=False),
+            from_pictures=from_pictures,
+        )
     except KeyboardInterrupt:
         raise Interrupted(f"{output} holds what was done, the same command starts anew") from None
 
