@@ -256,6 +256,7 @@ def test_words_light_up_regions_in_a_browser(tab: Tab, html: Path, model: Scan, 
     tab.open(html)
     images, captions = encode_dataset(model, corpus)
     attention = model.attention(images[:1], captions[:1])[0]
+    assert " looks most at region " in status(tab) and " · share " in status(tab)  # before anybody asks
     tab.hover(WORD.format(2))
     strongest = int(attention.strongest()[0, 2])
     assert tab.evaluate("document.querySelector('#picture .strongest').getAttribute('aria-label')") == (

@@ -88,9 +88,9 @@ function open(number) {
   at("way-label").hidden = shown.ways.length < 2;
   for (const control of document.querySelectorAll(".controls label:not(#way-label)")) control.hidden = !shown.ways.length;
   showDocument(pair);
-  showWay();
   showShares(pair);
   showFound(pair);
+  showWay();
   for (const entry of at("list").querySelectorAll("button")) entry.setAttribute("aria-current", String(Number(entry.dataset.pair) === number));
 }
 
