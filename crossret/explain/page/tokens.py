@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossret.explain.page.contents import Canvas, Page, Pair, Part, Result, Way
 from crossret.explain.page.pairs import SIMILARITIES, canvas_of, notes_of
-from crossret_kernels import late_interaction
+from crossret_kernels.late_interaction import explain
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def late_interaction_pairs(
     this, own = object(), torch.as_tensor(vectors)
     others = [torch.as_tensor(document.vectors) for document in documents]
     listed = torch.tensor([[0, number] for number in range(len(documents))])
-    found = late_interaction.explain([own], others, pairs=listed, pooling=pooling, normalize=normalize)
+    found = explain([own], others, pairs=listed, pooling=pooling, normalize=normalize)
     order = found.scores.argsort(descending=True, stable=True).tolist()
     results = [
         Result(
