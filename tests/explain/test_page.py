@@ -350,7 +350,7 @@ def test_a_text_is_highlighted_in_a_browser(tab: Tab, tmp_path: Path) -> None:
 def test_what_regions_look_at_is_told_from_their_side(tab: Tab, tmp_path: Path) -> None:
     """Each region's weights over the words add up to one: the first looks at "red" alone, the second at all alike."""
     weights = np.array([[0, 1 / 3], [1, 1 / 3], [0, 1 / 3]], np.float32)
-    boxes = np.array([[0, 0, 30, 48], [40, 0, 64, 48]], np.float32)
+    boxes = np.array([[0, 0, 64, 48], [40, 0, 64, 48]], np.float32)  # one within the other
     way = Way("i2t", "regions look at words", weights, over="words")
     lonely = Way("taken", "taken", np.array([[0, 0], [1, 0], [0, 0]], np.float32), over="words")
     write_page(
