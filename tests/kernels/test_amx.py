@@ -80,8 +80,11 @@ def random_batch(
 
 
 def unit_of(dtype: torch.dtype, options: dict[str, Any]) -> float:
-    """The tolerance rule's unit: of float32, or of its halves, λ times that once it is in the logits of attention."""
-    return 16 * EPS if dtype == torch.bfloat16 else HALVES * (1 + abs(options.get("lambda_softmax", 9.0)))
+    """The tolerance rule's unit: of float32, or of its halves, λ times that once it is in the logits of attention.
+
+    Twice, for a cosine and a logit are divided by norms of what lacks as much.
+    """
+    return 16 * EPS if dtype == torch.bfloat16 else 2 * HALVES * (1 + abs(options.get("lambda_softmax", 9.0)))
 
 
 # --- bfloat16: products are exact, and sums in float32

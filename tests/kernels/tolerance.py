@@ -285,5 +285,5 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
     if "raw_feature_norm" in options:
         # Σ p (q·c) is rounded in proportion to Σ p ‖q‖‖c‖, a cosine in that to ‖q‖‖a‖; of D = 1 eager is a sign.
-        scores = max(scores, EPS / least_attended(batch, options))
+        scores = max(scores, unit / 16 / least_attended(batch, options))
     return [scores, *(2 * unit * max(float(grad.abs().max()), slope) for grad in truth[1:])]
