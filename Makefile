@@ -78,7 +78,7 @@ $(ENCODERS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENCODERS)
 	grep -v '^torch==\|^triton==' constraints.txt > $(ENCODERS)/constraints.txt
 	$(ENCODERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(ENCODERS)/constraints.txt \
-		torch torchvision timm transformers sentence-transformers sentencepiece protobuf \
+		torch torchvision timm transformers sentence-transformers accelerate sentencepiece protobuf \
 		pytest hypothesis pytest-benchmark typer rich pillow matplotlib safetensors filelock tomli-w setuptools
 	@touch $@
 

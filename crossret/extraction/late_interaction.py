@@ -184,7 +184,8 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
 
 def _load(name: str, processing: dict[str, Any] | None = None) -> Any:
     """The model in float32 on the CPU, for inference; without running code that its folder holds."""
-    check_installed("sentence_transformers", "sentence-transformers", f"{name}, a model of late interaction,")
+    for package in ("sentence_transformers", "accelerate"):
+        check_installed(package, "sentence-transformers", f"{name}, a model of late interaction,")
     from sentence_transformers import MultiVectorEncoder
 
     with quiet(), named(name):
@@ -208,7 +209,7 @@ def _missing(name: str, first: Any) -> list[str]:
     if inner is None:
         return []
     modules = find_file(name, "modules.json")
-    # On "meta" nothing but names and shapes is read again.
+    # On "meta", for which transformers wants accelerate, nothing but names and shapes is read again.
     _, info = type(inner).from_pretrained(
         name,
         config=inner.config,

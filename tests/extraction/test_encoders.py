@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from crossret.extraction import load_picture_encoder, load_text_encoder
+from crossret.extraction.late_interaction import LateInteractionTexts
 from tests.extraction.models import GRIDS, PICTURE_MODELS, edit_json, save_texts_model
 
 PREFIX = {"clip_vision_model": 1, "vit": 1, "dinov2": 1, "dinov2_with_registers": 4, "dinov3_vit": 3}
@@ -253,6 +254,9 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         match=r"timm:resnet18, a model of timm, needs timm; .*'crossret\[timm\]'",
     ):
         load_picture_encoder("timm:resnet18")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "accelerate" else True)
+    with pytest.raises(ValueError, match=r"needs accelerate; .*'crossret\[sentence-transformers\]'"):
+        LateInteractionTexts("vidore/colpali-v1.3-hf")
 
 
 @torch.inference_mode()

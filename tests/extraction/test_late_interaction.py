@@ -43,9 +43,11 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def by_hand(folder: Path) -> Any:
+    """As the library has it; pictures are prepared by Pillow where torchvision is there, too."""
     from sentence_transformers import MultiVectorEncoder
 
-    return MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
+    backend = {"backend": "pil"}
+    return MultiVectorEncoder(str(folder), device="cpu", local_files_only=True, processor_kwargs=backend)
 
 
 @pytest.mark.parametrize("kind", ["colbert", "pylate", "colpali", "colqwen"])
