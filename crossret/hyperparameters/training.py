@@ -70,7 +70,8 @@ class TrainingConfig(Config):
             memory is needed for more than one of them, but no batch sees negatives of another. The last step of an
             epoch may have fewer.
         encode_chunk: items encoded at a time where a batch's activations are too many for the memory: all are encoded
-            twice, and gradients are the same up to rounding. None encodes a batch at once.
+            twice, and gradients are the same up to rounding, but for batch normalisation, which takes its statistics
+            from these items alone. None encodes a batch at once.
         optimizer: "adam"; "adamw" (Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019); or "adadelta"
             (SMAN), which averages with a decay of 0.9.
         learning_rate: the optimizer's.
@@ -103,7 +104,9 @@ class TrainingConfig(Config):
     decay_epochs: tuple[int, ...] = option((15,), "Epochs before the rate is divided by 10, ascending: 10,20.")
     batch_size: int = option(128, "Captions a batch.")
     accumulate: int = option(1, "Batches whose gradients are added up for a step.")
-    encode_chunk: int | None = option(None, "Encode so many items at a time, twice, to save memory; by default all.")
+    encode_chunk: int | None = option(
+        None, "Encode so many items at a time, twice, to save memory; by default all. Batch norm sees these alone."
+    )
     optimizer: Literal["adam", "adamw", "adadelta"] = option("adam", "What takes the steps.")
     learning_rate: float = option(2e-4, "The optimizer's.")
     warmup_steps: int = option(0, "Steps in which the rate rises to that.")

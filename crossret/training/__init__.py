@@ -3,6 +3,7 @@
 from crossret.hyperparameters import ParameterGroup, TrainingConfig
 from crossret.models.checkpoints import BEST, load_model, save_model
 from crossret.training.callbacks import LOG, Callback, TrainingResult
+from crossret.training.inputs import PartialStatistics
 from crossret.training.loop import CHECKPOINT, ResumedElsewhere, train
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "LOG",
     "Callback",
     "ParameterGroup",
+    "PartialStatistics",
     "ResumedElsewhere",
     "TrainingConfig",
     "TrainingResult",

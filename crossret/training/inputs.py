@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from torch.nn import SyncBatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from crossret.data.corpus import Corpus
 from crossret.distributed import Group, Share
 from crossret.evaluation.finiteness import check_features
+from crossret.hyperparameters import TrainingConfig
 from crossret.terminal import progress_bar
+
+
+class PartialStatistics(UserWarning):
+    """Batch normalisation sees parts of a batch, so that neither losses nor gradients are those of the whole."""
 
 
 def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: bool) -> None:
@@ -43,3 +52,22 @@ def check_agreement(group: Group, own: Mapping[str, Any]) -> None:
         for name, value in first.items():
             if other.get(name) != value:
                 raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")
+
+
+def warn_of_partial_statistics(model: Any, config: TrainingConfig, group: Group) -> None:
+    """Warn, on the first rank and in training mode, of a model that normalises by statistics of a part of a batch."""
+    norms = {name: part for name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training}
+    own, chunk = -(-config.batch_size // group.size), config.encode_chunk
+    if chunk is not None and chunk < own:
+        apart, seen = list(norms), f"the {chunk} items of a chunk"
+    else:
+        apart = [name for name, part in norms.items() if group.size > 1 and not isinstance(part, SyncBatchNorm)]
+        seen = f"the {own} items of a rank"
+    if apart and group.is_first:
+        more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+        warnings.warn(
+            f"batch normalisation ({apart[0]}{more}) takes its statistics from {seen}, not from the batch of "
+            f"{config.batch_size}: losses and gradients are others than those of the batch at once",
+            PartialStatistics,
+            stacklevel=3,
+        )

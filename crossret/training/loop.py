@@ -27,7 +27,7 @@ from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
 from crossret.training.callbacks import LOG, Callback, Epoch, JsonLines, Start, Step, TrainingResult
 from crossret.training.gradients import add_gradients
-from crossret.training.inputs import check_agreement, check_all_features
+from crossret.training.inputs import check_agreement, check_all_features, warn_of_partial_statistics
 from crossret.training.interruptions import uninterrupted
 from crossret.training.optimizer import optimizer_of, set_learning_rate
 from crossret.training.progress import TerminalProgress
@@ -67,10 +67,10 @@ def train(
 
     Several processes, the ranks of ``group``, share every batch: each encodes its part, negatives are sought among all,
     gradients are summed, and steps are those of one process up to rounding, but for what a model draws at random and
-    for statistics of batches, which are of a rank's part; those kept in buffers are the first one's. The first rank
-    alone writes and shows anything; all read the data and, on resuming, the checkpoint, of which the ranks
-    may be more or fewer than those that wrote it: as many go on bit for bit. Where a rank is lost the others end, the
-    first with a checkpoint.
+    for statistics of batches, which are of a rank's part (a ``PartialStatistics`` warning says so, as it does of parts
+    that ``encode_chunk`` makes); those kept in buffers are the first one's. The first rank alone writes
+    and shows anything; all read the data and, on resuming, the checkpoint, of which the ranks may be more or fewer than
+    those that wrote it: as many go on bit for bit. Where a rank is lost the others end, the first with a checkpoint.
 
     A parameter that the model does not train in an epoch (``Matcher.trains``), or that requires no gradient when the
     training starts, keeps its value: it has no gradient, no share in the gradient's norm and no weight decay. In the
@@ -116,6 +116,8 @@ def train(
         with progress_bar("clustering regions") if progress and group.is_first else nullcontext() as clustered:
             train_data, dev_data = (corpus_for(model.config, data, clustered) for data in (train_data, dev_data))
         run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
+        model.train()  # all but what is frozen
+        warn_of_partial_statistics(model, config, group)
         heard = [*callbacks, TerminalProgress()] if progress else callbacks
         try:
             group.first(lambda: run.begin(heard, resume))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from crossret.distributed import Group
 from crossret.models import Scan
+from crossret.training import PartialStatistics
 from tests.distributed.ranks import on_ranks
 from tests.training import toy
 from tests.training.test_resuming import press_ctrl_c
@@ -37,7 +40,11 @@ def normalizing() -> NormalizingScan:
 
 def trained(directory: Path) -> dict[str, Tensor]:
     model = normalizing()
-    toy.run(directory, SHORT, model=model)
+    with warnings.catch_warnings(record=True) as warned:
+        toy.run(directory, SHORT, model=model)
+    share = -(-SHORT.batch_size // 2)
+    told = f"(norm) takes its statistics from the {share} items of a rank, not from the batch of {SHORT.batch_size}:"
+    assert [told in str(each.message) for each in warned] == [True] * Group.current().is_first
     return dict(model.state_dict())
 
 
@@ -46,6 +53,11 @@ def test_buffers_are_the_first_ranks_on_all(tmp_path: Path) -> None:
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
         assert torch.equal(tensor, checkpoint_tensors(tmp_path)[f"model.{name}"]), name
+
+
+def test_statistics_of_chunks_are_told(tmp_path: Path) -> None:
+    with pytest.warns(PartialStatistics, match=r"\(norm\) takes its statistics from the 2 items of a chunk"):
+        toy.run(tmp_path, replace(SHORT, encode_chunk=2), model=normalizing())
 
 
 def test_an_interrupted_step_leaves_no_statistics(tmp_path: Path) -> None:
