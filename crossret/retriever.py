@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from crossret.data.batches import Regions
 from crossret.data.boxes import wrong_box
 from crossret.data.pictures import read_picture
 from crossret.data.precomputed import check_caption, check_words
@@ -24,7 +25,7 @@ from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
-from crossret.models.base import encoder_of
+from crossret.models.base import encoder_of, tokens_of
 from crossret.models.checkpoints import model_directory
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
@@ -249,10 +250,10 @@ class Retriever:
         """Where the model looks in one image beside one caption, how it scores them, and what makes up that score.
 
         Args:
-            image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path, whose
-                regions have the boxes that the model's encoder tells.
+            image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
             caption: of it, or any other.
-            boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where they are a grid.
+            boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where the model's
+                encoder tells them of the picture or, without an encoder, where they are a grid over all of it.
 
         Raises:
             TypeError: the caption is no text.
@@ -263,10 +264,10 @@ class Retriever:
         if isinstance(image, (Tensor, np.ndarray)) and image.ndim == 2:
             image = image[None]
         picture, encoder = _picture(image), encoder_of(self.model)
+        told = encoder is None or boxes is not None
         if picture is not None and encoder is not None:
-            with evaluating(self.model):
-                regions = encoder(self._batch([picture]))
-            image, boxes = regions.features, regions.boxes[0] if boxes is None else boxes
+            image, cells = self._tokens(picture)
+            boxes = cells if boxes is None else boxes
         own = None if boxes is None else torch.as_tensor(boxes)[None].float().cpu()
         if own is not None and (own.dim() != 3 or own.shape[2] != 4):
             raise ValueError(f"boxes must have shape (R, 4), got {tuple(own.shape[1:])}")
@@ -276,7 +277,15 @@ class Retriever:
         where = None if own is None else own[0].numpy()
         if where is not None and (wrong := wrong_box(where[None])) is not None:
             raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
-        return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture)
+        boxes_in = None if told else lambda path: self._tokens(path)[1].cpu().numpy()
+        return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture, boxes_in=boxes_in)
+
+    def _tokens(self, picture: Path) -> tuple[Tensor, Tensor]:
+        """What the model's encoder makes of one picture (1, R, D), and the boxes (R, 4)."""
+        with evaluating(self.model):
+            regions = tokens_of(self.model, Regions(self._batch([picture])))
+        assert regions.boxes is not None
+        return regions.features, regions.boxes[0]
 
     def _save(self, directory: Path, name: str) -> None:
         save_model(self.model, directory, self.vocabulary)
@@ -327,7 +336,9 @@ def _mapped(path: Path) -> tuple[NDArray[np.floating], Tensor | None]:
 
 
 def _picture(image: Any) -> Path | None:
-    """The file of an image that is the path of one, not of an array."""
+    """The file of an image that is the path of one, alone or in a list, not of an array."""
+    if isinstance(image, (list, tuple)) and len(image) == 1:
+        image = image[0]
     path = Path(image) if isinstance(image, (str, os.PathLike)) else None
     return None if path is None or path.suffix == ".npy" else path
 

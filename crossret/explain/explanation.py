@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class Explanation:
         boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
         max_words: how many words the model reads; None is all.
         picture: the image's file, where it was one.
+        boxes_in: the regions of a picture's file as the model's encoder crops and cuts it, in the place of ``boxes`` or
+            of a grid over all of it; None where ``boxes`` were given, or pictures are read by no encoder.
     """
 
     caption: str
@@ -46,6 +49,7 @@ class Explanation:
     boxes: NDArray[np.float32] | None = None
     max_words: int | None = None
     picture: Path | None = None
+    boxes_in: Callable[[Path], NDArray[np.float32]] | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -56,13 +60,13 @@ class Explanation:
         *,
         boxes: NDArray[np.float32] | None = None,
         picture: Path | None = None,
+        boxes_in: Callable[[Path], NDArray[np.float32]] | None = None,
     ) -> Explanation:
         """Explain one encoded image beside one encoded caption of this text.
 
         Args:
             model: what encoded both; in evaluation mode meanwhile.
-            boxes: (R, 4) of the regions in pixels.
-            picture: its file.
+            boxes, picture, boxes_in: as the attributes.
 
         Raises:
             ValueError: the score is no finite number.
@@ -73,7 +77,7 @@ class Explanation:
             score = float(model.score(image, caption) if shares is None else shares.scores)
         if not np.isfinite(score):
             raise ValueError(f"the score of {text!r} with the image is {score}: are all features finite?")
-        return Explanation(text, maps, score, shares, boxes, model.config.max_words, picture)
+        return Explanation(text, maps, score, shares, boxes, model.config.max_words, picture, boxes_in)
 
     @property
     def words(self) -> list[str]:
@@ -97,7 +101,8 @@ class Explanation:
         """
         if not self.maps:
             raise ValueError("the model does not attend over regions, there is nothing to draw")
-        return draw_maps(self.maps, Grounding(self.words, {}), self.boxes, Path(picture), Path(output))
+        picture = Path(picture)
+        return draw_maps(self.maps, Grounding(self.words, {}), self._boxes_over(picture), picture, Path(output))
 
     def html(self, output: str | os.PathLike[str], picture: str | os.PathLike[str] | None = None) -> None:
         """Write one page that shows it: words that light up regions, and what the score is the sum of.
@@ -118,8 +123,19 @@ class Explanation:
 
     def pair(self, picture: Path | None, **more: Any) -> Pair:
         """It as a page shows it, over this picture or over nothing, with more of ``Pair``'s fields; as ``pair_of``."""
-        own = self.caption, self.words, self.maps, self.score, self.contributions, self.boxes
+        own = self.caption, self.words, self.maps, self.score, self.contributions, self._boxes_over(picture)
         return pair_of(*own, picture, **more)
+
+    def _boxes_over(self, picture: Path | None) -> NDArray[np.float32] | None:
+        """Where the regions lie in a picture, which may be another file than the one that was read, of other size."""
+        if picture is None or picture == self.picture or self.boxes_in is None:
+            return self.boxes
+        boxes = self.boxes_in(picture)
+        attended = max((attention.weights.shape[2] for attention in self.maps), default=0)  # of some models not all
+        explained = max(attended, len(boxes)) if self.boxes is None else len(self.boxes)
+        if len(boxes) != explained:
+            raise ValueError(f"{picture}: the model reads {len(boxes)} regions of it, but {explained} are explained")
+        return boxes
 
     def _page(self, picture: Path | None) -> Page:
         pairs = [self.pair(picture)]

@@ -7,11 +7,13 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import crossret as library
 from crossret.data import Vocabulary, render_scenes
@@ -21,10 +23,12 @@ from crossret.extraction import PictureSplit, load_picture_encoder
 from crossret.hyperparameters import ScanConfig, TrainingConfig
 from crossret.hyperparameters.training import ParameterGroup
 from crossret.models import Scan, load_model
+from crossret.retriever import Retriever
 from crossret.training import train
 from crossret.training.callbacks import Callback, Step
 from tests.cli.command import TINY, Cli
-from tests.explain.test_page import data_of
+from tests.distributed.ranks import on_ranks
+from tests.explain.test_page import data_of, unpacked
 from tests.training.toy import checkpoint_tensors
 
 CONFIG = TrainingConfig(epochs=2, decay_epochs=(), batch_size=20, learning_rate=2e-3, log_every=1, seed=1)
@@ -192,6 +196,54 @@ def test_a_run_reads_pictures_by_itself(
     ):
         assert crossret("train", scenes, "--output", tmp_path / "other", *TINY, *wrong) != 0
         assert message in " ".join(crossret.err.split())
+
+
+def test_an_explanation_lies_where_the_encoder_crops(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Of a picture that is explained by its file or encoded, over that file or a larger one."""
+    model, learnt, _ = started(scenes, folder_of("clip_vision_model"))
+    retriever = Retriever(model, learnt.vocabulary)
+    files, sizes = (tmp_path / "small.png", tmp_path / "large.png"), ((80, 60), (160, 120))
+    for file, size in zip(files, sizes, strict=True):
+        Image.new("RGB", size, (90, 120, 200)).save(file)
+    tokens = model.encoder.reader.encode_images([Image.open(files[0]).convert("RGB")])
+    assert tokens.boxes is not None and tokens.boxes[0, 0] > 0  # left of it nothing is read
+    for image in (files[0], [files[0]], retriever.encode_images([files[0]])):
+        explanation = retriever.explain(image, "a red circle")
+        for file in files:
+            explanation.html(tmp_path / "page.html", file)
+            (pair,) = data_of(tmp_path / "page.html")["pairs"]
+            expected = tokens.boxes.numpy() / np.tile(sizes[0], 2)
+            np.testing.assert_allclose(unpacked(pair["boxes"], 16, 0, 1), expected, atol=1e-4)
+
+
+def trained_both_ways(scenes: Path, folder: Path, output: Path) -> dict[str, torch.Tensor]:
+    """In float32, and in bfloat16 where that is safe, whose weights are returned."""
+    for name, amp in (("float32", False), ("bfloat16", True)):
+        model, *data = started(scenes, folder)
+        config = replace(CONFIG, epochs=1, batch_size=16, learning_rate=1e-4, amp=amp)
+        train(model, *data, config, output / name, progress=False)
+    return dict(model.state_dict())
+
+
+def test_ranks_train_the_encoder_as_one_process_does(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
+    trained_both_ways(scenes, folder_of("vit"), alone)
+    first, second = on_ranks(2, trained_both_ways, scenes, folder_of("vit"), ranks)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+    def losses(run: Path) -> list[float]:
+        return [json.loads(line)["loss"] for line in (run / "log.jsonl").read_text().splitlines()]
+
+    exact = losses(alone / "float32")
+    assert len(exact) == 5
+    assert losses(ranks / "float32") == pytest.approx(exact, rel=1e-5)
+    for run in (alone, ranks):
+        assert losses(run / "bfloat16") == pytest.approx(exact, rel=1e-2)
+        assert losses(run / "bfloat16") != exact
 
 
 def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
