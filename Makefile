@@ -19,7 +19,7 @@ help:  ## list the targets
 
 setup: $(VENV)/.installed $(NATIVE)  ## create .venv, build the native library, install everything for development
 
-demo: setup  ## render scenes, train SCAN on them, evaluate it, draw its attention into demo-output/
+demo: setup  ## render scenes, train SCAN on them, evaluate it, show where it looks, in demo-output/
 	$(BIN)/crossret demo --output demo-output
 
 PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal --durations 10 -rs

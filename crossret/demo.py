@@ -30,6 +30,8 @@ from crossret.explain.grounding import (
     play_pointing_game,
     spaced_captions,
 )
+from crossret.explain.page.split import ScoredSplit, split_page
+from crossret.explain.page.writing import write_page
 from crossret.explain.pointing import PointingGame
 from crossret.extraction import PictureEncoder, PictureSplit, load_picture_encoder
 from crossret.extraction.untrained import save_untrained_encoder
@@ -47,7 +49,7 @@ from crossret.training.callbacks import Curves
 from crossret_kernels.extending import ENVIRONMENT_VARIABLE, select_backend
 
 PRESET = "scenes"
-PICTURES = 4
+PICTURES, ON_PAGE = 4, 100  # captions that are drawn, and that the page shows
 
 # From pictures, a training by the hardest negatives follows one by the sum of all, in small batches. By the hardest an
 # encoder that knows nothing learns nothing; by the sum it stops at colours and sizes, which tell most pictures apart.
@@ -74,7 +76,7 @@ def run_demo(
     """Do the whole job in ``output`` and return what ``output/report.json`` says.
 
     Args:
-        output: created if absent. Gets scenes/, model/ with curves.png, report.json, attention/*.png and
+        output: created if absent. Gets scenes/, model/ with curves.png, report.html, report.json, attention/*.png and
             crossret-demo.json, which marks it as a demo's: what an earlier demo left there is replaced.
         model: which of ``MODELS``; it is trained with its preset "scenes".
         images: training images; an eighth as many are rendered for development and a quarter for the test.
@@ -131,6 +133,16 @@ def _run(
         test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=most, boxes=boxes)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
+        page = split_page(
+            trained,
+            corpus,
+            spaced_captions(test, ON_PAGE),
+            name="test",
+            scenes=scenes,
+            grounding=test.grounding,
+            scored=ScoredSplit(*encoded, scores),
+        )
+        write_page(page, output / "report.html")
     report = {
         "crossret": metadata.version("crossret"),
         "machine": describe_machine(),
@@ -150,9 +162,11 @@ def _run(
     if len(games) > 1:
         console.print(pointing_table(games, "Pointing game"))
     console.print(_figures_table(report, games[0] if len(games) == 1 else None))
-    console.print(
-        plain(f"Pictures and figures are in {output}: attention/, model/curves.png, report.json"), soft_wrap=True
-    )
+    for line in (
+        f"Open {output / 'report.html'} to see where the model looks, word by word",
+        f"Pictures and figures are in {output}: attention/, model/curves.png, report.json",
+    ):
+        console.print(plain(line), soft_wrap=True)
     return report
 
 

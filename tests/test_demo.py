@@ -17,6 +17,7 @@ from rich.console import Console
 from crossret.demo import MARK, PICTURES, run_demo
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.models import load_model
+from tests.explain.test_page import data_of
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,9 @@ def test_report(output: Path) -> None:
     assert game["asked"] == sum(map(len, nouns))
     printed = (output / "printed.txt").read_text()
     assert f"rsum {report['retrieval']['rsum']:.1f}" in printed and f"{game['accuracy']:.1%}" in printed
+    assert f"Open {output / 'report.html'} " in printed
+    own = [pair for pair in data_of(output / "report.html")["pairs"] if not pair.get("other")]
+    assert len(own) == 4 and all(pair["objects"] and pair["picture"] is not None for pair in own)
 
 
 def test_pictures_are_those_of_the_report(output: Path) -> None:
@@ -75,6 +79,7 @@ def test_every_model_has_a_demo(
 ) -> None:
     monkeypatch.delenv("CROSSRET_BACKEND", raising=False)
     monkeypatch.setattr("crossret.demo.PICTURES", 0)
+    monkeypatch.setattr("crossret.explain.page.split.ScoredSplit.of", None)  # all has been scored before
     # The same scenes as above: they depend on the seed and the counts alone.
     monkeypatch.setattr("crossret.demo.render_scenes", lambda scenes, **_: shutil.copytree(output / "scenes", scenes))
     printed = io.StringIO()
@@ -125,6 +130,8 @@ def test_from_pictures(output: Path, tmp_path: Path, one_thread: None, monkeypat
         assert not torch.equal(weight, before.get_parameter(name)), name
     (game,) = report["pointing_game"]
     assert 0 < game["centre_chance"] < game["chance"] < 1 / 4  # of 49 cells
+    pair, *_ = data_of(tmp_path / "report.html")["pairs"]
+    assert pair["regions"] == 49 and pair["picture"] is not None
     (drawn,) = report["pictures"]
     with Image.open(tmp_path / "attention" / drawn) as picture:
         assert picture.width > 800

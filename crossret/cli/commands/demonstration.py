@@ -31,9 +31,9 @@ def demo(
     """Do everything once, on rendered scenes.
 
     Renders scenes, trains a model on them with its preset "scenes", evaluates
-    retrieval, draws where it looks: with scan at most four minutes on two cores.
-    Prints tables; leaves the scenes, the trained model and its curves, report.json and
-    attention/*.png in the output directory.
+    retrieval, shows where it looks: with scan at most four minutes on two cores.
+    Prints tables; leaves the scenes, the trained model and its curves, report.json,
+    attention/*.png and report.html, a page to explore, in the output directory.
 
     \b
     Examples:
