@@ -84,8 +84,16 @@ def listed_pairs(batch: Features) -> Tensor:
     return torch.cat([every, every[::3]])
 
 
+DIMS = (1, 2, 3, 8, 16, 17, 31, 64, 100, 257)
+
+
 @st.composite
-def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES, most: tuple[int, int] = (5, 7)) -> Features:
+def features(
+    draw: st.DrawFn,
+    degeneracies: tuple[str, ...] = DEGENERACIES,
+    most: tuple[int, int] = (5, 7),
+    dims: tuple[int, ...] = DIMS,
+) -> Features:
     """Batches around the vector widths and tile heights of every kernel, in every degenerate form.
 
     Of at most so many images and captions.
@@ -93,7 +101,7 @@ def features(draw: st.DrawFn, degeneracies: tuple[str, ...] = DEGENERACIES, most
     n_images, n_captions = (draw(st.integers(1, count)) for count in most)
     longest_image = draw(st.sampled_from((1, 2, 5, 6, 7, 12, 13, 17, 36)))
     longest_caption = draw(st.sampled_from((1, 2, 4, 9, 15, 16, 17, 33)))
-    dim = draw(st.sampled_from((1, 2, 3, 8, 16, 17, 31, 64, 100, 257)))
+    dim = draw(st.sampled_from(dims))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     regions = torch.randn(n_images, longest_image, dim, generator=generator, dtype=torch.float64)
     words = torch.randn(n_captions, longest_caption, dim, generator=generator, dtype=torch.float64)

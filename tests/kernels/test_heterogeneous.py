@@ -19,7 +19,7 @@ from crossret_kernels import (
     scan_scores,
 )
 from tests.kernels import oracle
-from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
+from tests.kernels.heterogeneous import BACKENDS, DIMS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds
 
@@ -30,10 +30,10 @@ directions = pytest.mark.parametrize("direction", DIRECTIONS)
 def well_posed(call: Call) -> bool:
     """Whether rounding moves the result but little.
 
-    No layer normalisation of next to nothing, no ties, no logits in the hundreds, no attended vector that vanishes.
+    No ties, no logits in the hundreds, no attended vector that vanishes.
     """
     wild = not call.options["normalize"] and call.batch.kind in ("large", "below the cosine's floor")
-    return call.batch.regions.size(-1) > 3 and not wild and call.options["pooling"] != "max"
+    return not wild and call.options["pooling"] != "max"
 
 
 def check(call: Call, dtype: torch.dtype, backend: str = "torch") -> None:
@@ -144,9 +144,9 @@ def attended_by_hand(
 
 
 @examples(20)
-@given(call=calls(), layout=st.sampled_from(("padded", "packed", "list")))
+@given(call=calls(dims=DIMS[:-1]), layout=st.sampled_from(("padded", "packed", "list")))  # loops take their time
 def test_it_follows_the_paper(call: Call, layout: str) -> None:
-    assume(call.batch.regions.size(-1) < 32 and well_posed(call))
+    assume(well_posed(call))
     batch, options = call.batch, call.options
     pairs = batch.pairs
     if pairs is None:
