@@ -98,36 +98,57 @@ def scoring(name: str, inputs: Inputs, layers: list[HeterogeneousLayer]) -> Call
     )  # fmt: skip
 
 
+def weighted(scores: Tensor) -> Tensor:
+    return (torch.linspace(-1, 1, scores.numel()).view(scores.shape) * scores).sum()
+
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.full)])
+
+
+def make_inputs(case: Case, count: int, dtype: torch.dtype) -> tuple[Inputs, list[HeterogeneousLayer]]:
+    return case.inputs().to(dtype), [layer.to(dtype) for layer in make_layers(count, case.dim)]
+
+
+@dtypes
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_forward(bench: Bench, name: str, count: int) -> None:
+def test_forward(bench: Bench, name: str, count: int, dtype: torch.dtype) -> None:
     case = bench.size(BATCH)
-    inputs, layers = case.inputs(), make_layers(count, case.dim)
+    inputs, layers = make_inputs(case, count, dtype)
     if name == "concatenated":
         inputs = inputs.first(len(inputs.regions), SAMPLE)
-    bench.describe(f"HAN forward, {count} layers", case, torch.float32, name)
+    bench.describe(f"HAN forward, {count} layers", case, dtype, name)
     call = torch.no_grad()(scoring(name, inputs, layers))
     check = partial(check_scores, inputs=inputs, oracle=partial(concatenated, layers=layers))
     bench.measure(LayeredInputs.of(inputs, count), call, check)
 
 
+@dtypes
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_training_step(bench: Bench, name: str, count: int) -> None:
+def test_training_step(bench: Bench, name: str, count: int, dtype: torch.dtype) -> None:
     case = bench.size(BATCH)
-    inputs, layers = case.inputs(), make_layers(count, case.dim)
+    inputs, layers = make_inputs(case, count, dtype)
     if name == "concatenated":
         inputs = inputs.first(SAMPLE, SAMPLE)
 
-    def step(name: str, inputs: Inputs) -> Callable[[], tuple[Tensor, ...]]:
+    def step(name: str, inputs: Inputs, loss: Callable[[Tensor], Tensor]) -> Callable[[], tuple[Tensor, ...]]:
         leaves = [inputs.regions.requires_grad_(), inputs.words.requires_grad_()]
-        own = [HeterogeneousLayer(*(parameter.clone().requires_grad_() for parameter in layer)) for layer in layers]
+        own = [
+            HeterogeneousLayer(*(parameter.to(leaves[0].dtype, copy=True).requires_grad_() for parameter in layer))
+            for layer in layers
+        ]
         leaves += [parameter for layer in own for parameter in layer]
         call = scoring(name, inputs, own)
-        return lambda: torch.autograd.grad(triplet_loss(call()), leaves)
+        return lambda: torch.autograd.grad(loss(call()), leaves)
+
+    def slopes(name: str, inputs: Inputs) -> Tensor:
+        # Of all pairs: rounding may make another negative the hardest.
+        return torch.cat([x.flatten().double() for x in step(name, inputs, weighted)()])
 
     checked = inputs.first(4, 4)
-    expected = step("concatenated", checked)()
-    torch.testing.assert_close(step(name, checked)(), expected, rtol=1e-3, atol=1e-3)
-    bench.describe(f"HAN training step, {count} layers", case, torch.float32, name)
-    bench.measure(LayeredInputs.of(inputs, count), step(name, inputs), training=True)
+    expected = slopes("concatenated", checked.to(torch.float64))
+    error = (slopes(name, checked) - expected).norm() / expected.norm()
+    assert error < (1e-4 if dtype == torch.float32 else 0.1)
+    bench.describe(f"HAN training step, {count} layers", case, dtype, name)
+    bench.measure(LayeredInputs.of(inputs, count), step(name, inputs, triplet_loss), training=True)
