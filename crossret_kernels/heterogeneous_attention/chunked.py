@@ -45,7 +45,7 @@ class _Heterogeneous(Shared):
         # again for every run of images, so that images have the larger part. Of several layers the pairs hold most.
         alone = 1 if torch.is_grad_enabled() else 2
         of_others = (2 * alone, 2 * alone) if parameters[-1].device.type == "cpu" else (4, 4)
-        parts = ((9, 3) if alone == 2 else (3, 1)) if self.fused else of_others
+        parts = ((10, 2) if alone == 2 else (3, 1)) if self.fused else of_others
         times = GPU_SHARE if self.backend == "triton" else 1
         rows = [
             max(1, SHARED_BYTES * part // 4 * times // (itemsize * (arrays * dim + heads * width)))

@@ -52,13 +52,15 @@ def share(
     q = queries.unflatten(-1, (heads, -1))
     k = products.linear(items, layer.key_weight, layer.key_bias).unflatten(-1, (heads, -1))
     v = products.linear(items, layer.value_weight, layer.value_bias).unflatten(-1, (heads, -1))
-    values = torch.einsum("nlhe,dhe->nlhd", v, layer.output_weight.unflatten(-1, (heads, -1)))
     logits = (lambda_attention * torch.einsum("nihe,njhe->nihj", q, k)).to(items.dtype)
     logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
     weights, own_logits = cast("tuple[Tensor, Tensor]", cast(Any, _Softmax).apply(logits))
-    own_values = torch.einsum("nihj,njhd->nihd", weights, values)
-    residual = (queries + layer.output_bias).unsqueeze(2)
-    return FirstLayer(q, k, values.contiguous(), own_logits, torch.cat([own_values, residual], 2), mask)
+    # Head by head: batched over items and heads, products would copy the values, which are most of all.
+    outputs = layer.output_weight.unflatten(-1, (heads, -1))
+    values = [products.linear(v[:, :, h], outputs[:, h]) for h in range(heads)]
+    own_values = [weights[:, :, h] @ value for h, value in enumerate(values)]
+    residual = queries + layer.output_bias
+    return FirstLayer(q, k, torch.stack(values, 2), own_logits, torch.stack([*own_values, residual], 2), mask)
 
 
 class _Softmax(torch.autograd.Function):
