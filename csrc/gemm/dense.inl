@@ -6,13 +6,8 @@ namespace CROSSRET_ISA {
 enum class DenseElements { floats, rounded, pairs };
 
 static Layout dense_layout(const DenseCall& call, int64_t depth) {
-#if defined(CROSSRET_AMX)
-  constexpr int64_t unit = Tiles::depth;
-#else
-  constexpr int64_t unit = 1;
-#endif
   const bool pairs = call.bfloat16 && V::bf16_dots;
-  if (pairs) depth = round_up(round_up(depth, 2) / 2, unit);
+  if (pairs) depth = paired_depth(depth);
   return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
 }
 

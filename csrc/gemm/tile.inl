@@ -164,16 +164,6 @@ static void multiply(int64_t rows, int64_t columns, Extent extent, Left a, Right
   for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {}, 0, epilogue});
 }
 
-// The same of floats or of pairs of bfloat16, whichever both sides are.
-template <class Epilogue>
-static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t depth, Left a, Right b,
-                            const Epilogue& epilogue) {
-  if constexpr (V::bf16_dots) {
-    if (pairs) return multiply<Bfloat16Pairs<V>>(rows, columns, AllOf{depth}, a, b, epilogue);
-  }
-  multiply(rows, columns, AllOf{depth}, a, b, epilogue);
-}
-
 // Epilogue: C, with row stride ld, becomes or gains the product. C too must reach up to whole vectors.
 struct Store {
   float* c;
@@ -260,9 +250,29 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
 }
 #else
 struct Tiles {  // there are none to configure
+  static constexpr bool present = false;
+  static constexpr int64_t rows = 1, depth = 1;
   Tiles() {}
 };
 #endif
+
+// So many elements as pairs of bfloat16, zeros behind: what products of these go over.
+static inline int64_t paired_depth(int64_t depth) { return round_up((depth + 1) / 2, Tiles::depth); }
+
+// Rows of floats or of pairs of bfloat16, whichever both sides are; of pairs `a` has its elements side by side and rows
+// up to a multiple of Tiles::rows that may be read.
+template <class Epilogue>
+static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t depth, Left a, Right b,
+                            const Epilogue& epilogue) {
+#if defined(CROSSRET_AMX)
+  if (pairs) return multiply_by_tiles(rows, columns, depth, a, b, epilogue);
+#else
+  if constexpr (V::bf16_dots) {
+    if (pairs) return multiply<Bfloat16Pairs<V>>(rows, columns, AllOf{depth}, a, b, epilogue);
+  }
+#endif
+  multiply(rows, columns, AllOf{depth}, a, b, epilogue);
+}
 
 // Rows against packed panels, of either kind of element.
 template <class Epilogue>

@@ -38,8 +38,8 @@ struct GradientScratch {
     regions = memory.floats(regions_of * ld);
     unit_words = memory.floats(words_of * ld);
     unit_regions = memory.floats(regions_of * ld);
-    word_pairs = memory.floats(words_of * unit_pair_row(call));
-    region_pairs = memory.floats(regions_of * unit_pair_row(call));
+    word_pairs = memory.floats((words_of + Tiles::rows) * unit_pair_row(call));
+    region_pairs = memory.floats(read_rows(regions_of) * unit_pair_row(call));
     word_forms = memory.floats(words_of + V::width);
     region_forms = memory.floats(pad_columns(regions_of));
     forms_of_words = reinterpret_cast<RowForm*>(memory.floats(3 * words_of));
@@ -214,6 +214,7 @@ static void softmax_down_gradients(const float* weights, float* grads, int64_t s
 
 static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& block, const HeterogeneousGradients& out,
                             const ImageChunk& chunk, int64_t k, Workspace& memory) {
+  const Tiles configured;
   const PackedCaptions packed = packed_of(call, block);
   Workspace kept_memory(chunk.kept + k * chunk.stride);
   GradientScratch scratch(call, block, memory, kept_memory);

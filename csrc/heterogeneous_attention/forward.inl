@@ -13,8 +13,8 @@ struct HeterogeneousScratch {
       : layer(call, block, memory, memory),
         words(memory.floats(layer.query_row * layered_row(call))),
         regions(memory.floats(layer.n_queries * layered_row(call))),
-        word_pairs(memory.floats(layer.query_row * unit_pair_row(call))),
-        region_pairs(memory.floats(layer.n_queries * unit_pair_row(call))),
+        word_pairs(memory.floats((layer.query_row + Tiles::rows) * unit_pair_row(call))),
+        region_pairs(memory.floats(read_rows(layer.n_queries) * unit_pair_row(call))),
         word_forms(memory.floats(layer.query_row + V::width)),
         region_forms(memory.floats(pad_columns(layer.n_queries))),
         match(call, false, memory) {}
@@ -26,6 +26,7 @@ static void count_forward(const HeterogeneousCall& call, const CaptionBlock& blo
 
 static void heterogeneous_forward(const HeterogeneousCall& call, const CaptionBlock& block, int64_t image,
                                   Workspace& memory) {
+  const Tiles configured;
   const PackedCaptions packed = packed_of(call, block);
   HeterogeneousScratch scratch(call, block, memory);
   const int64_t ld = packed.ld, n = call.local ? call.images.lengths[image] : 1;

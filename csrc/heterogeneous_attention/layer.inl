@@ -11,24 +11,31 @@ static inline int64_t head_size(const HeterogeneousCall& call) { return call.dim
 // Whether products take pairs of bfloat16, and how many elements a product then goes over.
 static inline bool layered_pairs(const HeterogeneousCall& call) { return call.bfloat16 && V::bf16_dots; }
 static inline int64_t layered_depth(const HeterogeneousCall& call, int64_t depth) {
-  return layered_pairs(call) ? (depth + 1) / 2 : depth;
+  return layered_pairs(call) ? paired_depth(depth) : depth;
 }
 
-// Values of so many rows of an item, or of several of them one after the other, as panels.
-static inline int64_t value_panels(const HeterogeneousCall& call, int64_t rows) {
-  return pad_columns(call.dim) * rows * call.heads;
+// Rows of pairs that a product reads where it takes n.
+static inline int64_t read_rows(int64_t n) { return round_up(n, Tiles::rows); }
+
+// Where the values of an item begin as panels, so many items and rows being ahead of it.
+static inline int64_t value_panels(const HeterogeneousCall& call, int64_t items, int64_t rows) {
+  const int64_t most = rows * call.heads;
+  return pad_columns(call.dim) * (layered_pairs(call) ? most / 2 + items * Tiles::depth : most);
 }
 
 // An item's values, n rows of (heads, dim), as panels: row by row, or head by head.
 static void pack_values(const HeterogeneousCall& call, const float* values, int64_t n, bool by_head, float* out) {
   const int64_t count = n * call.heads, depth = layered_depth(call, count);
-  const auto row = [&](int64_t i) { return values + (by_head ? i % n * call.heads + i / n : i) * call.dim; };
+  const auto row = [&](int64_t i) {
+    return i < count ? values + (by_head ? i % n * call.heads + i / n : i) * call.dim : nullptr;
+  };
+  const auto load = [&](const float* from, int64_t k) { return from ? V::load(from + k, call.dim - k) : V::zero(); };
   for (int64_t d = 0; d < depth; ++d) {
     const int64_t place = layered_pairs(call) ? 2 * d : d;
-    const float *const first = row(place), *const second = place + 1 < count ? row(place + 1) : nullptr;
+    const float *const first = row(place), *const second = row(place + 1);
     for (int64_t k = 0; k < call.dim; k += V::width) {
-      F x = V::load(first + k, call.dim - k);
-      if (layered_pairs(call)) x = pair_of(x, second ? V::load(second + k, call.dim - k) : V::zero());
+      F x = load(first, k);
+      if (layered_pairs(call)) x = pair_of(x, load(second, k));
       V::store(panel_column(out, k, depth) + d * kPanel, x);
     }
   }
@@ -45,7 +52,9 @@ static void pair_heads(const HeterogeneousCall& call, const float* rows, int64_t
     for (int64_t h = 0; h < call.heads; ++h) {
       const float* const from = rows + r * layered_row(call) + h * size;
       uint16_t* const to = reinterpret_cast<uint16_t*>(out + r * paired_row(call) + h * depth);
-      for (int64_t k = 0; k < size; k += V::width) V::store_bf16(to + k, V::load(from + k, size - k), 2 * depth - k);
+      for (int64_t k = 0; k < 2 * depth; k += V::width) {
+        V::store_bf16(to + k, k < size ? V::load(from + k, size - k) : V::zero(), 2 * depth - k);
+      }
     }
   }
 }
@@ -90,11 +99,12 @@ struct PackedCaptions {
       : ld(layered_row(call)), n_keys(block.words), n_queries(call.local ? block.words : block.count) {
     keys = memory.floats(n_keys * ld);
     queries = memory.floats(n_queries * ld);
-    keys_of_head = pad_columns(n_keys) * head_size(call);
-    queries_of_head = pad_columns(n_queries) * head_size(call);
+    const int64_t depth = layered_depth(call, head_size(call));
+    keys_of_head = pad_columns(n_keys) * depth;
+    queries_of_head = pad_columns(n_queries) * depth;
     key_panels = memory.floats(call.heads * keys_of_head);
     query_panels = memory.floats(call.heads * queries_of_head);
-    values = memory.floats(value_panels(call, n_keys));
+    values = memory.floats(value_panels(call, block.count, n_keys));
     row = pad_row(n_queries);
     own_logits = memory.floats(call.heads * row);
     pairs = memory.floats(n_keys * paired_row(call));
@@ -128,7 +138,7 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
     copy_rows(side.keys + first * dim, side.lengths[caption], dim, 1.0f, packed.keys + key * ld, ld);
     copy_rows(side.queries + first * dim, queries, dim, 1.0f, packed.queries + query * ld, ld);
     pack_values(call, side.values + first * heads * dim, side.lengths[caption], true,
-                packed.values + value_panels(call, key));
+                packed.values + value_panels(call, caption - block.first, key));
     for (int64_t q = 0; q < queries; ++q) {
       for (int64_t h = 0; h < heads; ++h) {
         packed.own_logits[h * packed.row + query + q] = side.own_logits[(first + q) * heads + h];
@@ -148,14 +158,15 @@ static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& blo
 struct LayerScratch {
   int64_t n_queries;                       // of the image
   int64_t key_row, query_row;              // pad_row of the block's
-  int64_t factor_row;                      // of regions' weights with one caption
+  int64_t region_factor_row;               // of regions' weights with one caption, as a product reads them
+  int64_t word_factor_row;                 // of words' with the image, where these are pairs
   float *queries, *keys, *values;          // rows; panels, row by row
   float *query_pairs, *key_pairs;          // where logits are products of these
   float* region_weights;                   // (queries, heads, key_row)
   float* region_own;                       // (captions, queries, heads)
-  float* region_factors;                   // (queries, factor_row), as a product reads their weights, head by head
+  float* region_factors;                   // (queries, region_factor_row), head by head
   float* word_weights;                     // (keys, heads, query_row)
-  float* word_factors;                     // the same as a product reads them
+  float* word_factors;                     // (queries, word_factor_row), region by region
   float* word_own;                         // (heads, query_row)
   const float **region_rows, **word_rows;  // own values of every query
 
@@ -165,17 +176,18 @@ struct LayerScratch {
     n_queries = call.local ? most : 1;
     key_row = pad_row(block.words);
     query_row = pad_row(call.local ? block.words : block.count);
-    factor_row = pad_row(layered_depth(call, heads * block.longest + V::width));
+    region_factor_row = pad_row(layered_depth(call, heads * block.longest) + V::width);
+    word_factor_row = layered_pairs(call) ? pad_row(layered_depth(call, heads * most)) : 0;
     queries = kept.floats(n_queries * ld);
     keys = kept.floats(most * ld);
-    values = memory.floats(value_panels(call, most));
+    values = memory.floats(value_panels(call, 1, most));
     region_weights = kept.floats(n_queries * heads * key_row);
     region_own = memory.floats(block.count * round_up(n_queries * heads, V::width));
-    region_factors = memory.floats(n_queries * factor_row);
-    query_pairs = memory.floats(n_queries * paired_row(call));
-    key_pairs = memory.floats(most * paired_row(call));
+    region_factors = memory.floats(read_rows(n_queries) * region_factor_row);
+    query_pairs = memory.floats(read_rows(n_queries) * paired_row(call));
+    key_pairs = memory.floats(read_rows(most) * paired_row(call));
     word_weights = memory.floats(most * heads * query_row);
-    word_factors = layered_pairs(call) ? memory.floats(layered_depth(call, most * heads) * query_row) : word_weights;
+    word_factors = memory.floats(read_rows(query_row) * word_factor_row);
     word_own = kept.floats(heads * query_row);
     region_rows = reinterpret_cast<const float**>(memory.floats(2 * n_queries));
     word_rows = reinterpret_cast<const float**>(memory.floats(2 * query_row));
@@ -286,8 +298,9 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
                  scratch.word_own + h * query_row);
   }
   if (layered_pairs(call)) {
-    pair_rows(scratch.word_weights, query_row, n * heads, packed.n_queries, layered_depth(call, n * heads),
-              scratch.word_factors);
+    const Layout pairs{Elements::pairs, layered_depth(call, n * heads), scratch.word_factor_row, false, false};
+    dense_rows<DenseElements::pairs>({scratch.word_weights, nullptr, 1, query_row}, {0, n * heads, true}, 0,
+                                     packed.n_queries, pairs, scratch.word_factors);
   }
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t, int64_t) {
     softmax_across(scratch.region_weights + key, key_row, queries * heads, call.captions.lengths[caption],
@@ -330,6 +343,9 @@ static void gather_weights(const HeterogeneousCall& call, const float* weights, 
   const int64_t count = call.heads * words;
   for (int64_t m = 0; m < n; ++m, out += ld) {
     uint16_t* const bits = reinterpret_cast<uint16_t*>(out);
+    for (int64_t k = 0; layered_pairs(call) && k < layered_depth(call, count); k += V::width) {
+      V::store(out + k, V::zero());
+    }
     for (int64_t at = 0; at < count; at += words, weights += row) {
       for (int64_t j = 0; j < words; j += V::width) {
         const F x = V::load(weights + j, words - j);
@@ -349,8 +365,10 @@ static void word_rows(const HeterogeneousCall& call, const PackedCaptions& packe
   const int64_t row = scratch.query_row, n = packed.n_queries;
   const int64_t depth = layered_depth(call, call.images.lengths[image] * call.heads);
   own_rows(call, scratch.word_rows, scratch.word_own, 1, row, n, out, packed.ld);
-  multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.word_factors, 1, row},
-                  {scratch.values, depth * kPanel, kPanel}, Store{out, packed.ld, true});
+  const Left weights =
+      layered_pairs(call) ? Left{scratch.word_factors, scratch.word_factor_row, 1} : Left{scratch.word_weights, 1, row};
+  multiply_either(layered_pairs(call), n, call.dim, depth, weights, {scratch.values, depth * kPanel, kPanel},
+                  Store{out, packed.ld, true});
 }
 
 // The rows of an image with the k-th caption of a block, whose first key is `key`.
@@ -361,9 +379,9 @@ static void region_rows(const HeterogeneousCall& call, const CaptionBlock& block
   const float* const own = scratch.region_own + k * round_up(scratch.n_queries * heads, V::width);
   own_rows(call, scratch.region_rows, own, heads, 1, n, out, packed.ld);
   gather_weights(call, scratch.region_weights + key, scratch.key_row, n, words, scratch.region_factors,
-                 scratch.factor_row);
-  multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.region_factors, scratch.factor_row, 1},
-                  {packed.values + value_panels(call, key), depth * kPanel, kPanel}, Store{out, packed.ld, true});
+                 scratch.region_factor_row);
+  multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.region_factors, scratch.region_factor_row, 1},
+                  {packed.values + value_panels(call, k, key), depth * kPanel, kPanel}, Store{out, packed.ld, true});
 }
 
 // Σ term(k) over the vectors of a row. Four sums: one waits for itself.
@@ -416,6 +434,9 @@ static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t 
       const F x = V::mul(V::load(out + k), V::set(inverse));
       V::store(out + k, x);
       if (layered_pairs(call)) V::store_bf16(reinterpret_cast<uint16_t*>(pairs) + k, x, V::width);
+    }
+    for (int64_t k = round_up(dim, V::width); k < 2 * layered_depth(call, dim) && layered_pairs(call); k += V::width) {
+      V::store_bf16(reinterpret_cast<uint16_t*>(pairs) + k, V::zero(), V::width);
     }
     pairs += unit_pair_row(call);
     nonzero[r] = inverse != 0.0f ? 1.0f : 0.0f;

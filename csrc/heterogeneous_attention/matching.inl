@@ -24,6 +24,7 @@ struct MatchScratch {
   Queries queries;
   QueryGradients grads;
   const float** rows;
+  float* panels;                                    // of columns, where tiles multiply pairs
   float *attended, *weight_grads, *scaled_weights;  // of gradients alone
 
   MatchScratch(const HeterogeneousCall& call, bool differentiates, Workspace& memory) {
@@ -34,6 +35,7 @@ struct MatchScratch {
     tile = {similarities, memory.floats(cells), ld, nullptr};
     queries = take_queries(most, memory);
     rows = reinterpret_cast<const float**>(memory.floats(2 * (images + captions)));
+    panels = memory.floats(Tiles::present && layered_pairs(call) ? ld * layered_depth(call, call.dim) : 0);
     if (!differentiates) return;
     for (float** grad : {&grads.relevance, &grads.product, &grads.twice_square, &grads.own}) *grad = memory.floats(ld);
     attended = memory.floats(most * layered_row(call));
@@ -44,25 +46,29 @@ struct MatchScratch {
 
 // out (row stride ld) = rows · columns; columns up to the next whole vector become zero.
 static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
-                       const float** scratch, float* out, int64_t ld) {
+                       const MatchScratch& scratch, float* out, int64_t ld) {
   const bool pairs = rows.pairs != nullptr && columns.pairs != nullptr;
-  for (int64_t r = 0; r < rows.n; ++r) {
-    scratch[r] = pairs ? rows.pairs + r * unit_pair_row(call) : rows.data + r * rows.ld;
+  const int64_t row = unit_pair_row(call), depth = pairs ? layered_depth(call, call.dim) : call.dim;
+  if (pairs && Tiles::present) {
+    transpose_to_panels(columns.pairs, row, columns.n, depth, scratch.panels);
+    return multiply_either(true, rows.n, columns.n, depth, {rows.pairs, row, 1},
+                           {scratch.panels, depth * kPanel, kPanel}, Store{out, ld, false});
   }
+  const float **const of_rows = scratch.rows, **const of_columns = of_rows + rows.n;
+  for (int64_t r = 0; r < rows.n; ++r) of_rows[r] = pairs ? rows.pairs + r * row : rows.data + r * rows.ld;
   for (int64_t c = 0; c < columns.n; ++c) {
-    scratch[rows.n + c] = pairs ? columns.pairs + c * unit_pair_row(call) : columns.data + c * columns.ld;
+    of_columns[c] = pairs ? columns.pairs + c * row : columns.data + c * columns.ld;
   }
   for (int64_t r = 0; r < rows.n && columns.n % V::width != 0; ++r) {
     V::store(out + r * ld + columns.n / V::width * V::width, V::zero());
   }
-  multiply_either_dots(pairs, scratch, rows.n, scratch + rows.n, columns.n,
-                       pairs ? layered_depth(call, call.dim) : call.dim, out, ld);
+  multiply_either_dots(pairs, of_rows, rows.n, of_columns, columns.n, depth, out, ld);
 }
 
 // The relevances of all queries, in the scratch's queries.
 static void match(const HeterogeneousCall& call, const MatchedRows& contexts, const MatchedRows& queries,
                   MatchScratch& scratch) {
-  match_dots(call, contexts, queries, scratch.rows, scratch.similarities, scratch.tile.ld);
+  match_dots(call, contexts, queries, scratch, scratch.similarities, scratch.tile.ld);
   QueryBlock block{};
   block.columns = queries.n;
   block.norms = const_cast<float*>(queries.forms);
@@ -101,7 +107,7 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
   const int64_t ld = scratch.tile.ld, row = contexts.ld;
   Queries& sums = scratch.queries;
   float* const weights = scratch.tile.weights;
-  match_dots(call, contexts, queries, scratch.rows, scratch.similarities, ld);
+  match_dots(call, contexts, queries, scratch, scratch.similarities, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) weigh<1>(call.matching, contexts.n, scratch.tile, j, sums);
   multiply(queries.n, dim, AllOf{contexts.n}, {weights, 1, ld}, {contexts.data, kPanel, row},
            Store{scratch.attended, row, false});
@@ -113,7 +119,7 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
     }
     sums.square[q] = V::reduce_add(square);
   }
-  match_dots(call, contexts, {scratch.attended, queries.n, row, nullptr}, scratch.rows, scratch.weight_grads, ld);
+  match_dots(call, contexts, {scratch.attended, queries.n, row, nullptr}, scratch, scratch.weight_grads, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.forms);
   pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
                 scratch.grads.relevance);

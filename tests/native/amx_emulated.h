@@ -10,6 +10,7 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 struct Tiles {
+  static constexpr bool present = true;
   static constexpr int rows = 16, columns = 16;
   static constexpr int depth = 16;  // 32-bit pairs of bfloat16
 
