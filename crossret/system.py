@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import re
@@ -19,6 +20,8 @@ except ImportError:  # Windows
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end a process from without, besides Ctrl-C's."""
 _MAXRSS = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in a MiB
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_LARGE = 8 * 2**20  # bytes
 _KILLED: int = getattr(signal, "SIGKILL", 0)
 
 
@@ -37,6 +40,19 @@ def memory() -> int | None:
     if not hasattr(os, "sysconf"):  # Windows
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def return_large_blocks() -> None:
+    """Have glibc give large blocks of memory back to the system when they are freed; elsewhere they are left alone.
+
+    Once a block of less than 32 MiB was freed it keeps those of that size. Before 2.38 it does not find aligned ones
+    again, as torch's are, so that a backward pass takes new memory for each of its temporary tensors.
+    """
+    chosen = "MALLOC_MMAP_THRESHOLD_" in os.environ or "malloc.mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and not chosen:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE)  # as it would for itself
 
 
 def lock(file: BinaryIO) -> None:

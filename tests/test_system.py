@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from pathlib import Path
 
@@ -50,6 +51,30 @@ def test_here_everything_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert system.cpu_model() is None
     assert system.peak_mebibytes() > 1
     assert math.isfinite(system.peak_mebibytes())
+
+
+# The second block is one of those that glibc keeps once one of their size was freed.
+LARGE = """
+import ctypes, sys
+from crossret import system
+if sys.argv[1:]:
+    system.return_large_blocks()
+import torch
+libc = ctypes.CDLL(None)
+fields = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+libc.mallinfo2.restype = type("Info", (ctypes.Structure,), {"_fields_": fields})
+torch.empty(5 * 2**20)
+before = libc.mallinfo2().e  # bytes that are mapped of their own
+block = torch.empty(5 * 2**20)
+print(libc.mallinfo2().e - before >= 20 * 2**20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc from 2.33 on")
+def test_large_blocks_go_back_to_the_system(tmp_path: Path) -> None:
+    for arguments, mapped in (((), "False"), (("return",), "True")):
+        done = run_python("-c", LARGE, *arguments, directory=tmp_path, PYTHONPATH=str(ROOT))
+        assert done.stdout.split() == [mapped], done.stderr
 
 
 @pytest.mark.parametrize("shown", [False, True])

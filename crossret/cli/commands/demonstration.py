@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from crossret import system
 from crossret.cli.errors import Interrupted
 from crossret.cli.options import Seed, Threads, option, use_threads
 from crossret.hyperparameters import MODEL_CONFIGS
@@ -47,6 +48,7 @@ def demo(
     from crossret.demo import run_demo
 
     use_threads(threads)
+    system.return_large_blocks()
     try:
         run_demo(
             output,

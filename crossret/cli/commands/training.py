@@ -220,6 +220,7 @@ def train(
             raise ValueError(f"--log must be one of {', '.join(LOGS)}, not {name!r}")
     place = own_device(use_device(device))
     use_threads(threads)
+    system.return_large_blocks()
     if fine_tune is not None and reads_pictures(model_directory(fine_tune)):
         refuse(typed(context, {"encoder": encoder}), f"makes no difference: {fine_tune} has an encoder")
         encoder = None
