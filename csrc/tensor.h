@@ -1,8 +1,5 @@
 // What operations ask of tensors wherever these are, and new tensors.
 #pragma once
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -11,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pairs/memory.h"
 #include "pairs/side.h"
 
 namespace crossret {
@@ -61,21 +59,6 @@ torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtyp
 template <size_t dims>
 torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype) {
   return empty<dims>(sizes, dtype, {aoti_torch_device_type_cpu(), 0});
-}
-
-// Asks for large pages of fresh memory. Large results come from the system anew at every call, a page at a time,
-// which takes as long as to compute them, or several times as long.
-inline void in_large_pages(void* data, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t page = 4096;
-  constexpr int64_t large = int64_t{4} << 20;
-  if (bytes < large) return;
-  const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // or stays as it is
-#else
-  (void)data, (void)bytes;
-#endif
 }
 
 }  // namespace crossret

@@ -36,8 +36,8 @@ class _Gated(Shared):
 
     @property
     def fused(self) -> bool:
-        """Whether a kernel takes all that pairs are; listed ones it does not."""
-        return self.backend in KERNELS and self.pairs is None
+        """Whether a kernel takes all that pairs are."""
+        return self.backend in KERNELS
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         own = GatedAttention.of(parameters)
@@ -48,12 +48,12 @@ class _Gated(Shared):
             max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
+        gathered = 0 if self.pairs is None else 4 * beside[0].size(1) * dim  # context vectors of listed pairs
         if self.fused:  # kernels bound what they take themselves; captions of one run are made once for all images
-            held = GPU_SHARE if self.backend == "triton" else 1
-            return Limits([held * max(1, rows[0] // 2), held * rows[1]], sys.maxsize)
-        cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width)
-        if self.pairs is not None:  # which gather context vectors
-            cells += 4 * beside[0].size(1) * dim
+            held, part = (GPU_SHARE, 2) if self.backend == "triton" else (1, 3)
+            pairs = max(1, PAIR_BYTES // (itemsize * gathered)) if gathered else sys.maxsize
+            return Limits([held * max(1, rows[0] // part), held * rows[1]], pairs)
+        cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width) + gathered
         return Limits(rows, max(1, PAIR_BYTES // (itemsize * cells)))
 
     def results(self, like: Tensor) -> list[Tensor]:
@@ -85,7 +85,7 @@ class _Gated(Shared):
     def _fused(
         self, kernel: Callable[..., Tensor], images: Side, captions: Side, pairing: Pairing, own: GatedAttention
     ) -> tuple[Tensor, ...]:
-        last = kernel(*operands(images, captions, own), self.alpha, self.bfloat16)
+        last = kernel(*operands(images, captions, own, pairing), self.alpha, self.bfloat16)
         return (earlier_levels(images, captions, pairing, Products(self.backend == "cpu")) + last,)
 
     def gradients(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side
 from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
 def _of(side: str) -> tuple[Operand, ...]:
@@ -19,7 +21,7 @@ def _of(side: str) -> tuple[Operand, ...]:
 
 
 # Float32, contiguous where a kernel asks for it. Weights are (H, G) of regions and (H', G) of words, biases beside them
-# (H,) and (H',); the embedding's bias is (D,).
+# (H,) and (H',); the embedding's bias is (D,). Pairs are (P, 2) int64, images and captions; None are all.
 OPERANDS = (
     *_of("region"), *_of("word"),
     *(
@@ -28,13 +30,16 @@ OPERANDS = (
             "region_query_weight", "region_query_bias", "word_query_weight", "word_query_bias", "embedding_bias",
         )
     ),
+    Operand("pairs"),
 )  # fmt: skip
 OPTIONS = "float alpha, bool bfloat16"  # whether products of W_q take bfloat16; sums are float32
 
 
 def scores_like(region_keys: Tensor, *others: Any) -> Tensor:
-    """The cosine of v⁽²⁾ and t⁽²⁾ of all pairs (n_images, n_captions), without values."""
-    return region_keys.new_empty(region_keys.size(0), others[3].size(0))
+    """The cosine of v⁽²⁾ and t⁽²⁾ of all pairs (n_images, n_captions) or of listed ones (P,), without values."""
+    pairs = others[12]
+    shape = (region_keys.size(0), others[3].size(0)) if pairs is None else (pairs.size(0),)
+    return region_keys.new_empty(shape)
 
 
 def _triton() -> Kernels:
@@ -51,8 +56,9 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def operands(images: Side, captions: Side, parameters: GatedAttention) -> tuple[Tensor, ...]:
+def operands(images: Side, captions: Side, parameters: GatedAttention, pairing: Pairing) -> tuple[Tensor | None, ...]:
     """What the operation takes, in its order."""
     sides = [(side.keys, side.values, side.memory, side.mask) for side in (images, captions)]
     steps = [(step.query_weight, step.query_bias) for step in (parameters.region_step, parameters.word_step)]
-    return *sides[0], *sides[1], *steps[0], *steps[1], parameters.embedding_bias
+    pairs = None if isinstance(pairing, Rectangle) else torch.stack([pairing.own, pairing.other], 1)
+    return *sides[0], *sides[1], *steps[0], *steps[1], parameters.embedding_bias, pairs

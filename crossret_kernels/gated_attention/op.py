@@ -63,7 +63,7 @@ def gated_attention_scores(
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption", which None means too, or "image".
         backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does. "cpu" and "triton" score all pairs. Listed ones, float64, second
+            call, else the fastest that does. "triton" scores all pairs, "cpu" listed ones, too. float64, second
             derivatives and calls inside torch.compile or under torch.func are PyTorch operations, which None takes, on
             the CPU also for fewer than eight images or captions.
 
@@ -112,7 +112,8 @@ def attend(
     checked = _check_contexts(*contexts, images, captions)
     check_traceable("gated attention takes padded features", images, captions)
     values = images.values
-    chosen = select_backend(backend, values.device, values.dtype, _refusal(asked, weights), tuple(KERNELS))
+    served_by = tuple(KERNELS) if asked[0] is None and asked[1] is None else ("cpu",)
+    chosen = select_backend(backend, values.device, values.dtype, _refusal(weights), served_by)
     if chosen == "cpu" and named_backend(backend) is None and min(len(images), len(captions)) < LEAST_ITEMS:
         chosen = "torch"
     kind = values.device.type
@@ -130,10 +131,10 @@ def attend(
     return as_asked(made if weights else made[:1], images, captions, listed, given[-1], asked[1])
 
 
-def _refusal(asked: tuple[Array | None, Array | None, str | None], weights: bool) -> str | None:
+def _refusal(weights: bool) -> str | None:
     """Why no kernels serve a call, None where some may."""
-    if weights or asked[0] is not None or asked[1] is not None:
-        return "the kernels score all pairs; listed ones and weights of attention are made by 'torch' and 'reference'"
+    if weights:
+        return "weights of attention are made by 'torch' and 'reference'"
     if transformed() or not checkable():
         return "torch.compile and torch.func's transforms go through 'torch'"
     return None

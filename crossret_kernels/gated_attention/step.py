@@ -12,7 +12,9 @@ from crossret_kernels.cross_attention.attention import relevances
 from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
-from crossret_kernels.padded.pairing import Pairing, Rectangle
+from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
+
+SPARSE = 64  # one of so many pairs
 
 
 class Side(NamedTuple):
@@ -62,7 +64,13 @@ def score(
 
 
 def earlier_levels(images: Side, captions: Side, pairing: Pairing, products: Products) -> Tensor:
-    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
+    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20).
+
+    Kernels make those of all pairs unless next to none are listed: to gather vectors of each pair takes longer.
+    """
+    n_pairs = images.contexts.size(0) * captions.contexts.size(0)
+    if products.native and isinstance(pairing, Listing) and n_pairs <= SPARSE * len(pairing.own):
+        return earlier_levels(images, captions, Rectangle(), products)[pairing.own, pairing.other]
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
     if products.serve(contexts) and isinstance(pairing, Rectangle):
         levels = zip(images.contexts.unbind(1), captions.contexts.unbind(1), strict=True)

@@ -49,7 +49,8 @@ def gated_attention_weights(
 ) -> GatedAttentionWeights:
     """The attention by which `gated_attention_scores`, whose arguments and errors it has, scores pairs.
 
-    One of `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory.
+    One of `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory. No kernels make them:
+    backends are "torch" and "reference".
     """
     if pairs is None and candidates is None:
         raise ValueError("gated_attention_weights takes pairs or candidates: the weights of all pairs are not kept")

@@ -300,9 +300,18 @@ def _by_length(side: Ragged, rows: int) -> Iterator[Run]:
 
 def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limits) -> Iterator[ImageRun]:
     """Blocks of pairs (P, 2) that share items, so that few items are loaded more than once, and no other items."""
+    caption_runs = list(_grouped(captions, pairs[:, 1], limits.rows[1]))
+    only = caption_runs[0] if len(caption_runs) == 1 else None  # which then stays for all images
+    if only is not None:
+        in_run = torch.empty_like(only[1])
+        in_run[only[2]] = only[1]
     for image_run, of_images, places in _grouped(images, pairs[:, 0], limits.rows[0]):
         runs_of_captions = []
-        for caption_run, of_captions, among in _grouped(captions, pairs[places, 1], limits.rows[1]):
+        if only is not None:
+            groups = [(only[0], in_run[places], torch.arange(len(places), device=places.device))]
+        else:
+            groups = list(_grouped(captions, pairs[places, 1], limits.rows[1]))
+        for caption_run, of_captions, among in groups:
             own, order = of_images[among].sort(stable=True)
             listed = (x.split(limits.pairs) for x in (own, of_captions[order], places[among][order]))
             blocks = [_listed(image_run, caption_run, *part) for part in zip(*listed, strict=True)]

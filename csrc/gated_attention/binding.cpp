@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <vector>
 
 #include "call.h"
@@ -50,6 +51,7 @@ class CheckedGate {
     const Tensor embedding = take(arguments, 1, "embedding_bias");
     check(embedding, {call.dim}, "embedding_bias");
     call.embedding_bias = embedding.const_data_ptr<float>();
+    take_pairs(arguments.take<std::optional<Tensor>>());
     const auto alpha = arguments.take<double>();
     call.shares[0] = static_cast<float>(alpha);
     call.shares[1] = static_cast<float>(1 - alpha);
@@ -62,6 +64,17 @@ class CheckedGate {
   const Kernels& chosen() const { return kernels(call.bfloat16 ? Dtype::bfloat16 : Dtype::float32, false); }
 
   const Tensor& operand(size_t at) const { return held_[at]; }
+
+  bool shaped_as_scores(const Tensor& tensor) const {
+    if (call.pairs != nullptr) return tensor.dim() == 1 && tensor.size(0) == call.n_pairs;
+    return tensor.dim() == 2 && tensor.size(0) == call.sides[0].count && tensor.size(1) == call.sides[1].count;
+  }
+
+  Tensor new_scores() const {
+    const auto dtype = aoti_torch_dtype_float32();
+    return call.pairs != nullptr ? empty<1>({call.n_pairs}, dtype)
+                                 : empty<2>({call.sides[0].count, call.sides[1].count}, dtype);
+  }
 
   GatedAttentionCall call{};
 
@@ -80,6 +93,22 @@ class CheckedGate {
     for (const int64_t size : sizes) STD_TORCH_CHECK(tensor.size(dim++) == size, name, " is of another size");
   }
 
+  void take_pairs(const std::optional<Tensor>& pairs) {
+    if (!pairs) return;
+    STD_TORCH_CHECK(
+        pairs->is_cpu() && pairs->dim() == 2 && pairs->size(1) == 2 && pairs->scalar_type() == ScalarType::Long,
+        "pairs must be a (P, 2) int64 tensor on the CPU");
+    held_.push_back(pairs->is_contiguous() ? *pairs : torch::stable::contiguous(*pairs));
+    static constexpr int64_t none = 0;  // an empty tensor may have no data
+    call.n_pairs = pairs->size(0);
+    call.pairs = call.n_pairs == 0 ? &none : held_.back().const_data_ptr<int64_t>();
+    for (int64_t k = 0; k < call.n_pairs; ++k) {
+      const int64_t image = call.pairs[2 * k], caption = call.pairs[2 * k + 1];
+      STD_TORCH_CHECK(image >= 0 && image < call.sides[0].count, "pairs[", k, "] names image ", image);
+      STD_TORCH_CHECK(caption >= 0 && caption < call.sides[1].count, "pairs[", k, "] names caption ", caption);
+    }
+  }
+
   std::vector<Tensor> held_;
 };
 
@@ -87,7 +116,7 @@ void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const CheckedGate gate(arguments);
   arguments.finish();
-  const Tensor made = empty<2>({gate.call.sides[0].count, gate.call.sides[1].count}, aoti_torch_dtype_float32());
+  const Tensor made = gate.new_scores();
   gated_attention(gate.chosen(), gate.call, made.mutable_data_ptr<float>());
   stack[0] = torch::stable::detail::from(made);
 }
@@ -97,8 +126,7 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   const auto given = arguments.take<Tensor>();
   const CheckedGate gate(arguments);
   const GatedAttentionCall& call = gate.call;
-  STD_TORCH_CHECK(given.is_cpu() && given.scalar_type() == ScalarType::Float && given.dim() == 2 &&
-                      given.size(0) == call.sides[0].count && given.size(1) == call.sides[1].count,
+  STD_TORCH_CHECK(given.is_cpu() && given.scalar_type() == ScalarType::Float && gate.shaped_as_scores(given),
                   "the gradient must be float32 of the scores' shape, on the CPU");
   const Tensor grad = given.is_contiguous() ? given : torch::stable::contiguous(given);
   constexpr size_t differentiable[] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 11, 12};

@@ -5,7 +5,7 @@
 
 namespace crossret {
 
-// Scores (images, captions).
+// Scores of all pairs (images, captions), or of those listed.
 void gated_attention(const Kernels& kernels, const GatedAttentionCall& call, float* scores);
 
 void differentiate_gated_attention(const Kernels& kernels, const GatedAttentionCall& call,

@@ -36,16 +36,6 @@ static inline void gated_store(const GatedAttentionCall& call, const Layout& lay
   V::store(row + at, gated_rounded(call, x), n);
 }
 
-// Rows of panels, likewise.
-static void gated_round(const GatedAttentionCall& call, const float* panels, int64_t rows, int64_t vectors,
-                        float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < vectors * V::width; j += V::width) {
-      V::store(out + r * kPanel + j, gated_rounded(call, V::load(panels + r * kPanel + j)));
-    }
-  }
-}
-
 // Panels of floats, `rows` deep, as a product with rows of this layout reads them: themselves, or packed.
 static const float* gated_operand(const GatedAttentionCall& call, const Layout& layout, const float* panels,
                                   int64_t rows, int64_t columns, float* packed) {
@@ -54,7 +44,11 @@ static const float* gated_operand(const GatedAttentionCall& call, const Layout& 
     const float* const from = panels + p * rows * kPanel;
     float* const to = packed + p * layout.depth * kPanel;
     if (layout.pairs()) return pair_rows(from, kPanel, rows, vectors * V::width, layout.depth, to);
-    gated_round(call, from, rows, vectors, to);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < vectors * V::width; j += V::width) {
+        V::store(to + r * kPanel + j, gated_rounded(call, V::load(from + r * kPanel + j)));
+      }
+    }
   });
   return packed;
 }
@@ -92,7 +86,7 @@ static void gated_multiply(const Layout& layout, int64_t rows, int64_t columns, 
 }
 
 // Some rows of W, as they are and, where it is wanted, of its transpose.
-static void gated_copy_weights(const GatedAttentionCall& call, const GatedChunk& chunk, int64_t side, int64_t part) {
+static void gated_copy_weights(const GatedAttentionCall& call, const GatedWeights& of, int64_t side, int64_t part) {
   const int64_t hidden = call.sides[side].hidden;
   const float* const weight = call.sides[side].weight;
   const auto copy = [&](int64_t rows, int64_t columns, int64_t row, int64_t column, float* out) {
@@ -117,8 +111,8 @@ static void gated_copy_weights(const GatedAttentionCall& call, const GatedChunk&
       }
     }
   };
-  copy(hidden, call.gate, call.gate, 1, chunk.weights[side]);
-  if (chunk.turned[side] != nullptr) copy(call.gate, hidden, 1, call.gate, chunk.turned[side]);
+  copy(hidden, call.gate, call.gate, 1, of.weights[side]);
+  if (of.turned[side] != nullptr) copy(call.gate, hidden, 1, call.gate, of.turned[side]);
 }
 
 }  // namespace CROSSRET_ISA

@@ -1,100 +1,123 @@
-// Gated attention: an item's step with a block of items of the other side, and the scores of pairs.
+// Gated attention: a block's products with W, what own items make of their columns, and the scores of pairs.
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// One item of a side, with columns of the other side's chunk.
-struct GatedBlock {
-  int64_t side, own;       // of the chunk's items of that side
-  int64_t first, columns;  // likewise of the other's
-};
-
 static inline int64_t gated_row(const GatedAttentionCall& call) { return pad_row(call.dim); }
 
-static inline int64_t gated_panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+// Successive columns of a block that are one item's own, in one panel.
+struct GatedSegment {
+  int64_t item, first, count;
 
-// What a task holds.
+  // Of its first column, in panels so deep.
+  int64_t at(int64_t rows) const { return first / kPanel * rows * kPanel + first % kPanel; }
+  int64_t vectors() const { return count > V::width ? 2 : 1; }
+};
+
+template <class Use>
+static inline void each_gated_segment(const GatedPair* pairs, int64_t count, int64_t side, const Use& use) {
+  for (int64_t first = 0; first < count;) {
+    const int64_t item = pairs[first].items[side], end = first / kPanel * kPanel + kPanel;
+    int64_t next = first + 1;
+    while (next < count && next < end && pairs[next].items[side] == item) ++next;
+    use(GatedSegment{item, first, next - first});
+    first = next;
+  }
+}
+
+// What a task holds. Vectors of a segment's columns reach beyond them, and so beyond a panel's end.
 struct GatedScratch {
-  int32_t* places;               // of the item's rows that are there …
-  int64_t length = 0;            // … so many
-  float *keys, *values;          // these rows
-  float *gates, *packed;         // o, panels, and as a product with W reads them
-  float *hidden, *attention;     // h and the weights, panels
-  float* rows;                   // of every column: the attended vector, then its gradient
-  float *attended, *logits;      // their gradients, a panel
-  float *turned, *slopes;        // that of logits transposed; ∂L/∂(W o + b), panels
-  float *key_sums, *value_sums;  // gradients of keys, transposed, and of values
+  int32_t* places;                // of an item's rows that are there …
+  int64_t item = -1, length = 0;  // … so many
+  float *keys, *values;           // these rows
+  float *opened, *rounded;        // o, a row for every column, and as products have it where they take bfloat16
+  float* gates;                   // as the right-hand side of the product with W
+  float *hidden, *attention;      // h, panels, and the weights of a segment
+  float* rows;                    // of a segment's columns: the attended vector, then its gradient
+  float *attended, *logits;       // their gradients, a panel
+  float *turned, *slopes;         // that of logits transposed; ∂L/∂(W o + b), panels, …
+  float *packed, *openings;       // … as a product with Wᵀ reads them, and this product
+  float *key_sums, *value_sums;   // gradients of keys, transposed, and of values
 
   GatedScratch(const GatedAttentionCall& call, bool gradients, Workspace& workspace) {
     const auto larger = [](int64_t a, int64_t b) { return a > b ? a : b; };
     const GatedSide *const v = call.sides, *const t = call.sides + 1;
     const int64_t longest = larger(v->length, t->length), hiddens = larger(v->hidden, t->hidden);
     const Layout of_gate = gated_layout(call, call.gate), of_hidden = gated_layout(call, hiddens);
-    const int64_t columns = round_up(kGatedColumns, kPanel);
+    constexpr int64_t columns = kGatedColumns;
+    static_assert(columns % kPanel == 0, "a block is whole panels");
     places = reinterpret_cast<int32_t*>(workspace.floats(longest));
     keys = workspace.floats(longest * pad_row(hiddens));
     values = workspace.floats(longest * gated_row(call));
-    gates = workspace.floats(columns * call.gate);
-    packed = workspace.floats(call.bfloat16 ? columns * larger(of_gate.depth, of_hidden.depth) : 0);
-    hidden = workspace.floats(columns * hiddens);
-    attention = workspace.floats(columns * longest);
-    rows = workspace.floats(columns * gated_row(call));
+    opened = workspace.floats(columns * pad_row(call.gate));
+    rounded = workspace.floats(call.bfloat16 ? columns * of_gate.ld : 0);
+    gates = workspace.floats(columns * of_gate.depth);
+    hidden = workspace.floats(columns * hiddens + kPanel);
+    attention = workspace.floats(kPanel * longest);
+    rows = workspace.floats(kPanel * gated_row(call));
     if (!gradients) return;
-    attended = workspace.floats(kPanel * larger(call.dim, kPanel));
+    attended = workspace.floats(kPanel * call.dim);
     logits = workspace.floats(kPanel * longest);
     turned = workspace.floats(kPanel * round_up(longest, kPanel));
-    slopes = workspace.floats(columns * hiddens);
+    slopes = workspace.floats(columns * hiddens + kPanel);
+    packed = workspace.floats(call.bfloat16 ? columns * of_hidden.depth : 0);
+    openings = workspace.floats(columns * call.gate);
     key_sums = workspace.floats(hiddens * pad_row(longest));
     value_sums = workspace.floats(longest * gated_row(call));
   }
+
+  // Copies the rows of an item that are there, zeros behind each.
+  void hold(const GatedAttentionCall& call, int64_t side, int64_t wanted) {
+    if (item == wanted) return;
+    const GatedSide& of = call.sides[side];
+    const int64_t keys_row = pad_row(of.hidden), values_row = gated_row(call);
+    const bool* const mask = of.mask + wanted * of.length;
+    const auto copy = [](const float* row, int64_t width, float* out, int64_t end) {
+      for (int64_t k = 0; k < end; k += V::width) {
+        V::store(out + k, k < width ? V::load(row + k, width - k) : V::zero());
+      }
+    };
+    item = wanted;
+    length = 0;
+    for (int64_t r = 0; r < of.length; ++r) {
+      if (!mask[r]) continue;
+      const int64_t n = length++, row = wanted * of.length + r;
+      places[n] = static_cast<int32_t>(r);
+      copy(of.keys + row * of.hidden, of.hidden, keys + n * keys_row, keys_row);
+      copy(of.values + row * call.dim, call.dim, values + n * values_row, values_row);
+    }
+  }
 };
 
-static void gated_scratch(const GatedAttentionCall& call, bool gradients, const GatedChunk&, Workspace& workspace) {
+static void gated_scratch(const GatedAttentionCall& call, bool gradients, Workspace& workspace) {
   GatedScratch(call, gradients, workspace);
 }
 
-static inline int64_t gated_item(const GatedChunk& chunk, int64_t side, int64_t own) { return chunk.first[side] + own; }
-
-// Memories of a chunk's items, as the columns of panels.
-static void gated_prepare(const GatedAttentionCall& call, const GatedChunk& chunk, int64_t side) {
-  transpose_to_panels(call.sides[side].memory + chunk.first[side] * call.gate, call.gate, chunk.count[side], call.gate,
-                      chunk.memories[side]);
-}
-
-// Copies the rows of an item that are there, zeros behind each.
-static void gated_copy(const GatedAttentionCall& call, const GatedChunk& chunk, int64_t side, int64_t own,
-                       GatedScratch& scratch) {
-  const GatedSide& of = call.sides[side];
-  const int64_t item = gated_item(chunk, side, own), keys_row = pad_row(of.hidden), values_row = gated_row(call);
-  const bool* const mask = of.mask + item * of.length;
-  const auto copy = [](const float* row, int64_t width, float* out, int64_t end) {
-    for (int64_t k = 0; k < end; k += V::width) V::store(out + k, k < width ? V::load(row + k, width - k) : V::zero());
-  };
-  scratch.length = 0;
-  for (int64_t r = 0; r < of.length; ++r) {
-    if (!mask[r]) continue;
-    const int64_t n = scratch.length++, row = item * of.length + r;
-    scratch.places[n] = static_cast<int32_t>(r);
-    copy(of.keys + row * of.hidden, of.hidden, scratch.keys + n * keys_row, keys_row);
-    copy(of.values + row * call.dim, call.dim, scratch.values + n * values_row, values_row);
-  }
-}
-
-// o = σ(α own memory + (1 − α) other memory), Eq. 12.
-static void gated_gates(const GatedAttentionCall& call, const GatedChunk& chunk, const GatedBlock& block,
-                        float* gates) {
-  const float* const own = call.sides[block.side].memory + gated_item(chunk, block.side, block.own) * call.gate;
-  const float* const others = chunk.memories[1 - block.side] + block.first * call.gate;
-  const F share = V::set(call.shares[1]);
-  each_gated_panel(block.columns, [&](int64_t p, int64_t vectors, int64_t) {
-    const float* from = others + p * call.gate * kPanel;
-    float* to = gates + p * call.gate * kPanel;
-    for (int64_t k = 0; k < call.gate; ++k, from += kPanel, to += kPanel) {
-      const F mine = V::set(call.shares[0] * own[k]);
-      for (int64_t j = 0; j < vectors * V::width; j += V::width) {
-        V::store(to + j, sigmoid(V::fma(share, V::load(from + j), mine)));
-      }
+// o = σ(α own memory + (1 − α) other memory) of every column, Eq. 12, and as the product with W reads it. Of an odd
+// number of columns one more is zero.
+static void gated_gates(const GatedAttentionCall& call, const GatedPair* pairs, int64_t count, int64_t side,
+                        const GatedScratch& scratch) {
+  const Layout layout = gated_layout(call, call.gate);
+  const int64_t row = pad_row(call.gate);
+  const F own_share = V::set(call.shares[0]), other_share = V::set(call.shares[1]);
+  for (int64_t c = 0; c < round_up(count, 2); ++c) {
+    float *const to = scratch.opened + c * row, *const rounded = scratch.rounded + c * layout.ld;
+    if (layout.pairs()) __builtin_memset(rounded, 0, static_cast<size_t>(layout.depth) * sizeof(float));
+    if (c == count) {
+      __builtin_memset(to, 0, static_cast<size_t>(row) * sizeof(float));
+      if (call.bfloat16) __builtin_memset(rounded, 0, static_cast<size_t>(layout.depth) * sizeof(float));
+      break;
     }
-  });
+    const float* const own = call.sides[side].memory + pairs[c].items[side] * call.gate;
+    const float* const other = call.sides[1 - side].memory + pairs[c].items[1 - side] * call.gate;
+    for (int64_t k = 0; k < call.gate; k += V::width) {
+      const int64_t left = call.gate - k;
+      const F mine = V::mul(own_share, V::load(own + k, left));
+      const F o = sigmoid(V::fma(other_share, V::load(other + k, left), mine));
+      V::store(to + k, o);
+      if (call.bfloat16) gated_store(call, layout, rounded, k, o, left);
+    }
+  }
+  transpose_to_panels(call.bfloat16 ? scratch.rounded : scratch.opened, layout.ld, count, layout.depth, scratch.gates);
 }
 
 // Epilogue: h = tanh(sum + bias) as panels `rows` deep.
@@ -122,6 +145,15 @@ struct GatedTanh {
   }
 };
 
+// h of a block, panels; its gates are kept.
+static void gated_hidden(const GatedAttentionCall& call, const GatedWeights& weights, const GatedPair* pairs,
+                         int64_t count, int64_t side, const GatedScratch& scratch, float* hidden) {
+  const GatedSide& own = call.sides[side];
+  gated_gates(call, pairs, count, side, scratch);
+  gated_multiply(gated_layout(call, call.gate), own.hidden, count, weights.weights[side], scratch.gates,
+                 GatedTanh{hidden, own.hidden, own.bias});
+}
+
 // Logits of n rows, a panel, become the softmax over them.
 static void gated_softmax(float* panel, int64_t n, int64_t vectors) {
   for (int64_t j = 0; j < vectors * V::width && n > 0; j += V::width) {
@@ -137,43 +169,45 @@ static void gated_softmax(float* panel, int64_t n, int64_t vectors) {
   }
 }
 
-// Eqs. 13 and 14, or 16 and 17: h and the weights, and Σ weight · value as rows, from an item's copied rows.
-static void gated_attend(const GatedAttentionCall& call, const GatedChunk& chunk, const GatedBlock& block,
-                         const GatedScratch& scratch, float* hidden, float* attention, float* rows) {
-  const GatedSide& own = call.sides[block.side];
-  const Layout layout = gated_layout(call, call.gate);
-  const int64_t n = scratch.length, row = gated_row(call);
-  gated_gates(call, chunk, block, scratch.gates);
-  const float* const gates = gated_operand(call, layout, scratch.gates, call.gate, block.columns, scratch.packed);
-  gated_multiply(layout, own.hidden, block.columns, chunk.weights[block.side], gates,
-                 GatedTanh{hidden, own.hidden, own.bias});
-  each_gated_panel(block.columns, [&](int64_t p, int64_t vectors, int64_t columns) {
-    float* const weights = attention + p * own.length * kPanel;
-    multiply(n, columns, AllOf{own.hidden}, Left{scratch.keys, pad_row(own.hidden), 1},
-             Right{hidden + p * own.hidden * kPanel, 0, kPanel}, Store{weights, kPanel, false});
-    gated_softmax(weights, n, vectors);
-    multiply(columns, call.dim, AllOf{n}, Left{weights, 1, kPanel}, Right{scratch.values, kPanel, row},
-             Store{rows + p * kPanel * row, row, false});
-  });
+// Eqs. 13 and 14, or 16 and 17: the weights of the item that is held in a segment's columns, and Σ weight · value as
+// rows.
+static void gated_attend(const GatedAttentionCall& call, int64_t side, const GatedSegment& segment,
+                         const GatedScratch& scratch, const float* hidden, float* rows) {
+  const int64_t depth = call.sides[side].hidden, n = scratch.length, row = gated_row(call);
+  multiply(n, segment.count, AllOf{depth}, Left{scratch.keys, pad_row(depth), 1},
+           Right{hidden + segment.at(depth), 0, kPanel}, Store{scratch.attention, kPanel, false});
+  gated_softmax(scratch.attention, n, segment.vectors());
+  multiply(segment.count, call.dim, AllOf{n}, Left{scratch.attention, 1, kPanel}, Right{scratch.values, kPanel, row},
+           Store{rows, row, false});
 }
 
-static void gated_attend_regions(const GatedAttentionCall& call, const GatedChunk& chunk, int64_t image, int64_t block,
-                                 Workspace& workspace) {
+static void gated_attend_regions(const GatedAttentionCall& call, const GatedWeights& weights, const GatedChunk& chunk,
+                                 int64_t block, Workspace& workspace) {
   [[maybe_unused]] const Tiles tiles;
   GatedScratch scratch(call, false, workspace);
-  const int64_t first = block * kGatedColumns, left = chunk.count[1] - first, row = gated_row(call);
-  const GatedBlock at{0, image, first, left < kGatedColumns ? left : kGatedColumns};
-  const int64_t column = image * gated_panels(chunk.count[1]) * kPanel + first;
-  float *const hidden = chunk.hidden ? chunk.hidden + column * call.sides[0].hidden : scratch.hidden,
-               *const attention = chunk.hidden ? chunk.attention + column * call.sides[0].length : scratch.attention,
-               *const rows = chunk.rows + (image * chunk.count[1] + first) * row;
-  gated_copy(call, chunk, 0, image, scratch);
-  gated_attend(call, chunk, at, scratch, hidden, attention, rows);
-  for (int64_t k = 0; k < call.dim; k += V::width) {
-    const F bias = V::load(call.embedding_bias + k, call.dim - k);
-    for (int64_t c = 0; c < at.columns; ++c)
-      V::store(rows + c * row + k, tanh(V::add(V::load(rows + c * row + k), bias)));
-  }
+  const GatedBlock& of = chunk.orders[0].blocks[block];
+  const GatedPair* const pairs = chunk.orders[0].pairs + of.first;
+  const int64_t length = call.sides[0].length, row = gated_row(call);
+  float* const hidden = chunk.hidden ? chunk.hidden + of.column * call.sides[0].hidden : scratch.hidden;
+  gated_hidden(call, weights, pairs, of.count, 0, scratch, hidden);
+  each_gated_segment(pairs, of.count, 0, [&](const GatedSegment& segment) {
+    float* const rows = chunk.rows + pairs[segment.first].slot * row;
+    scratch.hold(call, 0, segment.item);
+    gated_attend(call, 0, segment, scratch, hidden, rows);
+    for (int64_t k = 0; k < call.dim; k += V::width) {
+      const F bias = V::load(call.embedding_bias + k, call.dim - k);
+      for (int64_t c = 0; c < segment.count; ++c) {
+        V::store(rows + c * row + k, tanh(V::add(V::load(rows + c * row + k), bias)));
+      }
+    }
+    if (chunk.attention == nullptr) return;
+    float* const kept = chunk.attention + of.column * length + segment.at(length);
+    for (int64_t r = 0; r < scratch.length; ++r) {
+      for (int64_t j = 0; j < segment.count; j += V::width) {
+        V::store(kept + r * kPanel + j, V::load(scratch.attention + r * kPanel + j), segment.count - j);
+      }
+    }
+  });
 }
 
 // Eq. 19: v · t and what it is divided by; 1 / ‖v‖² and 1 / ‖t‖² are zero where the division is by EPS, or by nothing.
@@ -199,19 +233,22 @@ struct GatedCosine {
   float value() const { return product * scale; }
 };
 
-static void gated_attend_words(const GatedAttentionCall& call, const GatedChunk& chunk, float* scores, int64_t caption,
-                               int64_t block, Workspace& workspace) {
+static void gated_attend_words(const GatedAttentionCall& call, const GatedWeights& weights, const GatedChunk& chunk,
+                               float* scores, int64_t block, Workspace& workspace) {
   [[maybe_unused]] const Tiles tiles;
   GatedScratch scratch(call, false, workspace);
-  const int64_t first = block * kGatedColumns, left = chunk.count[0] - first, row = gated_row(call);
-  const GatedBlock at{1, caption, first, left < kGatedColumns ? left : kGatedColumns};
-  gated_copy(call, chunk, 1, caption, scratch);
-  gated_attend(call, chunk, at, scratch, scratch.hidden, scratch.attention, scratch.rows);
-  for (int64_t c = 0; c < at.columns; ++c) {
-    const float* const v = chunk.rows + ((first + c) * chunk.count[1] + caption) * row;
-    scores[gated_item(chunk, 0, first + c) * call.sides[1].count + gated_item(chunk, 1, caption)] =
-        GatedCosine(v, scratch.rows + c * row, call.dim).value();
-  }
+  const GatedBlock& of = chunk.orders[1].blocks[block];
+  const GatedPair* const pairs = chunk.orders[1].pairs + of.first;
+  const int64_t row = gated_row(call);
+  gated_hidden(call, weights, pairs, of.count, 1, scratch, scratch.hidden);
+  each_gated_segment(pairs, of.count, 1, [&](const GatedSegment& segment) {
+    scratch.hold(call, 1, segment.item);
+    gated_attend(call, 1, segment, scratch, scratch.hidden, scratch.rows);
+    for (int64_t c = 0; c < segment.count; ++c) {
+      const GatedPair& pair = pairs[segment.first + c];
+      scores[pair.place] = GatedCosine(chunk.rows + pair.slot * row, scratch.rows + c * row, call.dim).value();
+    }
+  });
 }
 
 }  // namespace CROSSRET_ISA

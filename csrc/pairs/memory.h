@@ -1,10 +1,29 @@
 // Memory that is used many times over: taken anew only where more is wanted than before.
 #pragma once
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <cstdint>
 #include <memory>
 #include <new>
 
 namespace crossret {
+
+// Asks for large pages of fresh memory. Large results come from the system anew at every call, a page at a time,
+// which takes as long as to compute them, or several times as long.
+inline void in_large_pages(void* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = 4096;
+  constexpr int64_t large = int64_t{4} << 20;
+  if (bytes < large) return;
+  const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // or stays as it is
+#else
+  (void)data, (void)bytes;
+#endif
+}
 
 class Memory {
  public:
@@ -15,6 +34,7 @@ class Memory {
       size_ = 0;
       data_.reset(static_cast<char*>(::operator new(count, kAlignment)));
       size_ = count;
+      in_large_pages(data_.get(), count);
     }
     return data_.get();
   }

@@ -105,7 +105,7 @@ def test_no_items_and_what_is_refused() -> None:
     assert gated_attention_scores(arguments[0], arguments[1], **keywords, backend="triton").shape == (0, 3)
     arguments, keywords = batch.call()
     keywords["pairs"] = torch.tensor([[0, 1]])
-    with pytest.raises(UnsupportedByBackend, match="listed ones"):
+    with pytest.raises(UnsupportedByBackend, match="those of 'cpu' do"):
         gated_attention_scores(*arguments, **keywords, backend="triton")
 
 
@@ -121,7 +121,7 @@ def test_opcheck() -> None:
     grads = torch.randn(2, 3, generator=generator)
     wanted = [place % 2 == 0 for place in range(11)]
     operation = torch.ops.crossret.gated_attention_triton_backward.default
-    torch.library.opcheck(operation, (grads, *arguments, 0.9, False, *wanted))
+    torch.library.opcheck(operation, (grads, *arguments, None, 0.9, False, *wanted))
     for x in arguments:
         x.requires_grad_(x.dtype == torch.float32)
-    torch.library.opcheck(torch.ops.crossret.gated_attention_triton.default, (*arguments, 0.9, False))
+    torch.library.opcheck(torch.ops.crossret.gated_attention_triton.default, (*arguments, None, 0.9, False))

@@ -71,8 +71,8 @@ def results() -> list[Tensor]:
     tensors = gated_operands(N_IMAGES, N_CAPTIONS, 33, 20, 17, 37)
     for isa, bfloat16 in itertools.product(ISAS, (False, True)):
         torch.ops.crossret.select_cpu_isa(isa)
-        scores = torch.ops.crossret.gated_attention(*tensors, 0.9, bfloat16)
-        backward = torch.ops.crossret.gated_attention_backward(scores, *tensors, 0.9, bfloat16, *[True] * 11)
+        scores = torch.ops.crossret.gated_attention(*tensors, None, 0.9, bfloat16)
+        backward = torch.ops.crossret.gated_attention_backward(scores, *tensors, None, 0.9, bfloat16, *[True] * 11)
         collected += [scores, *backward]
     square = torch.randn(9, 9, generator=generator).requires_grad_()
     for negatives in ("hardest", "sum", "softmax"):

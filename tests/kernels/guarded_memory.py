@@ -178,8 +178,8 @@ def compare_gated(placement: str, dim: int) -> int:
         with guarded(placement) as memory:
             for copy in (memory.copy, Tensor.clone):
                 arguments = [copy(x) for x in (grad, *tensors)]
-                scores = torch.ops.crossret.gated_attention(*arguments[1:], 0.9, bfloat16)
-                backward = torch.ops.crossret.gated_attention_backward(*arguments, 0.9, bfloat16, *[True] * 11)
+                scores = torch.ops.crossret.gated_attention(*arguments[1:], None, 0.9, bfloat16)
+                backward = torch.ops.crossret.gated_attention_backward(*arguments, None, 0.9, bfloat16, *[True] * 11)
                 found.append((scores, *backward))
             assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
             agreed += 2

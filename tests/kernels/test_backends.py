@@ -20,7 +20,7 @@ from crossret_kernels import (
     UnsupportedByBackend,
     attention_pool,
     backends,
-    gated_attention_scores,
+    gated_attention_weights,
     heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
@@ -103,8 +103,8 @@ IN_TORCH: dict[str, Callable[..., Any]] = {
     "scan_attention in float64": lambda **options: scan_attention(
         REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
     ),
-    "gated_attention_scores of pairs": lambda **options: gated_attention_scores(
-        REGIONS, WORDS, **GATED, pairs=torch.tensor([[0, 0]]), **options
+    "gated_attention_weights": lambda **options: (
+        gated_attention_weights(REGIONS, WORDS, **GATED, pairs=torch.tensor([[0, 0]]), **options).scores
     ),
     "heterogeneous_scores in float64": lambda **options: heterogeneous_scores(
         REGIONS.double(), WORDS.double(), layers=LAYERS, **options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -138,7 +137,7 @@ def test_precision(batch: GatedBatch, dtype: torch.dtype) -> None:
 @given(batch=gated_batches(), dtype=DTYPES)
 def test_precision_of_kernels(isa: str, batch: GatedBatch, dtype: torch.dtype) -> None:
     with cpu_isa(isa):
-        assert_precise(replace(batch, pairs=None), dtype, "cpu")
+        assert_precise(batch, dtype, "cpu")
 
 
 @pytest.fixture
@@ -226,9 +225,9 @@ def test_only_the_wanted_gradients_are_made(pairs: Tensor | None, dtype: torch.d
 MANY = (50, 135, 1500, 70, 66, 75)  # several chunks
 
 
-def operate(tensors: list[Tensor], bfloat16: bool = False) -> list[Tensor]:
+def operate(tensors: list[Tensor], bfloat16: bool = False, pairs: Tensor | None = None) -> list[Tensor]:
     """The operation's scores and gradients."""
-    operation, options = torch.ops.crossret, (0.9, bfloat16)
+    operation, options = torch.ops.crossret, (pairs, 0.9, bfloat16)
     scores = operation.gated_attention(*tensors, *options)
     grad = score_weights(scores.shape).float()
     return [scores, *operation.gated_attention_backward(grad, *tensors, *options, *[True] * 11)]
@@ -246,8 +245,10 @@ def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
         torch.set_num_threads(before)
     for first, *others in zip(*results, strict=True):
         assert all(torch.equal(first, other) for other in others)
+    pairs = torch.cartesian_prod(torch.arange(50), torch.arange(135))[torch.randperm(50 * 135)[:3000]]
+    assert torch.equal(operate(tensors, bfloat16, pairs)[0], results[0][0][tuple(pairs.T)])
     alone = [x[40:41] if place < 4 else x[5:6] if place < 8 else x for place, x in enumerate(tensors)]
-    assert torch.equal(torch.ops.crossret.gated_attention(*alone, 0.9, bfloat16), results[0][0][40:41, 5:6])
+    assert torch.equal(torch.ops.crossret.gated_attention(*alone, None, 0.9, bfloat16), results[0][0][40:41, 5:6])
 
 
 def test_number_of_threads_does_not_show_in_earlier_levels() -> None:
@@ -292,7 +293,7 @@ def test_opcheck() -> None:
     for place in (0, 2, 5, 9, 12):
         tensors[place].nan_to_num_().requires_grad_()
     tensors = [x.detach().nan_to_num().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in tensors]
-    operation, options = torch.ops.crossret, (0.9, False)
+    operation, options = torch.ops.crossret, (None, 0.9, False)
     torch.library.opcheck(operation.gated_attention.default, (*tensors, *options))
     wanted = [place % 2 == 0 for place in range(11)]
     given = torch.randn(3, 4), *(x.detach() for x in tensors), *options, *wanted
@@ -308,13 +309,15 @@ def test_opcheck() -> None:
         (5, torch.randn(4, 6, 9), "differ in their last size"),
         (6, torch.randn(4, 7).double(), "memory must be float32 on the CPU"),
         (12, torch.randn(9), "embedding_bias is of another size"),
+        (13, torch.zeros(2, 2), "pairs must be a"),
+        (13, torch.tensor([[0, 1], [0, 4]]), r"pairs\[1\] names caption 4"),
     ],
 )
 def test_operands_that_do_not_fit_raise(place: int, other: Tensor, message: str) -> None:
     tensors = gated_operands(3, 4, 8, 7, 5, 4)
-    tensors[place] = other
+    *given, pairs = [*tensors[:place], other, *tensors[place + 1 :], None][:14]
     with pytest.raises(RuntimeError, match=message):
-        operate(tensors)
+        operate(given, pairs=pairs)
 
 
 @pytest.mark.parametrize("counts", [(0, 4), (3, 0)])
@@ -328,8 +331,7 @@ def test_what_kernels_refuse() -> None:
     arguments, keywords = batch(dtype=torch.float32).call()
     listed = keywords | {"pairs": torch.tensor([[0, 1]])}
     calls: list[tuple[str, Callable[..., Any]]] = [
-        ("the kernels score all pairs", partial(gated_attention_scores, *arguments, **listed)),
-        ("the kernels score all pairs", partial(gated_attention_weights, *arguments, **listed)),
+        ("weights of attention are made by", partial(gated_attention_weights, *arguments, **listed)),
         ("go through 'torch'", partial(torch.compile(gated_attention_scores, backend="eager"), *arguments, **keywords)),
         (r"not torch\.float64", partial(run, batch())),
     ]

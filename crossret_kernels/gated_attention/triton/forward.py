@@ -175,7 +175,7 @@ def attend(call: Call, part: Part, scores: Tensor, grads: Tensor) -> Made:
 
 def cosines(*arguments: Any) -> Tensor:
     """`crossret::gated_attention_triton`: cosines of v⁽²⁾ and t⁽²⁾ (n_images, n_captions), float32."""
-    *operands, alpha, bfloat16 = arguments
+    *operands, _pairs, alpha, bfloat16 = arguments  # all of them
     scores = operands[0].new_empty(operands[0].size(0), operands[4].size(0))
     if scores.numel():
         call = Call(operands, alpha, bfloat16, store=False)
