@@ -4,9 +4,8 @@ namespace CROSSRET_ISA {
 
 // Rows of a block, with ∂L/∂pooled (heads, dim; row stride `step`) of their item.
 struct PoolGradientBlock {
-  const char* const* rows;
-  const char* const* ahead;  // as many, read after these
-  char* const* out;          // of the values' gradient
+  PoolRows* rows;
+  char* const* out;  // of the values' gradient
   int64_t count, heads, dim, step;
   const float* grads;
   const float* weights;  // (count, ld)
@@ -82,19 +81,17 @@ template <Dtype dtype, int H, int R>
 static __attribute__((noinline)) void pool_dots_tile(const PoolGradientBlock& block, int64_t row, int64_t h,
                                                      int64_t column, int64_t end) {
   F sums[H][R];
-  const char *rows[R], *ahead[R];
+  const char* rows[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    rows[r] = block.rows[row + r];
-    ahead[r] = h == 0 ? block.ahead[row + r] : rows[r];
+    rows[r] = block.rows->own[row + r];
 #pragma GCC unroll 16
     for (int i = 0; i < H; ++i) sums[i][r] = V::zero();
   }
   const float* const grads = block.grads + h * block.step;
   for (; column + V::width <= end; column += V::width) {
     constexpr int64_t bytes = dtype == Dtype::float32 ? 4 : 2;
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) __builtin_prefetch(ahead[r] + column * bytes, 0, 2);
+    for (int64_t at = 0; h == 0 && at < R * V::width * bytes; at += PoolRows::kLine) block.rows->fetch();
     pool_dots_step<dtype, H, R>(grads, block.step, rows, column, V::width, sums);
   }
   if (column < end) pool_dots_step<dtype, H, R>(grads, block.step, rows, column, end - column, sums);
@@ -164,22 +161,19 @@ static void pool_gradients(const AttentionPoolCall& call, const AttentionPoolGra
                     [&](int64_t, int64_t h, F e) { V::store(scratch.sums + h, V::add(V::load(scratch.sums + h), e)); });
   pool_invert(scratch.sums, heads);
   const int64_t rows = pool_rows(call, length), row_bytes = side.dim * side.element_bytes();
-  const char *own[kMostPoolRows], *ahead[kMostPoolRows];
   char* out[kMostPoolRows];
   for (int64_t first = 0; first < length; first += rows) {
     const int64_t count = rows < length - first ? rows : length - first;
-    for (int64_t r = 0; r < count; ++r) {
-      own[r] = static_cast<const char*>(side.row(item, first + r));
-      ahead[r] = pool_ahead(side, item, first + count + r, own[r]);
-      if (gradients.values) out[r] = gradients.values + side.gradient_row(item, first + r) * row_bytes;
+    for (int64_t r = 0; gradients.values != nullptr && r < count; ++r) {
+      out[r] = gradients.values + side.gradient_row(item, first + r) * row_bytes;
     }
     pool_exponentials(call, item, first, count, scratch.maxima, [&](int64_t r, int64_t h, F e) {
       V::store(scratch.weights + r * ld + h, V::mul(e, V::load(scratch.sums + h)));
     });
     pool_clear(scratch.dots, count * ld);
+    PoolRows own(side, item, first, count);
     PoolGradientBlock block{};
-    block.rows = own;
-    block.ahead = ahead;
+    block.rows = &own;
     block.out = gradients.values ? out : nullptr;
     block.count = count;
     block.heads = heads;

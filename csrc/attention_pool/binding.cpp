@@ -46,7 +46,9 @@ class CheckedPool {
   const Kernels& chosen() const { return kernels(call.values.dtype, false); }
 
   Tensor new_results(int64_t width) const {
-    return empty<3>({call.values.count, call.heads, width}, aoti_torch_dtype_float32());
+    const Tensor made = empty<3>({call.values.count, call.heads, width}, aoti_torch_dtype_float32());
+    in_large_pages(made.mutable_data_ptr(), made.numel() * bytes_of(made));
+    return made;
   }
 
   // Of the values, or of the logits: rows of `bytes` of which those of no item are zero.

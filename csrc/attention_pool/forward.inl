@@ -4,7 +4,7 @@ namespace CROSSRET_ISA {
 
 struct PoolBlock {
   const char* const* rows;
-  const char* const* ahead;  // as many, read after these
+  PoolRows* ahead;
   int64_t count, dim;
   const float* weights;  // (count, ld)
   int64_t ld;
@@ -17,7 +17,7 @@ struct PoolBlock {
 template <Dtype dtype, int H, int C>
 static inline __attribute__((always_inline)) void pool_tile(const PoolBlock& block, int64_t h, int64_t column,
                                                             int64_t left, float* pooled) {
-  constexpr int64_t bytes = dtype == Dtype::float32 ? 4 : 2, line = 64;
+  constexpr int64_t bytes = dtype == Dtype::float32 ? 4 : 2;
   float* const out = pooled + h * block.dim + column;
   F sums[H][C];
 #pragma GCC unroll 16
@@ -29,12 +29,9 @@ static inline __attribute__((always_inline)) void pool_tile(const PoolBlock& blo
   }
   const float* weights = block.weights + h;
   for (int64_t r = 0; r < block.count; ++r, weights += block.ld) {
-    if (h == 0) {
-      // Rows are read side by side, of which the processor foresees none.
+    if (h == 0 && C > 1) {  // the loops of the last columns have no registers to spare
 #pragma GCC unroll 8
-      for (int64_t at = 0; at < C * V::width * bytes; at += line) {
-        __builtin_prefetch(block.ahead[r] + column * bytes + at, 0, 2);
-      }
+      for (int64_t at = 0; at < C * V::width * bytes; at += PoolRows::kLine) block.ahead->fetch();
     }
     F x[C];
 #pragma GCC unroll 8
@@ -63,6 +60,27 @@ static inline __attribute__((always_inline)) void pool_tile(const PoolBlock& blo
   }
 }
 
+// The last columns, fewer than a vector. Halves are widened first: a load of some of them calls a function, around
+// which no sum would stay in its register.
+template <Dtype dtype, int H>
+static void pool_last(const PoolBlock& block, int64_t h, int64_t column, float* pooled) {
+  const int64_t left = block.dim - column;
+  if constexpr (dtype == Dtype::float32) {
+    pool_tile<dtype, H, 1>(block, h, column, left, pooled);
+  } else {
+    alignas(64) float widened[kMostPoolRows * V::width];
+    const char* rows[kMostPoolRows];
+    for (int64_t r = 0; r < block.count; ++r) {
+      float* const row = widened + r * V::width;
+      V::store(row, load_features(block.rows[r], dtype, column, left));
+      rows[r] = reinterpret_cast<const char*>(row);
+    }
+    PoolBlock last = block;
+    last.rows = rows;
+    pool_tile<Dtype::float32, H, 1>(last, h, 0, left, pooled + column);
+  }
+}
+
 // All columns of `heads` heads, up to H.
 template <Dtype dtype, int H>
 static __attribute__((noinline)) void pool_heads(const PoolBlock& block, int64_t h, int64_t heads, float* pooled) {
@@ -74,9 +92,10 @@ static __attribute__((noinline)) void pool_heads(const PoolBlock& block, int64_t
   for (; column + C * V::width <= block.dim; column += C * V::width) {
     pool_tile<dtype, H, C>(block, h, column, C * V::width, pooled);
   }
-  for (; column < block.dim; column += V::width) {
-    pool_tile<dtype, H, 1>(block, h, column, block.dim - column, pooled);
+  for (; column + V::width <= block.dim; column += V::width) {
+    pool_tile<dtype, H, 1>(block, h, column, V::width, pooled);
   }
+  if (column < block.dim) pool_last<dtype, H>(block, h, column, pooled);
 }
 
 template <Dtype dtype>
@@ -97,23 +116,22 @@ static void pool_item(const AttentionPoolCall& call, const AttentionPoolResults&
   pool_maxima(call, item, scratch.maxima);
   pool_clear(scratch.sums, ld);
   const int64_t rows = pool_rows(call, length);
-  const char *own[kMostPoolRows], *ahead[kMostPoolRows];
   for (int64_t first = 0; first < length; first += rows) {
     const int64_t count = rows < length - first ? rows : length - first;
     pool_exponentials(call, item, first, count, scratch.maxima, [&](int64_t r, int64_t h, F e) {
       V::store(scratch.weights + r * ld + h, e);
       V::store(scratch.sums + h, V::add(V::load(scratch.sums + h), e));
     });
-    for (int64_t r = 0; r < count; ++r) {
-      own[r] = static_cast<const char*>(side.row(item, first + r));
-      ahead[r] = pool_ahead(side, item, first + count + r, own[r]);
-      for (int64_t h = 0; weights != nullptr && h < heads; ++h) {
+    for (int64_t r = 0; weights != nullptr && r < count; ++r) {
+      for (int64_t h = 0; h < heads; ++h) {
         weights[h * call.width + place(first + r)] = scratch.weights[r * ld + h];
       }
     }
     const bool last = first + count == length;
     if (last) pool_invert(scratch.sums, heads);
-    const PoolBlock block{own, ahead, count, side.dim, scratch.weights, ld, last ? scratch.sums : nullptr, first == 0};
+    PoolRows own(side, item, first, count);
+    const PoolBlock block{own.own,   &own, count, side.dim, scratch.weights, ld, last ? scratch.sums : nullptr,
+                          first == 0};
     switch (side.dtype) {
       case Dtype::bfloat16:
         pool_block<Dtype::bfloat16>(block, heads, pooled);

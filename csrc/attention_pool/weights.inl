@@ -42,13 +42,45 @@ static inline const float* pool_logits(const AttentionPoolCall& call, int64_t it
   return call.logits + call.values.gradient_row(item, r) * call.heads;
 }
 
-// Row r of an item or, behind its end, of the item that its thread most likely takes next; else the row given.
-static inline const char* pool_ahead(const Side& side, int64_t item, int64_t r, const char* other) {
-  const int64_t length = side.length(item);
-  if (r < length) return static_cast<const char*>(side.row(item, r));
-  const bool there = item + 1 < side.count && r - length < side.length(item + 1);
-  return there ? static_cast<const char*>(side.row(item + 1, r - length)) : other;
-}
+// A block's rows, and as many that are read after them: of the item and then of the one that its thread most likely
+// takes next. Tiles take some columns of all rows after the others, which the processor does not foresee; fetched one
+// whole row after the other, most lines are on their way already when they are asked for.
+class PoolRows {
+ public:
+  static constexpr int64_t kLine = 64;
+
+  PoolRows(const Side& side, int64_t item, int64_t first, int64_t count) : bytes_(side.dim * side.element_bytes()) {
+    const int64_t length = side.length(item), end = first + 2 * count;
+    const auto row = [&](int64_t of, int64_t r) { return static_cast<const char*>(side.row(of, r)); };
+    for (int64_t r = 0; r < count; ++r) own[r] = row(item, first + r);
+    last_ = ahead_;
+    for (int64_t r = first + count; r < end && r < length; ++r) *last_++ = row(item, r);
+    const int64_t next = item + 1 < side.count ? side.length(item + 1) : 0, left = count - (last_ - ahead_);
+    for (int64_t r = 0; r < left && r < next; ++r) *last_++ = row(item + 1, r);
+    *last_ = own[0];  // what is there, from now on
+    next_ = ahead_;
+    at_ = row_end_ = nullptr;
+  }
+
+  // No call and little else: beside their sums, the loops that fetch have few registers to spare.
+  void fetch() {
+    if (at_ >= row_end_) {
+      at_ = *next_;
+      row_end_ = at_ + bytes_;
+      next_ += next_ != last_;
+    }
+    __builtin_prefetch(at_, 0, 2);
+    at_ += kLine;
+  }
+
+  const char* own[kMostPoolRows];
+
+ private:
+  const char* ahead_[kMostPoolRows + 1];
+  const char **last_, **next_;
+  const char *at_, *row_end_;
+  int64_t bytes_;
+};
 
 // The greatest logit of every head; a NaN shows in its exponential.
 static void pool_maxima(const AttentionPoolCall& call, int64_t item, float* maxima) {
