@@ -177,6 +177,17 @@ static Layout layout_of(const Side& side, bool is_context, bool split) {
   return {Elements::floats, side.dim, pad_row(side.dim), false, false};
 }
 
+// Copies rows of bfloat16 as they are, zeros behind each up to the layout's depth.
+static void copy_as_pairs(const Layout& layout, const Side& side, int64_t item, int64_t first, int64_t rows,
+                          float* out) {
+  for (int64_t r = first; r < first + rows; ++r, out += layout.ld) {
+    const uint16_t* const row = static_cast<const uint16_t*>(side.row(item, r));
+    uint16_t* const bits = reinterpret_cast<uint16_t*>(out);
+    __builtin_memcpy(bits, row, 2 * side.dim);
+    __builtin_memset(bits + side.dim, 0, 2 * (2 * layout.depth - side.dim));
+  }
+}
+
 // Copies a row into its layout, zeros behind it, and returns its norm; `scale` is what its products are multiplied by.
 static float copy_row(const Layout& layout, const Side& side, int64_t item, int64_t r, float* out, float* scale) {
   if (layout.kind == Elements::floats) {

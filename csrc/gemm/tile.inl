@@ -186,7 +186,7 @@ struct Store {
 #if defined(CROSSRET_AMX)
 // The same through tiles of sixteen rows and columns that multiply pairs of bfloat16: two by two of them at a time, for
 // an operand that is loaded for one product alone takes as long as the product. Rows of A are read up to a multiple of
-// sixteen; depth is whole tiles.
+// sixteen; depth is whole tiles. Loads of tiles wait for memory, so that it is worth the more to fetch what is ahead.
 template <class Epilogue>
 struct FromMemory {
   const float* c;
@@ -204,13 +204,18 @@ struct FromMemory {
 };
 
 template <bool two_rows, bool two_columns>
-static void multiply_four(int64_t depth, const float* a, int64_t lda, const float* b, float* c) {
+static void multiply_four(int64_t depth, const float* a, int64_t lda, const float* b, float* c, Ahead ahead) {
   constexpr int64_t side = Tiles::rows, row_bytes = kPanel * sizeof(float);
+  const char* const end = ahead.data + ahead.bytes;
+  const int64_t lines = ahead.bytes * Tiles::depth / (64 * depth) + 1;  // to fetch by every step, till there are none
   Tiles::zero<0>();
   if constexpr (two_columns) Tiles::zero<1>();
   if constexpr (two_rows) Tiles::zero<2>();
   if constexpr (two_rows && two_columns) Tiles::zero<3>();
   for (int64_t k = 0; k < depth; k += Tiles::depth) {
+    for (int64_t line = 0; line < lines && ahead.data < end; ++line, ahead.data += 64) {
+      __builtin_prefetch(ahead.data, 0, 2);
+    }
     Tiles::load<4>(a + k, lda * 4);
     Tiles::load<6>(b + k * kPanel, row_bytes);
     Tiles::multiply<0, 4, 6>();
@@ -231,7 +236,8 @@ static void multiply_four(int64_t depth, const float* a, int64_t lda, const floa
 }
 
 template <class Epilogue>
-static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left a, Right b, const Epilogue& epilogue) {
+static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left a, Right b, Ahead ahead,
+                              int64_t rows_ahead, const Epilogue& epilogue) {
   constexpr int64_t high = 2 * Tiles::rows;
   static_assert(kPanel == 2 * Tiles::columns, "a panel is two tiles wide");
   alignas(64) float c[high * kPanel];
@@ -243,7 +249,8 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
       const auto product = height > Tiles::rows
                                ? (width > Tiles::columns ? multiply_four<true, true> : multiply_four<true, false>)
                                : (width > Tiles::columns ? multiply_four<false, true> : multiply_four<false, false>);
-      product(depth, a.data + m * a.row, a.row, panel, c);
+      product(depth, a.data + m * a.row, a.row, panel, c,
+              {ahead.data + (n / kPanel * rows_ahead + m) * ahead.bytes, height * ahead.bytes});
       for_each_tile(height, width, FromMemory<Epilogue>{c, m, n, epilogue});
     }
   }
@@ -265,7 +272,7 @@ template <class Epilogue>
 static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t depth, Left a, Right b,
                             const Epilogue& epilogue) {
 #if defined(CROSSRET_AMX)
-  if (pairs) return multiply_by_tiles(rows, columns, depth, a, b, epilogue);
+  if (pairs) return multiply_by_tiles(rows, columns, depth, a, b, {}, 0, epilogue);
 #else
   if constexpr (V::bf16_dots) {
     if (pairs) return multiply<Bfloat16Pairs<V>>(rows, columns, AllOf{depth}, a, b, epilogue);
@@ -283,7 +290,7 @@ static void multiply_rows(const Layout& layout, int64_t k, int64_t depth, int64_
   const Ahead each = ahead.share(ahead.again ? rows : rows * ((columns + kPanel - 1) / kPanel));
   const int64_t panel = ahead.again ? 0 : rows;
 #if defined(CROSSRET_AMX)
-  if (layout.pairs()) return multiply_by_tiles(rows, columns, depth, a, b, epilogue);
+  if (layout.pairs()) return multiply_by_tiles(rows, columns, depth, a, b, each, panel, epilogue);
 #else
   if constexpr (V::bf16_dots) {
     using Product = TileProduct<Bfloat16Pairs<V>, true, AllOf, Epilogue>;

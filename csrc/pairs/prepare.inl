@@ -75,7 +75,7 @@ static void copy_rows(const Operands& operands, const Rectangle& pairs, const Co
                       int64_t rows, float* out, float* scales) {
   const Side& side = operands.contexts;
   const Layout& layout = operands.context_layout;
-  const bool plain = side.norms == nullptr && layout.kind == Elements::floats;
+  const bool plain = side.norms == nullptr && (layout.kind == Elements::floats || layout.kind == Elements::pairs);
   int64_t i = group.first, row = group.skip + first;
   for (int64_t copied = 0, n; copied < rows; copied += n, row += n) {
     for (; row >= side.length(pairs.contexts[i]); ++i) row -= side.length(pairs.contexts[i]);
@@ -83,7 +83,8 @@ static void copy_rows(const Operands& operands, const Rectangle& pairs, const Co
     n = left < rows - copied ? left : rows - copied;
     if (operands.in_place(pairs, group, i)) continue;
     float* const at = out + copied * layout.ld;
-    if (plain) widen_rows(side, item, row, n, at, layout.ld);
+    if (plain && layout.pairs()) copy_as_pairs(layout, side, item, row, n, at);
+    if (plain && !layout.pairs()) widen_rows(side, item, row, n, at, layout.ld);
     for (int64_t r = 0; !plain && r < n; ++r) {
       copy_row(layout, side, item, row + r, at + r * layout.ld, scales + copied + r);
     }
