@@ -115,7 +115,8 @@ def _run(
         )
     what = f"{model.upper()} and the encoder of its pictures" if from_pictures else model.upper()
     with steps.step("train", f"Training {what} for {schedule.epochs} epochs"):
-        trained, vocabulary = _train(model, scenes, run, schedule, output / "encoder" if from_pictures else None)
+        through = output / "encoder" if from_pictures else None
+        trained, vocabulary = _train(model, scenes, run, schedule, through, console)
     with steps.step("evaluate", f"Scoring {counts['test']:,} test images with {5 * counts['test']:,} captions"):
         encoder = encoder_of(trained)
         corpus = PrecomputedCorpus(_split(scenes, "test", None if encoder is None else encoder.reader), vocabulary)
@@ -206,7 +207,7 @@ def _split(scenes: Path, name: str, reader: PictureEncoder[Any] | None) -> Preco
 
 
 def _train(
-    model: str, scenes: Path, run: Path, schedule: TrainingConfig, encoder: Path | None
+    model: str, scenes: Path, run: Path, schedule: TrainingConfig, encoder: Path | None, console: Console
 ) -> tuple[Matcher, Vocabulary]:
     """The model that was best on the development set; with an encoder's folder it reads pictures through that."""
     for directory in (run, run / "first"):
@@ -221,6 +222,9 @@ def _train(
     if reader is not None:
         made.read_pictures_by(reader)
     if reader is not None and getattr(made.config, "negatives", None) == "sum":
+        console.print(
+            f"  first {FIRST['epochs']} against all negatives, then these against the hardest", highlight=False
+        )
         train(made, learnt, judged, replace(schedule, **FIRST), run / "first", callbacks=[Curves()])
         made, _ = load_model(run / "first" / BEST)
         made = with_config(made, replace(made.config, negatives="hardest"), str(run / "first"))
@@ -250,19 +254,12 @@ def _time_backends(model: Matcher, images: Encoded, captions: Encoded) -> dict[s
         with _scored_by("reference"):
             reference = median_seconds()
     return {
-        "backend": _backend(model, images),
+        "backend": select_backend(None, images.sequences.device, images.sequences.dtype),
         "compared_pairs": len(images) * len(captions),
         "fused_seconds": fused,
         "reference_seconds": reference,
         "speed_up": reference / fused,
     }
-
-
-def _backend(model: Matcher, images: Encoded) -> str:
-    """What the model's scores are made by: those of SMAN and HAN have no kernels beside PyTorch's operations."""
-    if model.kind in ("sman", "han"):
-        return "torch"
-    return select_backend(None, images.sequences.device, images.sequences.dtype)
 
 
 @contextmanager
