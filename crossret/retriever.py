@@ -277,7 +277,7 @@ class Retriever:
         where = None if own is None else own[0].numpy()
         if where is not None and (wrong := wrong_box(where[None])) is not None:
             raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
-        boxes_in = None if told else lambda path: self._tokens(path)[1].cpu().numpy()
+        boxes_in = None if told else self._boxes_in
         return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture, boxes_in=boxes_in)
 
     def _tokens(self, picture: Path) -> tuple[Tensor, Tensor]:
@@ -286,6 +286,10 @@ class Retriever:
             regions = tokens_of(self.model, Regions(self._batch([picture])))
         assert regions.boxes is not None
         return regions.features, regions.boxes[0]
+
+    def _boxes_in(self, picture: Path) -> NDArray[np.float32]:
+        boxes: NDArray[np.float32] = self._tokens(picture)[1].cpu().numpy()
+        return boxes
 
     def _save(self, directory: Path, name: str) -> None:
         save_model(self.model, directory, self.vocabulary)

@@ -45,14 +45,17 @@ def memory() -> int | None:
 def return_large_blocks() -> None:
     """Have glibc give large blocks of memory back to the system when they are freed; elsewhere they are left alone.
 
-    Once a block of less than 32 MiB was freed it keeps those of that size. Before 2.38 it does not find aligned ones
-    again, as torch's are, so that a backward pass takes new memory for each of its temporary tensors.
+    Once a block of less than 32 MiB was freed it keeps those of that size, and may not find aligned ones again, as
+    torch's are, so that a backward pass takes new memory for each of its temporary tensors. What the environment sets
+    of either threshold stays.
     """
-    chosen = "MALLOC_MMAP_THRESHOLD_" in os.environ or "malloc.mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None and not chosen:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE)  # as it would for itself
+    # To set the one stops glibc from choosing the other, which it has at twice the one.
+    settings = (("mmap_threshold", _M_MMAP_THRESHOLD, _LARGE), ("trim_threshold", _M_TRIM_THRESHOLD, 2 * _LARGE))
+    for name, parameter, value in settings:
+        tuned = f"malloc.{name}" in os.environ.get("GLIBC_TUNABLES", "")
+        if mallopt is not None and not tuned and f"MALLOC_{name.upper()}_" not in os.environ:
+            mallopt(parameter, value)
 
 
 def lock(file: BinaryIO) -> None:

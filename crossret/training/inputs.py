@@ -54,10 +54,14 @@ def check_agreement(group: Group, own: Mapping[str, Any]) -> None:
                 raise ValueError(f"rank {rank} trains with {name} = {other.get(name)}, rank 0 with {value}")
 
 
-def warn_of_partial_statistics(model: Any, config: TrainingConfig, group: Group) -> None:
-    """Warn, on the first rank and in training mode, of a model that normalises by statistics of a part of a batch."""
+def warn_of_partial_statistics(model: Any, config: TrainingConfig, largest: int, group: Group) -> None:
+    """Warn, on the first rank and in training mode, of a model that normalises by statistics of a part of a batch.
+
+    Args:
+        largest: captions of a whole batch.
+    """
     norms = {name: part for name, part in model.named_modules() if isinstance(part, _BatchNorm) and part.training}
-    own, chunk = -(-config.batch_size // group.size), config.encode_chunk
+    own, chunk = -(-largest // group.size), config.encode_chunk
     if chunk is not None and chunk < own:
         apart, seen = list(norms), f"the {chunk} items of a chunk"
     else:
@@ -67,7 +71,7 @@ def warn_of_partial_statistics(model: Any, config: TrainingConfig, group: Group)
         more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
         warnings.warn(
             f"batch normalisation ({apart[0]}{more}) takes its statistics from {seen}, not from the batch of "
-            f"{config.batch_size}: losses and gradients are others than those of the batch at once",
+            f"{largest}: losses and gradients are others than those of the batch at once",
             PartialStatistics,
             stacklevel=3,
         )

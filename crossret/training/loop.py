@@ -117,7 +117,7 @@ def train(
             train_data, dev_data = (corpus_for(model.config, data, clustered) for data in (train_data, dev_data))
         run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
         model.train()  # all but what is frozen
-        warn_of_partial_statistics(model, config, group)
+        warn_of_partial_statistics(model, config, min(config.batch_size, train_data.n_captions), group)
         heard = [*callbacks, TerminalProgress()] if progress else callbacks
         try:
             group.first(lambda: run.begin(heard, resume))

@@ -22,7 +22,8 @@ from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_tra
 from crossret_kernels.inputs.tensors import Array, autocasts, checkable
 from crossret_kernels.torch_internals import transformed
 
-# Of either side, for the CPU's kernel: columns of its products are the pairs of one item, and few leave vectors empty.
+# Of either side, for the CPU's kernel: products with an item's keys and values have its pairs as columns, and few leave
+# vectors empty.
 LEAST_ITEMS = 8
 
 

@@ -12,9 +12,7 @@ from crossret_kernels.cross_attention.attention import relevances
 from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
-from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
-
-SPARSE = 64  # one of so many pairs
+from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
 class Side(NamedTuple):
@@ -64,13 +62,7 @@ def score(
 
 
 def earlier_levels(images: Side, captions: Side, pairing: Pairing, products: Products) -> Tensor:
-    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20).
-
-    Kernels make those of all pairs unless next to none are listed: to gather vectors of each pair takes longer.
-    """
-    n_pairs = images.contexts.size(0) * captions.contexts.size(0)
-    if products.native and isinstance(pairing, Listing) and n_pairs <= SPARSE * len(pairing.own):
-        return earlier_levels(images, captions, Rectangle(), products)[pairing.own, pairing.other]
+    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
     if products.serve(contexts) and isinstance(pairing, Rectangle):
         levels = zip(images.contexts.unbind(1), captions.contexts.unbind(1), strict=True)

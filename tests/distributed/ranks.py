@@ -48,8 +48,8 @@ def on_ranks(
             else:
                 assert process.exitcode == 0
                 results.append(pickle.loads((directory / f"result{rank}").read_bytes()))
-        for result in results:
-            assert not isinstance(result, _Failure), result.text
+        failures = [result.text for result in results if isinstance(result, _Failure)]
+        assert not failures, "\n".join(failures)  # one that is lost tells nothing of why another was
         return results
 
 

@@ -171,19 +171,22 @@ def compare_pooling(placement: str, dim: int, dtype: torch.dtype) -> int:
 def compare_gated(placement: str, dim: int) -> int:
     """Gated attention's operation, everything that it takes fenced."""
     agreed, tensors = 0, gated_operands(3, 18, dim, dim + 2, dim, dim + 1)
-    grad = torch.randn(3, 18, generator=torch.Generator().manual_seed(2))
-    for isa, bfloat16 in itertools.product(ISAS, (False, True)):
+    listed = torch.tensor([[2, 17], [0, 0], [2, 5]])
+    for isa, bfloat16, pairs in itertools.product(ISAS, (False, True), (None, listed)):
+        shape = (3, 18) if pairs is None else (3,)
+        grad = torch.randn(shape, generator=torch.Generator().manual_seed(2))
         torch.ops.crossret.select_cpu_isa(isa)
         found = []
         with guarded(placement) as memory:
             for copy in (memory.copy, Tensor.clone):
                 arguments = [copy(x) for x in (grad, *tensors)]
-                scores = torch.ops.crossret.gated_attention(*arguments[1:], None, 0.9, bfloat16)
-                backward = torch.ops.crossret.gated_attention_backward(*arguments, None, 0.9, bfloat16, *[True] * 11)
+                how = None if pairs is None else copy(pairs), 0.9, bfloat16
+                scores = torch.ops.crossret.gated_attention(*arguments[1:], *how)
+                backward = torch.ops.crossret.gated_attention_backward(*arguments, *how, *[True] * 11)
                 found.append((scores, *backward))
             assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
             agreed += 2
-            del arguments
+            del arguments, how
     return agreed
 
 

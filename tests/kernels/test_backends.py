@@ -129,7 +129,7 @@ def test_a_preference_that_cannot_serve_is_none(name: str, backend: str, monkeyp
 def test_a_backend_without_the_operation_refuses_and_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it serves others."""
     monkeypatch.setattr(backends, "unsupported_reason", lambda *_: None)
-    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this, those of 'cpu' and 'triton' do"):
+    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this; those of 'cpu' and 'triton' do"):
         select_backend("cuda", CPU, torch.float32, served_by=("cpu", "triton"))
     monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
     assert select_backend(None, CPU, torch.float32, served_by=("cpu", "triton")) == "cpu"

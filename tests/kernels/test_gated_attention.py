@@ -236,19 +236,21 @@ def operate(tensors: list[Tensor], bfloat16: bool = False, pairs: Tensor | None 
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
     tensors, results = gated_operands(*MANY), []
+    order = torch.randperm(50 * 135, generator=torch.Generator().manual_seed(0))
+    pairs = torch.cartesian_prod(torch.arange(50), torch.arange(135))[order[:3000]]
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(operate(tensors, bfloat16))
+            results.append(operate(tensors, bfloat16) + operate(tensors, bfloat16, pairs))
     finally:
         torch.set_num_threads(before)
     for first, *others in zip(*results, strict=True):
         assert all(torch.equal(first, other) for other in others)
-    pairs = torch.cartesian_prod(torch.arange(50), torch.arange(135))[torch.randperm(50 * 135)[:3000]]
-    assert torch.equal(operate(tensors, bfloat16, pairs)[0], results[0][0][tuple(pairs.T)])
+    scores, of_listed = results[0][0], results[0][12]
+    assert torch.equal(of_listed, scores[tuple(pairs.T)])
     alone = [x[40:41] if place < 4 else x[5:6] if place < 8 else x for place, x in enumerate(tensors)]
-    assert torch.equal(torch.ops.crossret.gated_attention(*alone, None, 0.9, bfloat16), results[0][0][40:41, 5:6])
+    assert torch.equal(torch.ops.crossret.gated_attention(*alone, None, 0.9, bfloat16), scores[40:41, 5:6])
 
 
 def test_number_of_threads_does_not_show_in_earlier_levels() -> None:
@@ -288,16 +290,33 @@ def test_rows_that_masks_leave_out_are_not_read_and_items_keep_their_nan(isa: st
             assert torch.equal(scores[~hit], expected[0][~hit])
 
 
+def test_not_a_number_stays_in_the_gradients_of_its_own_listed_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    n, parameters = 16, gated_parameters(12, 8, 7, 5, 4, generator)
+    shapes = ((n, 5, 12), (n, 6, 8), (n, 2, 8), (n, 2, 8))
+    leaves = [torch.randn(shape, generator=generator) for shape in shapes]
+    leaves[3][3, 0, 0] = torch.nan
+    regions, words, *contexts = [x.requires_grad_() for x in leaves]
+    keywords = dict(zip(("region_contexts", "word_contexts"), contexts, strict=True))
+    pairs = torch.arange(n)[:, None].expand(n, 2)
+    scores = gated_attention_scores(regions, words, **keywords, parameters=parameters, pairs=pairs, backend="cpu")
+    own = torch.arange(n) == 3
+    assert torch.equal(scores.isnan(), own)
+    for grad in torch.autograd.grad(scores.sum(), leaves):
+        assert not grad[~own].isnan().any()
+
+
 def test_opcheck() -> None:
     tensors = gated_operands(3, 4, 8, 7, 5, 4)
     for place in (0, 2, 5, 9, 12):
         tensors[place].nan_to_num_().requires_grad_()
     tensors = [x.detach().nan_to_num().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in tensors]
-    operation, options = torch.ops.crossret, (None, 0.9, False)
-    torch.library.opcheck(operation.gated_attention.default, (*tensors, *options))
-    wanted = [place % 2 == 0 for place in range(11)]
-    given = torch.randn(3, 4), *(x.detach() for x in tensors), *options, *wanted
-    torch.library.opcheck(operation.gated_attention_backward.default, given)
+    operation, wanted = torch.ops.crossret, [place % 2 == 0 for place in range(11)]
+    for pairs, shape in ((None, (3, 4)), (torch.tensor([[2, 1], [0, 3]]), (2,))):
+        options = pairs, 0.9, False
+        torch.library.opcheck(operation.gated_attention.default, (*tensors, *options))
+        given = torch.randn(shape), *(x.detach() for x in tensors), *options, *wanted
+        torch.library.opcheck(operation.gated_attention_backward.default, given)
 
 
 @pytest.mark.parametrize(

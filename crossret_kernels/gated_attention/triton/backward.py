@@ -179,7 +179,8 @@ class _Gradients:
 
 def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """`crossret::gated_attention_triton_backward`: float32, of what is wanted; else empty."""
-    operands, alpha, bfloat16, wanted = arguments[:13], arguments[14], arguments[15], arguments[16:]
+    operands, pairs, alpha, bfloat16, wanted = arguments[:13], *arguments[13:16], arguments[16:]
+    assert pairs is None  # of all pairs alone
     differentiable = [x for index, x in enumerate(operands) if index not in (3, 7)]
     if not grad.numel():
         return tuple(

@@ -175,7 +175,8 @@ def attend(call: Call, part: Part, scores: Tensor, grads: Tensor) -> Made:
 
 def cosines(*arguments: Any) -> Tensor:
     """`crossret::gated_attention_triton`: cosines of v⁽²⁾ and t⁽²⁾ (n_images, n_captions), float32."""
-    *operands, _pairs, alpha, bfloat16 = arguments  # all of them
+    *operands, pairs, alpha, bfloat16 = arguments
+    assert pairs is None  # of all pairs alone
     scores = operands[0].new_empty(operands[0].size(0), operands[4].size(0))
     if scores.numel():
         call = Call(operands, alpha, bfloat16, store=False)
