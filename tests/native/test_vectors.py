@@ -45,7 +45,7 @@ class Build:
         tiles = [] if self.tiles is None else [f'-DTILES="{self.tiles}"']
         definitions = [f"-DCROSSRET_ISA={self.isa}", f'-DVECTOR="simd/{self.vector}"', *tiles]
         definitions += [f"-D{name}" for name in self.defined]
-        source = ROOT / "tests" / "native" / "vector_test.cpp"
+        sources = ROOT / "tests" / "native" / "vector_test.cpp", ROOT / "csrc" / "amx_permission.cpp"
         return [
             compiler,
             *FLAGS,
@@ -53,7 +53,7 @@ class Build:
             "-I",
             str(ROOT / "csrc"),
             *definitions,
-            str(source),
+            *map(str, sources),
             "-o",
             str(output),
         ]

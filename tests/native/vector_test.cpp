@@ -19,6 +19,8 @@
 #include VECTOR
 #if defined(TILES)
 #include TILES
+
+#include "amx_permission.h"
 #endif
 
 #include "simd/math.inl"
@@ -588,6 +590,7 @@ int main() {
   check_flushing();
 #endif
 #if defined(TILES)
+  crossret::amx_permitted();  // of the system; emulated tiles need none
   check_tiles();
 #endif
   std::printf("%d failures\n", failures);
