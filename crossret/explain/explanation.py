@@ -96,8 +96,8 @@ class Explanation:
 
         Raises:
             OSError: a file cannot be read or written.
-            ValueError: the picture is malformed; the regions have no boxes and are no grid, a square number of them; or
-                the model does not attend over regions.
+            ValueError: the picture is malformed; the regions have no boxes and are no grid, a square number of them;
+                the model's encoder reads another number of them; or the model does not attend over regions.
         """
         if not self.maps:
             raise ValueError("the model does not attend over regions, there is nothing to draw")
