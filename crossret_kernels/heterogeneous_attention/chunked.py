@@ -70,9 +70,9 @@ class _Heterogeneous(Shared):
         if self.fused:
             return (self._by_kernels(images, captions, parameters, graph_alone=False),)
         first, *others = nested(parameters)
-        regions = normalize_rows(attend_across(images, captions, self.options.lambda_attention), first)
-        across = attend_across(captions, images, self.options.lambda_attention).transpose(0, 1)
-        words = normalize_rows(across, first)
+        of_layer = self.options.lambda_attention, self.products
+        regions = normalize_rows(attend_across(images, captions, *of_layer), first)
+        words = normalize_rows(attend_across(captions, images, *of_layer).transpose(0, 1), first)
         count = regions.shape[:2]
         mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)

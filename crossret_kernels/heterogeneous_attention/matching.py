@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import attention_logits, relevances, score_with_attention
+from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.softmax import softmax
 from crossret_kernels.padded.arithmetic import norm, safe_divide
 
 
@@ -21,7 +23,9 @@ class PairFeatures(NamedTuple):
     word_mask: Tensor
 
 
-def match_locally(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[Tensor, Tensor, Tensor]:
+def match_locally(
+    pairs: PairFeatures, options: HeterogeneousOptions, products: Products
+) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (P,), weights (P, Q, C) and relevances (P, Q).
 
     Norms divide the similarities and the weights, which are short, and not the features. The attended vectors are
@@ -33,7 +37,7 @@ def match_locally(pairs: PairFeatures, options: HeterogeneousOptions) -> tuple[T
     )
     context_norms, query_norms = (norm(x) for x in (contexts, queries))
     cosines = safe_divide(safe_divide(contexts @ queries.mT, context_norms[:, :, None]), query_norms[:, None, :])
-    weights = torch.softmax(attention_logits(cosines, context_mask, query_mask, options.local), -2)
+    weights = softmax(attention_logits(cosines, context_mask, query_mask, options.local).mT, products).mT
     attended = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
     # Of a unit query there is but its length to know, 1, or 0 where it was zero.
     lengths = query_norms.sign()[..., None]

@@ -71,7 +71,7 @@ def upwards(
     for layer in layers:
         h = attend(project(h, layer, products), mask, layer, options, products)
     pairs = PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
-    return (match_globally(pairs),) if options.matching == "global" else match_locally(pairs, options)
+    return (match_globally(pairs),) if options.matching == "global" else match_locally(pairs, options, products)
 
 
 def pairs_in_chunk(features: Tensor, rows: int, heads: int) -> int:

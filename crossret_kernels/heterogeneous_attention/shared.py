@@ -4,16 +4,15 @@ pair is made once an item (docs/kernels.md §3).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
-from crossret_kernels.padded.arithmetic import has_float64
+from crossret_kernels.heterogeneous_attention.softmax import softmax, softmax_with_sums
 
 
 class FirstLayer(NamedTuple):
@@ -54,7 +53,7 @@ def share(
     v = products.linear(items, layer.value_weight, layer.value_bias).unflatten(-1, (heads, -1))
     logits = (lambda_attention * torch.einsum("nihe,njhe->nihj", q, k)).to(items.dtype)
     logits = logits.masked_fill(~mask[:, None, None, :], -torch.inf)
-    weights, own_logits = cast("tuple[Tensor, Tensor]", cast(Any, _Softmax).apply(logits))
+    weights, own_logits = softmax_with_sums(logits)
     # Head by head: batched over items and heads, products would copy the values, which are most of all.
     outputs = layer.output_weight.unflatten(-1, (heads, -1))
     values = [products.linear(v[:, :, h], outputs[:, h]) for h in range(heads)]
@@ -63,30 +62,7 @@ def share(
     return FirstLayer(q, k, torch.stack(values, 2), own_logits, torch.stack([*own_values, residual], 2), mask)
 
 
-class _Softmax(torch.autograd.Function):
-    """The softmax of logits (…, J), and log Σ exp of them (…,), with the same bits by any number of threads.
-
-    PyTorch takes gradients of the one and exponentials of the other in parts, as many as there are threads, whose ends
-    round otherwise. Here one logarithm a row is left, where it can be of float64 and rounded.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> tuple[Tensor, Tensor]:
-        weights = torch.softmax(logits, -1)
-        ctx.save_for_backward(weights)
-        largest = weights.amax(-1)
-        wide = largest.double() if has_float64(largest.device) else largest
-        return weights, logits.amax(-1) - wide.log().to(logits.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_weights: Tensor, of_sums: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        mean = (weights * of_weights).sum(-1, keepdim=True)
-        return cast("Tensor", weights * (of_weights - mean + of_sums[..., None]))
-
-
-def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: float) -> Tensor:
+def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: float, products: Products) -> Tensor:
     """The rows of some items (a, L, …) after the layer in pairs with other items (b, K, …): (b, a, L, D).
 
     The softmax runs over the other item's keys and the query's own item, which counts as one key.
@@ -100,7 +76,7 @@ def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: f
     logits = (lambda_attention * (q @ k)).to(dtype).view(heads, rows, b, width)
     logits = logits.masked_fill(~contexts.mask, -torch.inf)
     own_logits = queries.own_logits.flatten(0, 1).T[:, :, None, None].expand(-1, -1, b, -1)
-    weights = torch.softmax(torch.cat([logits, own_logits], -1), -1)
+    weights = softmax(torch.cat([logits, own_logits], -1), products)
     across = weights[..., :width].permute(2, 1, 3, 0).reshape(b, rows, width * heads)
     own = F.pad(weights[..., width].permute(1, 2, 0), (0, 1), value=1.0)
     attended = (own @ queries.own_values.flatten(0, 1)).transpose(0, 1)  # (b, rows, D)
