@@ -27,12 +27,18 @@ struct GradientScratch {
   float *word_pairs, *region_pairs;
   float *word_forms, *region_forms;
   RowForm *forms_of_words, *forms_of_regions;
-  float* own_dots;  // ∂L/∂ the weights of queries' own items
-  const float** rows;
+  float* own_dots;     // ∂L/∂ the weights of queries' own items
+  float* value_pairs;  // of either item
+  DotScratch dots;
+  PairedFactors factors;
   MatchScratch match;
 
   GradientScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory, Workspace& kept_memory)
-      : layer(call, block, memory, kept_memory), kept(call, block, layer, kept_memory), match(call, true, memory) {
+      : layer(call, block, memory, kept_memory),
+        kept(call, block, layer, kept_memory),
+        dots(call, call.images.longest * call.heads, layer.key_row, memory),
+        factors(call, call.images.longest * call.heads, call.dim, layer.key_row, memory),
+        match(call, true, memory) {
     const int64_t ld = layered_row(call), regions_of = layer.n_queries, words_of = layer.query_row;
     words = memory.floats(words_of * ld);
     regions = memory.floats(regions_of * ld);
@@ -45,7 +51,8 @@ struct GradientScratch {
     forms_of_words = reinterpret_cast<RowForm*>(memory.floats(3 * words_of));
     forms_of_regions = reinterpret_cast<RowForm*>(memory.floats(3 * regions_of));
     own_dots = memory.floats(call.heads * (regions_of > words_of ? regions_of : words_of) + V::width);
-    rows = reinterpret_cast<const float**>(memory.floats(2 * (call.images.longest * call.heads + layer.key_row)));
+    const int64_t longest = call.images.longest > block.longest ? call.images.longest : block.longest;
+    value_pairs = memory.floats(read_rows(longest * call.heads) * unit_pair_row(call));
   }
 };
 
@@ -226,7 +233,6 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
   const int64_t own_of_caption = round_up(layer.n_queries * heads, V::width);
   float* const norms = chunk.norms + k * 2 * dim;
   for (int64_t i = 0; i < 2 * dim; i += V::width) V::store(norms + i, V::zero(), 2 * dim - i);
-  const Ahead none{reinterpret_cast<const char*>(packed.values), 0};
 
   weigh_across(call, block, packed, image, layer);
   word_rows(call, packed, image, layer, scratch.words);
@@ -244,13 +250,12 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
                     out.scores[image * call.captions.count + caption], regions, kept.words + query * ld, scratch.match);
     unit_row_gradients(call, scratch.regions, scratch.unit_regions, scratch.forms_of_regions, n, ld, regions, norms);
     for (int64_t r = 0; r < n; ++r) {
-      scratch.rows[r] = regions + r * ld;
-      own_products(call, scratch.rows[r], layer.region_rows[r], scratch.own_dots + r * heads, 1);
+      own_products(call, regions + r * ld, layer.region_rows[r], scratch.own_dots + r * heads, 1);
     }
+    const MatchedRows of_regions = as_rows(call, regions, n, ld, scratch.region_pairs);
     for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t w = 0; w < words; ++w) scratch.rows[n + w] = values + (w * heads + h) * dim;
-      multiply_dots<SinglePrecision>(scratch.rows, n, scratch.rows + n, words, dim, true, none,
-                                     kept.region_logits + h * key_row + key, heads * key_row);
+      row_dots(call, of_regions, as_rows(call, values + h * dim, words, heads * dim, scratch.value_pairs), scratch.dots,
+               kept.region_logits + h * key_row + key, heads * key_row);
     }
     softmax_across_gradients(layer.region_weights + key, kept.region_logits + key, key_row, n * heads, words,
                              layer.region_own + c * own_of_caption, scratch.own_dots,
@@ -259,28 +264,26 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
 
   unit_row_gradients(call, scratch.words, scratch.unit_words, scratch.forms_of_words, packed.n_queries, ld, kept.words,
                      norms);
-  for (int64_t i = 0; i < rows * heads; ++i) scratch.rows[i] = call.images.values + (first * heads + i) * dim;
   for (int64_t q = 0; q < packed.n_queries; ++q) {
-    const float* const row = kept.words + q * ld;
-    scratch.rows[rows * heads + q] = row;
-    own_products(call, row, layer.word_rows[q], scratch.own_dots + q, query_row);
+    own_products(call, kept.words + q * ld, layer.word_rows[q], scratch.own_dots + q, query_row);
   }
-  multiply_dots<SinglePrecision>(scratch.rows, rows * heads, scratch.rows + rows * heads, packed.n_queries, dim, true,
-                                 none, kept.word_logits, query_row);
+  row_dots(call, as_rows(call, call.images.values + first * heads * dim, rows * heads, dim, scratch.value_pairs),
+           as_rows(call, kept.words, packed.n_queries, ld, scratch.word_pairs), scratch.dots, kept.word_logits,
+           query_row);
   for (int64_t h = 0; h < heads; ++h) {
     softmax_down_gradients(layer.word_weights + h * query_row, kept.word_logits + h * query_row, heads * query_row,
                            rows, packed.n_queries, layer.word_own + h * query_row, scratch.own_dots + h * query_row,
                            kept.word_own + h * query_row);
     const int64_t own = first * dim + h * size;
-    multiply(rows, size, AllOf{packed.n_queries}, {kept.word_logits + h * query_row, heads * query_row, 1},
-             {packed.queries + h * size, kPanel, ld},
-             AddScaled{out.images.keys + own, dim, size, call.lambda_attention});
-    multiply(n, size, AllOf{packed.n_keys}, {kept.region_logits + h * key_row, heads * key_row, 1},
-             {packed.keys + h * size, kPanel, ld},
-             AddScaled{out.images.queries + own, dim, size, call.lambda_attention});
+    multiply_placed(call, rows, size, packed.n_queries, {kept.word_logits + h * query_row, heads * query_row, 1},
+                    packed.queries + h * size, ld, scratch.factors,
+                    AddScaled{out.images.keys + own, dim, size, call.lambda_attention});
+    multiply_placed(call, n, size, packed.n_keys, {kept.region_logits + h * key_row, heads * key_row, 1},
+                    packed.keys + h * size, ld, scratch.factors,
+                    AddScaled{out.images.queries + own, dim, size, call.lambda_attention});
   }
-  multiply(rows * heads, dim, AllOf{packed.n_queries}, {layer.word_weights, query_row, 1}, {kept.words, kPanel, ld},
-           AddScaled{out.images.values + first * heads * dim, dim, dim, 1.0f});
+  multiply_placed(call, rows * heads, dim, packed.n_queries, {layer.word_weights, query_row, 1}, kept.words, ld,
+                  scratch.factors, AddScaled{out.images.values + first * heads * dim, dim, dim, 1.0f});
   for (int64_t r = 0; r < n; ++r) {
     add_own_values(
         call, block.count, [&](int64_t c) { return kept.regions + (c * layer.n_queries + r) * ld; },
@@ -289,9 +292,74 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
   }
 }
 
+// What a caption's gradients have of one image.
+struct ImageTerm {
+  const float* weights;  // (count, heads, row)
+  const float* rows;     // (count, ld)
+  int64_t count;
+};
+
+struct CaptionScratch {
+  PairedFactors factors;  // of all images of a chunk, one behind the other
+  const float** rows;
+
+  CaptionScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
+      : factors(call, block.longest, call.dim, depth_of(call), memory),
+        rows(reinterpret_cast<const float**>(memory.floats(layered_pairs(call) ? 2 * depth_of(call) : 0))) {}
+
+ private:
+  static int64_t depth_of(const HeterogeneousCall& call) {
+    return kChunkImages * 2 * paired_depth(call.images.longest);
+  }
+};
+
+static void count_of_caption(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory) {
+  CaptionScratch(call, block, memory);
+}
+
+// out (n, heads, …) gains Σ weightsᵀ · rows over images: of every head its part of the rows, or the whole of them. As
+// pairs these are one product, whose depth is that of all images.
+template <class Find>
+static void add_of_images(const HeterogeneousCall& call, int64_t n, int64_t row, bool parts, int64_t images,
+                          const Find& find, float* out, const CaptionScratch& scratch) {
+  const int64_t heads = call.heads, size = parts ? head_size(call) : call.dim, ld = layered_row(call);
+  int64_t depth = 0;
+  for (int64_t i = 0; i < images && layered_pairs(call); ++i) {
+    const ImageTerm term = find(i);
+    const int64_t end = depth + 2 * paired_depth(term.count);
+    for (int64_t r = 0; depth < end; ++r, ++depth) scratch.rows[depth] = r < term.count ? term.rows + r * ld : nullptr;
+  }
+  const int64_t places = depth / 2, row_of_pairs = pad_row(places);
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t part = parts ? h * size : 0;
+    const AddScaled to{out + h * size, parts ? call.dim : heads * size, size, 1.0f};
+    if (!layered_pairs(call)) {
+      const auto of_head = [&](int64_t i) {
+        const ImageTerm term = find(i);
+        return Term{{term.weights + h * row, 1, heads * row}, term.rows + part, ld, term.count};
+      };
+      add_products(n, size, images, of_head, to);
+      continue;
+    }
+    int64_t place = 0;
+    for (int64_t i = 0; i < images; ++i) {
+      const ImageTerm term = find(i);
+      pair_left({term.weights + h * row, 1, heads * row}, n, term.count, scratch.factors.rows + place, row_of_pairs);
+      place += paired_depth(term.count);
+    }
+    const auto row_of = [&](int64_t k) { return scratch.rows[k] ? scratch.rows[k] + part : nullptr; };
+    if (parts || h == 0) rows_to_panels(true, row_of, size, places, scratch.factors.panels);
+    multiply_either(true, n, size, places, {scratch.factors.rows, row_of_pairs, 1},
+                    {scratch.factors.panels, places * kPanel, kPanel}, to);
+  }
+}
+
 static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock& block,
-                              const HeterogeneousGradients& out, const ImageChunk& chunk, int64_t k) {
-  const int64_t heads = call.heads, dim = call.dim, size = head_size(call), ld = layered_row(call);
+                              const HeterogeneousGradients& out, const ImageChunk& chunk, int64_t k,
+                              Workspace& caption_memory) {
+  const Tiles configured;
+  const CaptionScratch scratch(call, block, caption_memory);
+  const int64_t heads = call.heads, dim = call.dim, ld = layered_row(call);
   const int64_t caption = block.first + k, first = caption * call.captions.width;
   const int64_t words = call.captions.lengths[caption], queries = call.local ? words : 1;
   int64_t key = 0, query = 0;
@@ -300,9 +368,8 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
     query += call.local ? call.captions.lengths[other] : 1;
   }
   struct {
-    const float *region_weights, *region_logits, *queries, *regions, *word_logits, *keys, *words, *word_own,
-        *own_logits;
-    int64_t rows, queries_of;
+    ImageTerm values, keys, queries;
+    const float *words, *word_own, *own_logits;
   } of[kChunkImages];
   int64_t key_row = 0, query_row = 0;
   for (int64_t i = 0; i < chunk.count; ++i) {
@@ -310,41 +377,28 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
     const LayerScratch layer(call, block, memory, kept_memory);
     const KeptImage kept(call, block, layer, kept_memory);
     key_row = layer.key_row, query_row = layer.query_row;
-    const int64_t rows = call.images.lengths[chunk.images[i]];
-    of[i] = {layer.region_weights + key,
-             kept.region_logits + key,
-             layer.queries,
-             kept.regions + k * layer.n_queries * ld,
-             kept.word_logits + query,
-             layer.keys,
+    const int64_t rows = call.images.lengths[chunk.images[i]], n = call.local ? rows : 1;
+    of[i] = {{layer.region_weights + key, kept.regions + k * layer.n_queries * ld, n},
+             {kept.region_logits + key, layer.queries, n},
+             {kept.word_logits + query, layer.keys, rows},
              kept.words + query * ld,
              layer.word_own + query,
-             kept.word_own + query,
-             rows,
-             call.local ? rows : 1};
+             kept.word_own + query};
   }
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t own = first * dim + h * size;
-    const auto values = [&](int64_t i) {
-      return Term{{of[i].region_weights + h * key_row, 1, heads * key_row}, of[i].regions, ld, of[i].queries_of};
-    };
-    const auto keys = [&](int64_t i) {
-      return Term{
-          {of[i].region_logits + h * key_row, 1, heads * key_row}, of[i].queries + h * size, ld, of[i].queries_of};
-    };
-    const auto by_words = [&](int64_t i) {
-      return Term{{of[i].word_logits + h * query_row, 1, heads * query_row}, of[i].keys + h * size, ld, of[i].rows};
-    };
-    add_products(words, dim, chunk.count, values,
-                 AddScaled{out.captions.values + (first * heads + h) * dim, heads * dim, dim, 1.0f});
-    add_products(words, size, chunk.count, keys, AddScaled{out.captions.keys + own, dim, size, 1.0f});
-    add_products(queries, size, chunk.count, by_words, AddScaled{out.captions.queries + own, dim, size, 1.0f});
-    for (int64_t q = 0; q < queries; ++q) {
+  add_of_images(
+      call, words, key_row, false, chunk.count, [&](int64_t i) { return of[i].values; },
+      out.captions.values + first * heads * dim, scratch);
+  add_of_images(
+      call, words, key_row, true, chunk.count, [&](int64_t i) { return of[i].keys; }, out.captions.keys + first * dim,
+      scratch);
+  add_of_images(
+      call, queries, query_row, true, chunk.count, [&](int64_t i) { return of[i].queries; },
+      out.captions.queries + first * dim, scratch);
+  for (int64_t q = 0; q < queries; ++q) {
+    for (int64_t h = 0; h < heads; ++h) {
       float& of_own = out.captions.own_logits[(first + q) * heads + h];
       for (int64_t i = 0; i < chunk.count; ++i) of_own += of[i].own_logits[h * query_row + q];
     }
-  }
-  for (int64_t q = 0; q < queries; ++q) {
     add_own_values(
         call, chunk.count, [&](int64_t i) { return of[i].words + q * ld; },
         [&](int64_t i, int64_t h) { return of[i].word_own[h * query_row + q]; },
@@ -355,7 +409,7 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
 extern const HeterogeneousKernels heterogeneous_kernels;
 const HeterogeneousKernels heterogeneous_kernels = {pack_captions,     heterogeneous_forward, image_gradients,
                                                     caption_gradients, count_forward,         count_gradients,
-                                                    count_kept};
+                                                    count_kept,        count_of_caption};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -110,6 +110,7 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
     run.pack(call, block, place);
     const int64_t scratch = bytes_of([&](Workspace& counted) { run.gradient_memory(call, block, counted); });
     const int64_t stride = bytes_of([&](Workspace& counted) { run.kept_memory(call, block, counted); });
+    const int64_t of_caption = bytes_of([&](Workspace& counted) { run.caption_memory(call, block, counted); });
     const int64_t most = std::min(std::max<int64_t>(kKeptBytes / stride, 1), kChunkImages);
     const auto n_wanted = static_cast<int64_t>(wanted.size());
     for (int64_t first = 0; first < n_wanted; first += most) {
@@ -121,8 +122,9 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
       parallel(count, work, scratch, memory, [&](int64_t k, Workspace& workspace) {
         run.image_gradients(call, block, gradients, chunk, k, workspace);
       });
-      parallel(block.count, work / 3, 0, memory,
-               [&](int64_t k, Workspace&) { run.caption_gradients(call, block, gradients, chunk, k); });
+      parallel(block.count, work / 3, of_caption, memory, [&](int64_t k, Workspace& workspace) {
+        run.caption_gradients(call, block, gradients, chunk, k, workspace);
+      });
       for (int64_t k = 0; k < count; ++k) {
         for (int64_t i = 0; i < both; ++i) totals[i] += parts[k * both + i];
       }

@@ -23,22 +23,57 @@ static inline int64_t value_panels(const HeterogeneousCall& call, int64_t items,
   return pad_columns(call.dim) * (layered_pairs(call) ? most / 2 + items * Tiles::depth : most);
 }
 
-// An item's values, n rows of (heads, dim), as panels: row by row, or head by head.
-static void pack_values(const HeterogeneousCall& call, const float* values, int64_t n, bool by_head, float* out) {
-  const int64_t count = n * call.heads, depth = layered_depth(call, count);
-  const auto row = [&](int64_t i) {
-    return i < count ? values + (by_head ? i % n * call.heads + i / n : i) * call.dim : nullptr;
-  };
-  const auto load = [&](const float* from, int64_t k) { return from ? V::load(from + k, call.dim - k) : V::zero(); };
+// Rows that row(i) finds, null where there is none, as panels so deep; of pairs two of them at each place.
+template <class Find>
+static void rows_to_panels(bool pairs, const Find& row, int64_t columns, int64_t depth, float* out) {
+  const auto load = [&](const float* from, int64_t k) { return from ? V::load(from + k, columns - k) : V::zero(); };
   for (int64_t d = 0; d < depth; ++d) {
-    const int64_t place = layered_pairs(call) ? 2 * d : d;
-    const float *const first = row(place), *const second = row(place + 1);
-    for (int64_t k = 0; k < call.dim; k += V::width) {
+    const float *const first = row(pairs ? 2 * d : d), *const second = pairs ? row(2 * d + 1) : nullptr;
+    for (int64_t k = 0; k < columns; k += V::width) {
       F x = load(first, k);
-      if (layered_pairs(call)) x = pair_of(x, load(second, k));
+      if (pairs) x = pair_of(x, load(second, k));
       V::store(panel_column(out, k, depth) + d * kPanel, x);
     }
   }
+}
+
+// An item's values, n rows of (heads, dim), as panels: row by row, or head by head.
+static void pack_values(const HeterogeneousCall& call, const float* values, int64_t n, bool by_head, float* out) {
+  const int64_t count = n * call.heads;
+  const auto row = [&](int64_t i) {
+    return i < count ? values + (by_head ? i % n * call.heads + i / n : i) * call.dim : nullptr;
+  };
+  rows_to_panels(layered_pairs(call), row, call.dim, layered_depth(call, count), out);
+}
+
+// n rows of a left-hand side, so deep, as pairs of bfloat16, zeros behind.
+static void pair_left(const Left& from, int64_t n, int64_t depth, float* out, int64_t ld) {
+  const Layout pairs{Elements::pairs, paired_depth(depth), ld, false, false};
+  dense_rows<DenseElements::pairs>({from.data, nullptr, from.row, from.k}, {0, depth, true}, 0, n, pairs, out);
+}
+
+// Where factors of a product become pairs of bfloat16: the left-hand side's rows and the right one's panels.
+struct PairedFactors {
+  float *rows, *panels;
+
+  // Of products of so many rows and columns, and so deep, at most.
+  PairedFactors(const HeterogeneousCall& call, int64_t n, int64_t columns, int64_t depth, Workspace& memory) {
+    const int64_t places = layered_pairs(call) ? paired_depth(depth) : 0;
+    rows = memory.floats(read_rows(n) * (places > 0 ? pad_row(places) : 0));
+    panels = memory.floats(pad_columns(columns) * places);
+  }
+};
+
+// A product with rows that lie in place, ld apart.
+template <class Epilogue>
+static void multiply_placed(const HeterogeneousCall& call, int64_t n, int64_t columns, int64_t depth, const Left& a,
+                            const float* rows, int64_t ld, const PairedFactors& factors, const Epilogue& epilogue) {
+  if (!layered_pairs(call)) return multiply(n, columns, AllOf{depth}, a, {rows, kPanel, ld}, epilogue);
+  const int64_t places = paired_depth(depth);
+  pair_left(a, n, depth, factors.rows, pad_row(places));
+  rows_to_panels(true, [&](int64_t i) { return i < depth ? rows + i * ld : nullptr; }, columns, places, factors.panels);
+  multiply_either(true, n, columns, places, {factors.rows, pad_row(places), 1},
+                  {factors.panels, places * kPanel, kPanel}, epilogue);
 }
 
 // Row stride of logits' factors as pairs, and n rows so: the pairs of every head begin with the first of its features.
@@ -298,9 +333,8 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
                  scratch.word_own + h * query_row);
   }
   if (layered_pairs(call)) {
-    const Layout pairs{Elements::pairs, layered_depth(call, n * heads), scratch.word_factor_row, false, false};
-    dense_rows<DenseElements::pairs>({scratch.word_weights, nullptr, 1, query_row}, {0, n * heads, true}, 0,
-                                     packed.n_queries, pairs, scratch.word_factors);
+    pair_left({scratch.word_weights, 1, query_row}, packed.n_queries, n * heads, scratch.word_factors,
+              scratch.word_factor_row);
   }
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t, int64_t) {
     softmax_across(scratch.region_weights + key, key_row, queries * heads, call.captions.lengths[caption],

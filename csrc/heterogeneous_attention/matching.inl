@@ -18,51 +18,84 @@ static inline MatchedRows matched_rows(const HeterogeneousCall& call, const floa
           layered_pairs(call) ? pairs + first * unit_pair_row(call) : nullptr};
 }
 
+// n rows, ld apart, and where products are of them as pairs.
+static MatchedRows as_rows(const HeterogeneousCall& call, const float* data, int64_t n, int64_t ld, float* pairs) {
+  if (!layered_pairs(call)) return {data, n, ld, nullptr, nullptr};
+  pair_left({data, ld, 1}, n, call.dim, pairs, unit_pair_row(call));
+  return {data, n, ld, nullptr, pairs};
+}
+
+// What products of so many rows with so many columns are read through.
+struct DotScratch {
+  const float** rows;
+  float* panels;  // of columns, where tiles multiply pairs
+
+  DotScratch(const HeterogeneousCall& call, int64_t n, int64_t columns, Workspace& memory)
+      : rows(reinterpret_cast<const float**>(memory.floats(2 * (n + columns)))),
+        panels(memory.floats(Tiles::present ? pad_columns(columns) * unit_pair_row(call) : 0)) {}
+};
+
 struct MatchScratch {
   AttentionTile tile;
   float* similarities;
   Queries queries;
   QueryGradients grads;
-  const float** rows;
-  float* panels;                                    // of columns, where tiles multiply pairs
-  float *attended, *weight_grads, *scaled_weights;  // of gradients alone
+  DotScratch dots;
+  PairedFactors factors;  // of gradients alone, as all that follow
+  float *attended, *attended_pairs, *weight_grads, *scaled_weights;
 
-  MatchScratch(const HeterogeneousCall& call, bool differentiates, Workspace& memory) {
-    const int64_t images = call.images.longest, captions = call.captions.longest;
-    const int64_t most = call.words_attend ? captions : images, ld = pad_columns(most);
-    const int64_t cells = (call.words_attend ? images : captions) * ld;
+  MatchScratch(const HeterogeneousCall& call, bool differentiates, Workspace& memory)
+      : dots(call, of_contexts(call), of_queries(call), memory),
+        factors(call, differentiates ? longest(call) : 0, call.dim, longest(call), memory) {
+    const int64_t most = of_queries(call), ld = pad_columns(most), cells = of_contexts(call) * ld;
     similarities = memory.floats(cells);
     tile = {similarities, memory.floats(cells), ld, nullptr};
     queries = take_queries(most, memory);
-    rows = reinterpret_cast<const float**>(memory.floats(2 * (images + captions)));
-    panels = memory.floats(Tiles::present && layered_pairs(call) ? ld * layered_depth(call, call.dim) : 0);
     if (!differentiates) return;
     for (float** grad : {&grads.relevance, &grads.product, &grads.twice_square, &grads.own}) *grad = memory.floats(ld);
     attended = memory.floats(most * layered_row(call));
+    attended_pairs = memory.floats(most * unit_pair_row(call));
     weight_grads = memory.floats(cells);
     scaled_weights = memory.floats(cells);
   }
+
+ private:
+  static int64_t of_queries(const HeterogeneousCall& call) {
+    return call.words_attend ? call.captions.longest : call.images.longest;
+  }
+  static int64_t of_contexts(const HeterogeneousCall& call) {
+    return call.words_attend ? call.images.longest : call.captions.longest;
+  }
+  static int64_t longest(const HeterogeneousCall& call) {
+    return of_queries(call) > of_contexts(call) ? of_queries(call) : of_contexts(call);
+  }
 };
 
-// out (row stride ld) = rows · columns; columns up to the next whole vector become zero.
-static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
-                       const MatchScratch& scratch, float* out, int64_t ld) {
+// out (row stride ld) = rows · columns.
+static void row_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
+                     const DotScratch& scratch, float* out, int64_t ld) {
   const bool pairs = rows.pairs != nullptr && columns.pairs != nullptr;
   const int64_t row = unit_pair_row(call), depth = pairs ? layered_depth(call, call.dim) : call.dim;
   if (pairs && Tiles::present) {
     transpose_to_panels(columns.pairs, row, columns.n, depth, scratch.panels);
     return multiply_either(true, rows.n, columns.n, depth, {rows.pairs, row, 1},
-                           {scratch.panels, depth * kPanel, kPanel}, Store{out, ld, false});
+                           {scratch.panels, depth * kPanel, kPanel}, DenseStore{out, ld, columns.n, nullptr, false});
   }
   const float **const of_rows = scratch.rows, **const of_columns = of_rows + rows.n;
   for (int64_t r = 0; r < rows.n; ++r) of_rows[r] = pairs ? rows.pairs + r * row : rows.data + r * rows.ld;
   for (int64_t c = 0; c < columns.n; ++c) {
     of_columns[c] = pairs ? columns.pairs + c * row : columns.data + c * columns.ld;
   }
+  multiply_either_dots(pairs, of_rows, rows.n, of_columns, columns.n, depth, out, ld);
+}
+
+// The same; columns up to the next whole vector become zero.
+static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
+                       const MatchScratch& scratch, float* out, int64_t ld) {
   for (int64_t r = 0; r < rows.n && columns.n % V::width != 0; ++r) {
     V::store(out + r * ld + columns.n / V::width * V::width, V::zero());
   }
-  multiply_either_dots(pairs, of_rows, rows.n, of_columns, columns.n, depth, out, ld);
+  row_dots(call, rows, columns, scratch.dots, out, ld);
 }
 
 // The relevances of all queries, in the scratch's queries.
@@ -109,8 +142,8 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
   float* const weights = scratch.tile.weights;
   match_dots(call, contexts, queries, scratch, scratch.similarities, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) weigh<1>(call.matching, contexts.n, scratch.tile, j, sums);
-  multiply(queries.n, dim, AllOf{contexts.n}, {weights, 1, ld}, {contexts.data, kPanel, row},
-           Store{scratch.attended, row, false});
+  multiply_placed(call, queries.n, dim, contexts.n, {weights, 1, ld}, contexts.data, row, scratch.factors,
+                  Store{scratch.attended, row, false});
   for (int64_t q = 0; q < queries.n; ++q) {
     F square = V::zero();
     for (int64_t k = 0; k < dim; k += V::width) {
@@ -119,7 +152,8 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
     }
     sums.square[q] = V::reduce_add(square);
   }
-  match_dots(call, contexts, {scratch.attended, queries.n, row, nullptr}, scratch, scratch.weight_grads, ld);
+  match_dots(call, contexts, as_rows(call, scratch.attended, queries.n, row, scratch.attended_pairs), scratch,
+             scratch.weight_grads, ld);
   for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.forms);
   pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
                 scratch.grads.relevance);
@@ -143,12 +177,12 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
       V::store(scratch.weight_grads + at, V::fma(product, p, dn));
     }
   }
-  multiply(contexts.n, dim, AllOf{queries.n}, {scratch.weight_grads, ld, 1}, {queries.data, kPanel, row},
-           Store{of_contexts, row, false});
-  multiply(contexts.n, dim, AllOf{queries.n}, {scratch.scaled_weights, ld, 1}, {scratch.attended, kPanel, row},
-           Store{of_contexts, row, true});
-  multiply(queries.n, dim, AllOf{contexts.n}, {scratch.weight_grads, 1, ld}, {contexts.data, kPanel, row},
-           Store{of_queries, row, false});
+  multiply_placed(call, contexts.n, dim, queries.n, {scratch.weight_grads, ld, 1}, queries.data, row, scratch.factors,
+                  Store{of_contexts, row, false});
+  multiply_placed(call, contexts.n, dim, queries.n, {scratch.scaled_weights, ld, 1}, scratch.attended, row,
+                  scratch.factors, Store{of_contexts, row, true});
+  multiply_placed(call, queries.n, dim, contexts.n, {scratch.weight_grads, 1, ld}, contexts.data, row, scratch.factors,
+                  Store{of_queries, row, false});
 }
 
 }  // namespace CROSSRET_ISA

@@ -24,7 +24,7 @@ struct HeterogeneousCall {
   bool local;         // else the first row of either item alone is matched
   bool words_attend;  // in the local matching
   CrossAttentionOptions matching;
-  bool bfloat16;  // whether logits, what weights sum up and cosines are products of it, where the processor has them
+  bool bfloat16;  // whether products are of it, where the processor has them
   float* scores;  // (images, captions)
 };
 
@@ -67,10 +67,11 @@ struct HeterogeneousKernels {
   void (*image_gradients)(const HeterogeneousCall&, const CaptionBlock&, const HeterogeneousGradients&,
                           const ImageChunk&, int64_t k, Workspace&);
   void (*caption_gradients)(const HeterogeneousCall&, const CaptionBlock&, const HeterogeneousGradients&,
-                            const ImageChunk&, int64_t k);
+                            const ImageChunk&, int64_t k, Workspace&);
   void (*forward_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*gradient_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*kept_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
+  void (*caption_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
 };
 
 }  // namespace crossret
