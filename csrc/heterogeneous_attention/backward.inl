@@ -41,7 +41,7 @@ struct GradientScratch {
         match(call, true, memory) {
     const int64_t ld = layered_row(call), regions_of = layer.n_queries, words_of = layer.query_row;
     words = memory.floats(words_of * ld);
-    regions = memory.floats(regions_of * ld);
+    regions = memory.floats(kTogether * regions_of * ld);
     unit_words = memory.floats(words_of * ld);
     unit_regions = memory.floats(regions_of * ld);
     word_pairs = memory.floats((words_of + Tiles::rows) * unit_pair_row(call));
@@ -242,13 +242,13 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
     const int64_t c = caption - block.first, words = call.captions.lengths[caption];
     const float* const values = call.captions.values + caption * call.captions.width * heads * dim;
     float* const regions = kept.regions + c * layer.n_queries * ld;
-    region_rows(call, block, packed, image, c, key, layer, scratch.regions);
-    unit_rows(call, scratch.regions, n, ld, scratch.unit_regions, scratch.region_pairs, scratch.region_forms,
+    const float* const rows_of_regions = region_rows(call, block, packed, image, c, key, layer, scratch.regions);
+    unit_rows(call, rows_of_regions, n, ld, scratch.unit_regions, scratch.region_pairs, scratch.region_forms,
               scratch.forms_of_regions);
     match_gradients(call, matched_rows(call, scratch.unit_regions, scratch.region_pairs, scratch.region_forms, 0, n),
                     matched_rows(call, scratch.unit_words, scratch.word_pairs, scratch.word_forms, query, queries),
                     out.scores[image * call.captions.count + caption], regions, kept.words + query * ld, scratch.match);
-    unit_row_gradients(call, scratch.regions, scratch.unit_regions, scratch.forms_of_regions, n, ld, regions, norms);
+    unit_row_gradients(call, rows_of_regions, scratch.unit_regions, scratch.forms_of_regions, n, ld, regions, norms);
     for (int64_t r = 0; r < n; ++r) {
       own_products(call, regions + r * ld, layer.region_rows[r], scratch.own_dots + r * heads, 1);
     }

@@ -12,7 +12,7 @@ struct HeterogeneousScratch {
   HeterogeneousScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
       : layer(call, block, memory, memory),
         words(memory.floats(layer.query_row * layered_row(call))),
-        regions(memory.floats(layer.n_queries * layered_row(call))),
+        regions(memory.floats(kTogether * layer.n_queries * layered_row(call))),
         word_pairs(memory.floats((layer.query_row + Tiles::rows) * unit_pair_row(call))),
         region_pairs(memory.floats(read_rows(layer.n_queries) * unit_pair_row(call))),
         word_forms(memory.floats(layer.query_row + V::width)),
@@ -34,10 +34,11 @@ static void heterogeneous_forward(const HeterogeneousCall& call, const CaptionBl
   word_rows(call, packed, image, scratch.layer, scratch.words);
   unit_rows(call, scratch.words, packed.n_queries, ld, scratch.words, scratch.word_pairs, scratch.word_forms, nullptr);
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
-    region_rows(call, block, packed, image, caption - block.first, key, scratch.layer, scratch.regions);
-    unit_rows(call, scratch.regions, n, ld, scratch.regions, scratch.region_pairs, scratch.region_forms, nullptr);
+    float* const regions =
+        region_rows(call, block, packed, image, caption - block.first, key, scratch.layer, scratch.regions);
+    unit_rows(call, regions, n, ld, regions, scratch.region_pairs, scratch.region_forms, nullptr);
     call.scores[image * call.captions.count + caption] = matched_score(
-        call, matched_rows(call, scratch.regions, scratch.region_pairs, scratch.region_forms, 0, n),
+        call, matched_rows(call, regions, scratch.region_pairs, scratch.region_forms, 0, n),
         matched_rows(call, scratch.words, scratch.word_pairs, scratch.word_forms, query, queries), scratch.match);
   });
 }

@@ -343,30 +343,43 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
   });
 }
 
-// Rows that begin with the residual and what each has of its own item, (heads + 1, dim): the weight of row m and head h
-// is at m * row + h * head.
-static void own_rows(const HeterogeneousCall& call, const float* const* own, const float* weights, int64_t row,
-                     int64_t head, int64_t n, float* out, int64_t ld) {
+// Rows that begin with the residual and what each has of its own item, (heads + 1, dim), in so many pairs: in pair p
+// the weight of row m and head h is at p * pair + m * row + h * head. What is read of the item serves them all, as it
+// is more than the first caches hold.
+struct OwnWeights {
+  const float* data;
+  int64_t pair, row, head;
+};
+
+template <int pairs>
+static void own_rows(const HeterogeneousCall& call, const float* const* own, const OwnWeights& weights, int64_t n,
+                     float* out, int64_t ld, int64_t out_of_pair) {
   const int64_t heads = call.heads, dim = call.dim;
-  for (int64_t m = 0; m < n; ++m, weights += row, out += ld) {
-    const float* const values = own[m];
-    int64_t k = 0;
-    for (; k + 2 * V::width <= dim; k += 2 * V::width) {
-      F first = V::load(values + heads * dim + k), second = V::load(values + heads * dim + k + V::width);
+  for (int64_t m = 0; m < n; ++m) {
+    const float *const values = own[m], *const of_row = weights.data + m * weights.row;
+    for (int64_t k = 0; k < dim; k += 2 * V::width) {
+      const int64_t left = dim - k;
+      const auto load = [&](int64_t h, int64_t j) {
+        return left > j ? V::load(values + h * dim + k + j, left - j) : V::zero();
+      };
+      F sums[pairs][2];
+#pragma GCC unroll 4
+      for (auto& sum : sums) sum[0] = load(heads, 0), sum[1] = load(heads, V::width);
       for (int64_t h = 0; h < heads; ++h) {
-        const F weight = V::set(weights[h * head]);
-        first = V::fma(weight, V::load(values + h * dim + k), first);
-        second = V::fma(weight, V::load(values + h * dim + k + V::width), second);
+        const F first = load(h, 0), second = load(h, V::width);
+#pragma GCC unroll 4
+        for (int p = 0; p < pairs; ++p) {
+          const F weight = V::set(of_row[p * weights.pair + h * weights.head]);
+          sums[p][0] = V::fma(weight, first, sums[p][0]);
+          sums[p][1] = V::fma(weight, second, sums[p][1]);
+        }
       }
-      V::store(out + k, first);
-      V::store(out + k + V::width, second);
-    }
-    for (; k < dim; k += V::width) {
-      F sum = V::load(values + heads * dim + k, dim - k);
-      for (int64_t h = 0; h < heads; ++h) {
-        sum = V::fma(V::set(weights[h * head]), V::load(values + h * dim + k, dim - k), sum);
+#pragma GCC unroll 4
+      for (int p = 0; p < pairs; ++p) {
+        float* const to = out + p * out_of_pair + m * ld + k;
+        V::store(to, sums[p][0]);
+        if (left > V::width) V::store(to + V::width, sums[p][1]);
       }
-      V::store(out + k, sum);
     }
   }
 }
@@ -398,24 +411,35 @@ static void word_rows(const HeterogeneousCall& call, const PackedCaptions& packe
                       const LayerScratch& scratch, float* out) {
   const int64_t row = scratch.query_row, n = packed.n_queries;
   const int64_t depth = layered_depth(call, call.images.lengths[image] * call.heads);
-  own_rows(call, scratch.word_rows, scratch.word_own, 1, row, n, out, packed.ld);
+  own_rows<1>(call, scratch.word_rows, {scratch.word_own, 0, 1, row}, n, out, packed.ld, 0);
   const Left weights =
       layered_pairs(call) ? Left{scratch.word_factors, scratch.word_factor_row, 1} : Left{scratch.word_weights, 1, row};
   multiply_either(layered_pairs(call), n, call.dim, depth, weights, {scratch.values, depth * kPanel, kPanel},
                   Store{out, packed.ld, true});
 }
 
-// The rows of an image with the k-th caption of a block, whose first key is `key`.
-static void region_rows(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
-                        int64_t image, int64_t k, int64_t key, const LayerScratch& scratch, float* out) {
+// Captions whose rows of an image are begun together.
+constexpr int kTogether = 2;
+
+// The rows of an image with the k-th caption of a block, whose first key is `key`, where they are. Captions are visited
+// in order.
+static float* region_rows(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
+                          int64_t image, int64_t k, int64_t key, const LayerScratch& scratch, float* rows) {
   const int64_t heads = call.heads, n = call.local ? call.images.lengths[image] : 1;
   const int64_t words = call.captions.lengths[block.first + k], depth = layered_depth(call, heads * words);
-  const float* const own = scratch.region_own + k * round_up(scratch.n_queries * heads, V::width);
-  own_rows(call, scratch.region_rows, own, heads, 1, n, out, packed.ld);
+  const int64_t own_of_caption = round_up(scratch.n_queries * heads, V::width), of_caption = n * packed.ld;
+  if (k % kTogether == 0) {
+    const OwnWeights own{scratch.region_own + k * own_of_caption, own_of_caption, heads, 1};
+    static_assert(kTogether == 2, "or fewer than these may be left");
+    const auto begin = k + 1 < block.count ? own_rows<kTogether> : own_rows<1>;
+    begin(call, scratch.region_rows, own, n, rows, packed.ld, of_caption);
+  }
+  float* const out = rows + k % kTogether * of_caption;
   gather_weights(call, scratch.region_weights + key, scratch.key_row, n, words, scratch.region_factors,
                  scratch.region_factor_row);
   multiply_either(layered_pairs(call), n, call.dim, depth, {scratch.region_factors, scratch.region_factor_row, 1},
                   {packed.values + value_panels(call, k, key), depth * kPanel, kPanel}, Store{out, packed.ld, true});
+  return out;
 }
 
 // Σ term(k) over the vectors of a row. Four sums: one waits for itself.
