@@ -9,7 +9,6 @@ from torch import Tensor
 from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.self_attention import self_attention
-from crossret_kernels.heterogeneous_attention.softmax import softmax
 
 
 def project(items: Tensor, layer: HeterogeneousLayer, products: Products) -> Tensor:
@@ -29,7 +28,7 @@ def attend(
         q, k, v = projected.unflatten(-1, (3, options.heads, -1)).permute(2, 0, 3, 1, 4)
         dtype = layer.norm_weight.dtype  # autocast has its products elsewhere
         logits = (options.lambda_attention * (q @ k.mT)).to(dtype)
-        weights = softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), products)
+        weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
         attended = (weights @ v).transpose(1, 2).flatten(-2)
     return normalize_rows(products.linear(attended, layer.output_weight, layer.output_bias) + queries, layer)
 

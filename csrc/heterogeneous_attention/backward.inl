@@ -300,57 +300,67 @@ struct ImageTerm {
 };
 
 struct CaptionScratch {
-  PairedFactors factors;  // of all images of a chunk, one behind the other
+  PairedFactors factors;  // of so many images, one behind the other
   const float** rows;
 
-  CaptionScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
-      : factors(call, block.longest, call.dim, depth_of(call), memory),
-        rows(reinterpret_cast<const float**>(memory.floats(layered_pairs(call) ? 2 * depth_of(call) : 0))) {}
+  CaptionScratch(const HeterogeneousCall& call, const CaptionBlock& block, int64_t images, Workspace& memory)
+      : factors(call, block.longest, call.dim, depth_of(call, images), memory),
+        rows(reinterpret_cast<const float**>(
+            memory.floats(layered_pairs(call) ? 4 * paired_depth(depth_of(call, images)) : 0))) {}
 
  private:
-  static int64_t depth_of(const HeterogeneousCall& call) {
-    return kChunkImages * 2 * paired_depth(call.images.longest);
+  static int64_t depth_of(const HeterogeneousCall& call, int64_t images) {
+    return images * round_up(call.images.longest, 2);
   }
 };
 
-static void count_of_caption(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory) {
-  CaptionScratch(call, block, memory);
+static void count_of_caption(const HeterogeneousCall& call, const CaptionBlock& block, int64_t images,
+                             Workspace& memory) {
+  CaptionScratch(call, block, images, memory);
 }
 
 // out (n, heads, …) gains Σ weightsᵀ · rows over images: of every head its part of the rows, or the whole of them. As
-// pairs these are one product, whose depth is that of all images.
+// pairs these are one product, whose depth is that of all images, each begun by a pair of its own.
 template <class Find>
 static void add_of_images(const HeterogeneousCall& call, int64_t n, int64_t row, bool parts, int64_t images,
                           const Find& find, float* out, const CaptionScratch& scratch) {
   const int64_t heads = call.heads, size = parts ? head_size(call) : call.dim, ld = layered_row(call);
-  int64_t depth = 0;
-  for (int64_t i = 0; i < images && layered_pairs(call); ++i) {
-    const ImageTerm term = find(i);
-    const int64_t end = depth + 2 * paired_depth(term.count);
-    for (int64_t r = 0; depth < end; ++r, ++depth) scratch.rows[depth] = r < term.count ? term.rows + r * ld : nullptr;
-  }
-  const int64_t places = depth / 2, row_of_pairs = pad_row(places);
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t part = parts ? h * size : 0;
-    const AddScaled to{out + h * size, parts ? call.dim : heads * size, size, 1.0f};
-    if (!layered_pairs(call)) {
+  const auto destination = [&](int64_t h) {
+    return AddScaled{out + h * size, parts ? call.dim : heads * size, size, 1.0f};
+  };
+  if (!layered_pairs(call)) {
+    for (int64_t h = 0; h < heads; ++h) {
       const auto of_head = [&](int64_t i) {
         const ImageTerm term = find(i);
-        return Term{{term.weights + h * row, 1, heads * row}, term.rows + part, ld, term.count};
+        const Left weights{term.weights + h * row, 1, heads * row};
+        return Term{weights, term.rows + (parts ? h * size : 0), ld, term.count};
       };
-      add_products(n, size, images, of_head, to);
-      continue;
+      add_products(n, size, images, of_head, destination(h));
     }
+    return;
+  }
+  int64_t depth = 0;
+  for (int64_t i = 0; i < images; ++i) {
+    const ImageTerm term = find(i);
+    for (int64_t r = 0; r < round_up(term.count, 2); ++r) {
+      scratch.rows[depth++] = r < term.count ? term.rows + r * ld : nullptr;
+    }
+  }
+  const int64_t places = paired_depth(depth), row_of_pairs = pad_row(places);
+  while (depth < 2 * places) scratch.rows[depth++] = nullptr;
+  for (int64_t h = 0; h < heads; ++h) {
     int64_t place = 0;
     for (int64_t i = 0; i < images; ++i) {
       const ImageTerm term = find(i);
-      pair_left({term.weights + h * row, 1, heads * row}, n, term.count, scratch.factors.rows + place, row_of_pairs);
-      place += paired_depth(term.count);
+      const int64_t own = i + 1 < images ? round_up(term.count, 2) / 2 : places - place;
+      pair_left({term.weights + h * row, 1, heads * row}, n, term.count, own, scratch.factors.rows + place,
+                row_of_pairs);
+      place += own;
     }
-    const auto row_of = [&](int64_t k) { return scratch.rows[k] ? scratch.rows[k] + part : nullptr; };
-    if (parts || h == 0) rows_to_panels(true, row_of, size, places, scratch.factors.panels);
+    const auto part = [&](int64_t k) { return scratch.rows[k] ? scratch.rows[k] + (parts ? h * size : 0) : nullptr; };
+    if (parts || h == 0) rows_to_panels(true, part, size, places, scratch.factors.panels);
     multiply_either(true, n, size, places, {scratch.factors.rows, row_of_pairs, 1},
-                    {scratch.factors.panels, places * kPanel, kPanel}, to);
+                    {scratch.factors.panels, places * kPanel, kPanel}, destination(h));
   }
 }
 
@@ -358,7 +368,7 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
                               const HeterogeneousGradients& out, const ImageChunk& chunk, int64_t k,
                               Workspace& caption_memory) {
   const Tiles configured;
-  const CaptionScratch scratch(call, block, caption_memory);
+  const CaptionScratch scratch(call, block, chunk.count, caption_memory);
   const int64_t heads = call.heads, dim = call.dim, ld = layered_row(call);
   const int64_t caption = block.first + k, first = caption * call.captions.width;
   const int64_t words = call.captions.lengths[caption], queries = call.local ? words : 1;

@@ -110,8 +110,8 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
     run.pack(call, block, place);
     const int64_t scratch = bytes_of([&](Workspace& counted) { run.gradient_memory(call, block, counted); });
     const int64_t stride = bytes_of([&](Workspace& counted) { run.kept_memory(call, block, counted); });
-    const int64_t of_caption = bytes_of([&](Workspace& counted) { run.caption_memory(call, block, counted); });
     const int64_t most = std::min(std::max<int64_t>(kKeptBytes / stride, 1), kChunkImages);
+    const int64_t of_caption = bytes_of([&](Workspace& counted) { run.caption_memory(call, block, most, counted); });
     const auto n_wanted = static_cast<int64_t>(wanted.size());
     for (int64_t first = 0; first < n_wanted; first += most) {
       const int64_t count = std::min(most, n_wanted - first);

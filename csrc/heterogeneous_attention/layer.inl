@@ -46,9 +46,9 @@ static void pack_values(const HeterogeneousCall& call, const float* values, int6
   rows_to_panels(layered_pairs(call), row, call.dim, layered_depth(call, count), out);
 }
 
-// n rows of a left-hand side, so deep, as pairs of bfloat16, zeros behind.
-static void pair_left(const Left& from, int64_t n, int64_t depth, float* out, int64_t ld) {
-  const Layout pairs{Elements::pairs, paired_depth(depth), ld, false, false};
+// n rows of a left-hand side, so deep, as pairs of bfloat16, zeros behind in so many places as there are.
+static void pair_left(const Left& from, int64_t n, int64_t depth, int64_t places, float* out, int64_t ld) {
+  const Layout pairs{Elements::pairs, places, ld, false, false};
   dense_rows<DenseElements::pairs>({from.data, nullptr, from.row, from.k}, {0, depth, true}, 0, n, pairs, out);
 }
 
@@ -70,7 +70,7 @@ static void multiply_placed(const HeterogeneousCall& call, int64_t n, int64_t co
                             const float* rows, int64_t ld, const PairedFactors& factors, const Epilogue& epilogue) {
   if (!layered_pairs(call)) return multiply(n, columns, AllOf{depth}, a, {rows, kPanel, ld}, epilogue);
   const int64_t places = paired_depth(depth);
-  pair_left(a, n, depth, factors.rows, pad_row(places));
+  pair_left(a, n, depth, places, factors.rows, pad_row(places));
   rows_to_panels(true, [&](int64_t i) { return i < depth ? rows + i * ld : nullptr; }, columns, places, factors.panels);
   multiply_either(true, n, columns, places, {factors.rows, pad_row(places), 1},
                   {factors.panels, places * kPanel, kPanel}, epilogue);
@@ -333,8 +333,8 @@ static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& bloc
                  scratch.word_own + h * query_row);
   }
   if (layered_pairs(call)) {
-    pair_left({scratch.word_weights, 1, query_row}, packed.n_queries, n * heads, scratch.word_factors,
-              scratch.word_factor_row);
+    pair_left({scratch.word_weights, 1, query_row}, packed.n_queries, n * heads, paired_depth(n * heads),
+              scratch.word_factors, scratch.word_factor_row);
   }
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t, int64_t) {
     softmax_across(scratch.region_weights + key, key_row, queries * heads, call.captions.lengths[caption],

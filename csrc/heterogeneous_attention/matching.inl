@@ -21,7 +21,7 @@ static inline MatchedRows matched_rows(const HeterogeneousCall& call, const floa
 // n rows, ld apart, and where products are of them as pairs.
 static MatchedRows as_rows(const HeterogeneousCall& call, const float* data, int64_t n, int64_t ld, float* pairs) {
   if (!layered_pairs(call)) return {data, n, ld, nullptr, nullptr};
-  pair_left({data, ld, 1}, n, call.dim, pairs, unit_pair_row(call));
+  pair_left({data, ld, 1}, n, call.dim, layered_depth(call, call.dim), pairs, unit_pair_row(call));
   return {data, n, ld, nullptr, pairs};
 }
 

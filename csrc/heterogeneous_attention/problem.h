@@ -71,7 +71,7 @@ struct HeterogeneousKernels {
   void (*forward_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*gradient_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*kept_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
-  void (*caption_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
+  void (*caption_memory)(const HeterogeneousCall&, const CaptionBlock&, int64_t images, Workspace&);
 };
 
 }  // namespace crossret
