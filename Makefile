@@ -247,14 +247,15 @@ clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info crossret_kernels/_native*.so crossret_kernels/_native*.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find crossret crossret_kernels tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The virtual environment with what a build without isolation needs.
+# The virtual environment with what a build without isolation needs. Python compiles modules when they are first imported:
+# of twenty thousand that come along most never are, and pip would take a minute and a half for them.
 $(VENV)/.requirements: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo 'crossret needs Python 3.10 or newer, and $(PYTHON) is not: name one with `make PYTHON=...`.' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo '$(PYTHON) cannot create virtual environments: install its venv package (on Debian, python3-venv).' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --constraint constraints.txt setuptools ninja torch
+	$(PIP) install --no-compile --constraint constraints.txt setuptools ninja torch
 	@touch $@
 
 # Built here rather than inside pip, which hides the compiler's progress and its complaints.
@@ -263,5 +264,5 @@ $(NATIVE): $(VENV)/.requirements setup.py setup_cuda.py $(CSRC) $(wildcard tests
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements pyproject.toml | $(NATIVE)
-	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint,docs,package]'
+	CROSSRET_FORCE_NATIVE=1 CROSSRET_EMULATED_AMX=1 $(PIP) install --quiet --no-compile --constraint constraints.txt --no-build-isolation --editable '.[app,test,lint,docs,package]'
 	@touch $@
