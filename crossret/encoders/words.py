@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from crossret.encoders.normalize import l2_normalize
 from crossret.encoders.tokens import pack, pad, with_data
 from crossret_kernels.extending import choose
 
 _CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
+# PyTorch's LSTM on CPUs computes in bfloat16 by AVX-512, and without it fails under autocast.
+_LSTM_HAS_BFLOAT16 = "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
 class WordEncoder(nn.Module):
@@ -68,9 +72,17 @@ class WordEncoder(nn.Module):
         """
         packed = pack(tokens, lengths)
         # Everything but the network works word by word, so it runs on the packed words and never on padding.
-        states, _ = self.rnn(with_data(packed, self.dropout(self.embed(packed.data))))
+        states = self._read(with_data(packed, self.dropout(self.embed(packed.data))))
         words = states.data
         if self.rnn.bidirectional:
             forward, backward = words.chunk(2, dim=-1)
             words = (forward + backward) / 2
         return pad(with_data(states, l2_normalize(words) if self.normalize else words))
+
+    def _read(self, words: PackedSequence) -> PackedSequence:
+        if isinstance(self.rnn, nn.LSTM) and words.data.is_cpu and not _LSTM_HAS_BFLOAT16:
+            with torch.autocast("cpu", enabled=False):
+                states, _ = self.rnn(words)
+        else:
+            states, _ = self.rnn(words)
+        return states
