@@ -10,14 +10,20 @@ import pytest
 import torch
 from hypothesis import settings
 
+from crossret_kernels.backends import NATIVE_MISSING
+
 # A shell starts what runs in its background with SIGINT ignored, nohup with SIGHUP, and tests and the programs that
 # they start inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadlines: shared machines stall, and no test of ours measures time.
-# Half the examples, which are the same in every run: new ones are what a developer's runs are for.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True, max_examples=50)
+# Fewer examples, which are the same in every run: new ones are what a developer's runs are for. Fewer yet where the
+# processor has many instruction sets, each of which most tests of kernels go through: a run is to take no longer there.
+_sets = torch.ops.crossret.cpu_isas().split() if NATIVE_MISSING is None else []
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, print_blob=True, max_examples=120 // max(3, len({*_sets} - {"amx_emulated"}))
+)
 settings.register_profile("dev", deadline=None)
 settings.register_profile("brief", settings.get_profile("ci"), max_examples=10)  # a tenth, for sanitizers
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))

@@ -179,7 +179,8 @@ def few_suffice(launch: Launch) -> bool:
     return launch.name in alike or (launch.name == "attend" and (launch.kind.MEND or not launch.kind.SAVE))
 
 
-# Every kernel on every architecture, and at every precision on one or another. Further options are compiled for one.
+# Every kernel of scores on every architecture, others on one in every run and on all by `make tritons`; at every
+# precision on one or another. Further options are compiled for one.
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
     scan("bfloat16", packed=True, gradients=True, options={"direction": "i2t", "lambda_softmax": 4.0}),
@@ -197,7 +198,7 @@ COVERING = [
     patches("tf32", gradients=True, dim=100, options={"direction": "i2t", "lambda_softmax": 100.0}),
     patches("float32", (80,), gradients=True, options={"raw_feature_norm": "softmax"}),
     patches("float16", pairs=True, gradients=True, options={"pooling": "max", "normalize": True}),
-    attended("bfloat16", ARCHITECTURES),
+    attended("bfloat16", mostly(90)),
     attended("float32", (80, 90), dim=100, options={"normalize": True, "raw_feature_norm": "l1norm", "pooling": "lse"}),
     attended("tf32", packed=True, function=scan_attention, options={"direction": "i2t", "pooling": "max"}),
     attended("float16", regions=(100, 128), options={"raw_feature_norm": "softmax"}),
@@ -213,16 +214,16 @@ COVERING = [
     maxsim("bfloat16", mostly(90, of=(90, 100)), regions=(50, 50), dim=1024, options={"direction": "i2t"}),
     long_features("bfloat16", mostly(80), options={"direction": "i2t", "pooling": "max", "normalize": True}),
     long_features("bfloat16", mostly(80, of=(80, 100)), words=(150, 197), options={"normalize": True}),
-    Loss("ranking_loss", "float32", ARCHITECTURES, options={"negatives": "softmax"}),
+    Loss("ranking_loss", "float32", mostly(80), options={"negatives": "softmax"}),
     Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
-    Loss("ranking_loss", "bfloat16", ARCHITECTURES, options={"positive_offset": 1, "reduction": "none"}),
+    Loss("ranking_loss", "bfloat16", mostly(100), options={"positive_offset": 1, "reduction": "none"}),
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
-    Layered("heterogeneous_attention", "bfloat16", ARCHITECTURES),
+    Layered("heterogeneous_attention", "bfloat16", mostly(100)),
     Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
     Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
-    Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
+    Pooling("attention_pool", "bfloat16", mostly(90), options={"heads": 12, "lengths": [20, 3]}),
     Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
-    Gated("gated_attention", "bfloat16", ARCHITECTURES, dim=512),
+    Gated("gated_attention", "bfloat16", mostly(90, 100), dim=512),
     Gated("gated_attention", "tf32", mostly(80, of=(80, 90)), dim=256),
     Gated("gated_attention", "float32", dim=100),
     Pooling("attention_pool", "float16", (80,), dim=300, options={"heads": 70, "mask": torch.ones(2, 20) > 0}),
