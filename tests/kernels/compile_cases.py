@@ -180,7 +180,7 @@ def few_suffice(launch: Launch) -> bool:
 
 
 # Every kernel of scores on every architecture, others on one in every run and on all by `make tritons`; at every
-# precision on one or another. Further options are compiled for one.
+# precision on one or another. Further options are compiled for one, by `make tritons` too.
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
     scan("bfloat16", packed=True, gradients=True, options={"direction": "i2t", "lambda_softmax": 4.0}),
@@ -221,7 +221,7 @@ COVERING = [
     Layered("heterogeneous_attention", "bfloat16", mostly(100)),
     Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
     Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
-    Pooling("attention_pool", "bfloat16", mostly(90), options={"heads": 12, "lengths": [20, 3]}),
+    Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
     Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
     Gated("gated_attention", "bfloat16", mostly(90, 100), dim=512),
     Gated("gated_attention", "tf32", mostly(80, of=(80, 90)), dim=256),
@@ -271,7 +271,12 @@ def compilations() -> dict[str, tuple[Launch, int]]:
                 if not few_suffice(launch) or kinds < FEW_KINDS:
                     found.setdefault((launch.key, architecture), launch)
     named: dict[str, tuple[Launch, int]] = {}
+    kinds_of_run = set()
     for (_, architecture), launch in found.items():
+        kind = launch.name, architecture, launch.precision, launch.dtype
+        if kind in kinds_of_run and not EVERY_ARCHITECTURE:
+            continue
+        kinds_of_run.add(kind)
         dtype = str(launch.dtype).removeprefix("torch.")
         named[f"{len(named):03}-sm_{architecture}-{launch.name}-{dtype}"] = launch, architecture
     return named
