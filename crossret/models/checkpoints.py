@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from crossret.data.vocabulary import Vocabulary
@@ -21,6 +20,7 @@ from crossret.hyperparameters import ModelConfig
 from crossret.models.base import encoder_of
 from crossret.models.kinds import MODELS
 from crossret.models.protocol import Matcher
+from crossret.models.shapes import shapes_alone
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
@@ -189,7 +189,7 @@ def _holds(path: Path, contents: bytes) -> bool:
 def _made(config: ModelConfig, backbone: nn.Module | None) -> Any:
     """A model with parameters that have shapes but no memory, but for the backbone's."""
     kept = {} if backbone is None else {_BACKBONE: backbone}
-    with torch.device("meta"):
+    with shapes_alone():
         return MODELS[config.kind][1](config, **kept)
 
 

@@ -357,11 +357,10 @@ def _fine_tuned(run: Path, model: str | None, preset: str | None, texts: list[st
 
 def _check_memory(config: ModelConfig) -> None:
     """Raise a ValueError where weights, gradients and an optimizer's two averages are known to exceed all memory."""
-    import torch
-
     from crossret.models import MODELS
+    from crossret.models.shapes import shapes_alone
 
-    with torch.device("meta"):
+    with shapes_alone():
         numbers = sum(parameter.numel() for parameter in MODELS[config.kind][1](config).parameters())
     needed, there = 4 * 4 * numbers, system.memory()
     if there is not None and needed > there:

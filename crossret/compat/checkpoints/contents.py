@@ -16,6 +16,7 @@ from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import TensorType
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.models.base import Model
+from crossret.models.shapes import shapes_alone
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 Number = (int, float)
@@ -148,7 +149,7 @@ def assembled(
         config = MODEL_CONFIGS[kind.kind](**fields)
     except ValueError as error:
         raise ValueError(f"{place}: {options}{error}") from error
-    with torch.device("meta"):
+    with shapes_alone():
         model = kind(config)
     for name, wanted in model.state_dict().items():
         if name not in tensors:
