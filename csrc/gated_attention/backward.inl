@@ -8,16 +8,17 @@ constexpr int64_t kGatedHigh = 32;  // rows that tiles read at once, there or no
 
 // Rows of slopes, which the panels of gates meet.
 static Layout gated_slopes(const GatedAttentionCall& call, const GatedGroup& group) {
-  return gated_layout(call, group.slopes);
+  return product_layout(call.bfloat16, group.slopes);
 }
 
 static void gated_lay_out_weights(const GatedAttentionCall& call, bool gradients, GatedWeights& of,
                                   Workspace& workspace) {
   for (int64_t side = 0; side < 2; ++side) {
     const int64_t hidden = call.sides[side].hidden;
-    of.weights[side] = workspace.floats(round_up(hidden, kGatedHigh) * gated_layout(call, call.gate).ld);
-    of.turned[side] =
-        gradients ? workspace.floats(round_up(call.gate, kGatedHigh) * gated_layout(call, hidden).ld) : nullptr;
+    of.weights[side] = workspace.floats(round_up(hidden, kGatedHigh) * product_layout(call.bfloat16, call.gate).ld);
+    of.turned[side] = gradients
+                          ? workspace.floats(round_up(call.gate, kGatedHigh) * product_layout(call.bfloat16, hidden).ld)
+                          : nullptr;
   }
 }
 
@@ -31,7 +32,7 @@ static void gated_lay_out(const GatedAttentionCall& call, bool gradients, GatedC
   chunk.attention = workspace.floats(images.columns * call.sides[0].length + kPanel);
   int64_t rows = 0, depth = 0, biases = 0;
   for (int64_t side = 0; side < 2; ++side) {
-    const Layout layout = gated_layout(call, chunk.orders[side].most_slopes);
+    const Layout layout = product_layout(call.bfloat16, chunk.orders[side].most_slopes);
     rows = larger(rows, round_up(call.sides[side].hidden, kGatedHigh) * layout.ld);
     depth = larger(depth, layout.depth);
     biases = larger(biases, chunk.orders[side].n_tasks * pad_row(call.sides[side].hidden));
@@ -156,7 +157,7 @@ static void gated_segment_gradients(const GatedAttentionCall& call, int64_t side
 static void gated_keep(const GatedAttentionCall& call, const GatedChunk& chunk, const GatedGroup& group,
                        const GatedBlock& block, int64_t side, const GatedScratch& scratch) {
   const int64_t hidden = call.sides[side].hidden, there = round_up(block.count, 2);
-  const Layout layout = gated_slopes(call, group), of_gate = gated_layout(call, call.gate);
+  const Layout layout = gated_slopes(call, group), of_gate = product_layout(call.bfloat16, call.gate);
   each_gated_panel(there, [&](int64_t p, int64_t, int64_t columns) {
     const float* const slopes = scratch.slopes + p * hidden * kPanel;
     for (int64_t r = 0; r < hidden; ++r) {
@@ -191,7 +192,7 @@ static void gated_open(const GatedAttentionCall& call, const GatedWeights& weigh
                        const GatedPair* pairs, int64_t count, int64_t side, float* memory,
                        const GatedScratch& scratch) {
   const int64_t hidden = call.sides[side].hidden, row = pad_row(call.gate);
-  const Layout layout = gated_layout(call, hidden);
+  const Layout layout = product_layout(call.bfloat16, hidden);
   const float* const slopes = gated_operand(call, layout, scratch.slopes, hidden, count, scratch.packed);
   gated_multiply(layout, call.gate, count, weights.turned[side], slopes, GatedPanels{scratch.openings, call.gate});
   const F one = V::set(1.0f);

@@ -2,18 +2,6 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Rows of a left-hand side that are `depth` long, and the panels that they meet.
-static Layout gated_layout(const GatedAttentionCall& call, int64_t depth) {
-#if defined(CROSSRET_AMX)
-  constexpr int64_t unit = Tiles::depth;
-#else
-  constexpr int64_t unit = 1;
-#endif
-  const bool pairs = call.bfloat16 && V::bf16_dots;
-  if (pairs) depth = round_up(round_up(depth, 2) / 2, unit);
-  return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
-}
-
 // Calls use(p, vectors, columns) for every panel of so many columns, of which it has `columns` in one or two vectors:
 // the second is not computed where it is empty.
 template <class Use>
@@ -90,7 +78,7 @@ static void gated_copy_weights(const GatedAttentionCall& call, const GatedWeight
   const int64_t hidden = call.sides[side].hidden;
   const float* const weight = call.sides[side].weight;
   const auto copy = [&](int64_t rows, int64_t columns, int64_t row, int64_t column, float* out) {
-    const Layout layout = gated_layout(call, columns);
+    const Layout layout = product_layout(call.bfloat16, columns);
     const int64_t first = part * kGatedRows, end = first + kGatedRows < rows ? first + kGatedRows : rows;
     const int64_t width = layout.pairs() ? 2 * layout.depth : layout.depth;
     for (int64_t r = first; r < end; r += V::width) {

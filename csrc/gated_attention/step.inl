@@ -42,7 +42,7 @@ struct GatedScratch {
     const auto larger = [](int64_t a, int64_t b) { return a > b ? a : b; };
     const GatedSide *const v = call.sides, *const t = call.sides + 1;
     const int64_t longest = larger(v->length, t->length), hiddens = larger(v->hidden, t->hidden);
-    const Layout of_gate = gated_layout(call, call.gate), of_hidden = gated_layout(call, hiddens);
+    const Layout of_gate = product_layout(call.bfloat16, call.gate), of_hidden = product_layout(call.bfloat16, hiddens);
     constexpr int64_t columns = kGatedColumns;
     static_assert(columns % kPanel == 0, "a block is whole panels");
     places = reinterpret_cast<int32_t*>(workspace.floats(longest));
@@ -96,7 +96,7 @@ static void gated_scratch(const GatedAttentionCall& call, bool gradients, Worksp
 // number of columns one more is zero.
 static void gated_gates(const GatedAttentionCall& call, const GatedPair* pairs, int64_t count, int64_t side,
                         const GatedScratch& scratch) {
-  const Layout layout = gated_layout(call, call.gate);
+  const Layout layout = product_layout(call.bfloat16, call.gate);
   const int64_t row = pad_row(call.gate);
   const F own_share = V::set(call.shares[0]), other_share = V::set(call.shares[1]);
   for (int64_t c = 0; c < round_up(count, 2); ++c) {
@@ -150,7 +150,7 @@ static void gated_hidden(const GatedAttentionCall& call, const GatedWeights& wei
                          int64_t count, int64_t side, const GatedScratch& scratch, float* hidden) {
   const GatedSide& own = call.sides[side];
   gated_gates(call, pairs, count, side, scratch);
-  gated_multiply(gated_layout(call, call.gate), own.hidden, count, weights.weights[side], scratch.gates,
+  gated_multiply(product_layout(call.bfloat16, call.gate), own.hidden, count, weights.weights[side], scratch.gates,
                  GatedTanh{hidden, own.hidden, own.bias});
 }
 

@@ -5,13 +5,7 @@ namespace CROSSRET_ISA {
 // How factors lie where products read them: floats as they are or rounded to bfloat16, or pairs of bfloat16.
 enum class DenseElements { floats, rounded, pairs };
 
-static Layout dense_layout(const DenseCall& call, int64_t depth) {
-  const bool pairs = call.bfloat16 && V::bf16_dots;
-  if (pairs) depth = paired_depth(depth);
-  return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
-}
-
-static int64_t dense_depth(const DenseCall& call, int64_t depth) { return dense_layout(call, depth).depth; }
+static int64_t dense_depth(const DenseCall& call, int64_t depth) { return product_layout(call.bfloat16, depth).depth; }
 
 static inline F dense_load(const DenseFactor& from, int64_t at, int64_t n) {
   const F x = V::load(from.data + at, n);
@@ -85,13 +79,13 @@ static void dense_columns(const DenseFactor& from, const DenseSlice& slice, int6
 }
 
 static void dense_pack_scratch(const DenseCall& call, const DenseSlice& slice, Workspace& workspace) {
-  workspace.floats(kPad * dense_layout(call, slice.depth).ld);
+  workspace.floats(kPad * product_layout(call.bfloat16, slice.depth).ld);
 }
 
 static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t part, float* panels,
                        Workspace& workspace) {
   const DenseFactor& from = call.right;
-  const Layout layout = dense_layout(call, slice.depth);
+  const Layout layout = product_layout(call.bfloat16, slice.depth);
   const int64_t first = part * kPad, columns = call.columns - first < kPad ? call.columns - first : kPad;
   float* const out = panels + first * layout.depth;
   if (from.row == 1 && !call.bfloat16) return dense_columns(from, slice, first, columns, out);
@@ -124,14 +118,14 @@ struct DenseStore {
 };
 
 static void dense_multiply_scratch(const DenseCall& call, const DenseSlice& slice, Workspace& workspace) {
-  workspace.floats(kDenseRows * dense_layout(call, slice.depth).ld);
+  workspace.floats(kDenseRows * product_layout(call.bfloat16, slice.depth).ld);
 }
 
 static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64_t row, int64_t rows,
                            const float* panels, Workspace& workspace) {
   const Tiles configured;
   const DenseFactor& from = call.left;
-  const Layout layout = dense_layout(call, slice.depth);
+  const Layout layout = product_layout(call.bfloat16, slice.depth);
   float* const copied = workspace.floats(kDenseRows * layout.ld);
   dense_copy(call, from, slice, row, rows, layout, copied);
   float* const out = call.out + row * call.columns;

@@ -152,29 +152,36 @@ static float copy_halves(const Side& side, int64_t item, int64_t r, uint16_t* hi
   });
 }
 
+#if !defined(CROSSRET_AMX)
+struct Tiles {  // there are none to configure
+  static constexpr bool present = false;
+  static constexpr int64_t rows = 1, depth = 1;
+  Tiles() {}
+};
+#endif
+
+// So many elements as pairs of bfloat16, zeros behind: what products of these go over.
+static inline int64_t paired_depth(int64_t depth) { return round_up((depth + 1) / 2, Tiles::depth); }
+
+// Rows so many elements long of products whose factors are rounded to bfloat16, or not.
+static inline Layout product_layout(bool bfloat16, int64_t depth) {
+  const bool pairs = bfloat16 && V::bf16_dots;
+  if (pairs) depth = paired_depth(depth);
+  return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
+}
+
 // How the rows of a side are laid out: in pairs of bfloat16 where they are multiplied as such. Normalised pairs are
 // brought to a norm in [1, 2) only, for bfloat16 does not hold the quotient: their products are multiplied by scales.
 static Layout layout_of(const Side& side, bool is_context, bool split) {
-#if defined(CROSSRET_AMX)
-  constexpr int64_t unit = Tiles::depth;  // and its tiles read sixteen rows, whether they are there or not
-  constexpr bool copied = true;
-#else
-  constexpr int64_t unit = 1;
-  constexpr bool copied = false;
-#endif
-  const int64_t half = round_up(side.dim, 2) / 2;
-  if (V::bf16_dots && side.dtype == Dtype::bfloat16) {
-    const int64_t depth = round_up(half, unit);
-    return {Elements::pairs, depth, pad_row(depth), side.norms != nullptr, copied};
+  Layout layout = product_layout(side.dtype == Dtype::bfloat16, side.dim);
+  if (layout.pairs()) {
+    layout.scaled = side.norms != nullptr;
+  } else if (Tiles::present && split && side.dtype == Dtype::float32) {
+    const int64_t depth = paired_depth(3 * round_up(side.dim, 2));
+    layout = {is_context ? Elements::split_context : Elements::split_query, depth, pad_row(depth), false, false};
   }
-#if defined(CROSSRET_AMX)
-  if (split && side.dtype == Dtype::float32) {
-    const int64_t depth = round_up(3 * half, unit);
-    return {is_context ? Elements::split_context : Elements::split_query, depth, pad_row(depth), false, copied};
-  }
-#endif
-  (void)is_context, (void)split;
-  return {Elements::floats, side.dim, pad_row(side.dim), false, false};
+  layout.copied = Tiles::present && layout.pairs();  // tiles read sixteen rows, whether they are there or not
+  return layout;
 }
 
 // Copies rows of bfloat16 as they are, zeros behind each up to the layout's depth.

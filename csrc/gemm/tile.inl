@@ -255,16 +255,7 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
     }
   }
 }
-#else
-struct Tiles {  // there are none to configure
-  static constexpr bool present = false;
-  static constexpr int64_t rows = 1, depth = 1;
-  Tiles() {}
-};
 #endif
-
-// So many elements as pairs of bfloat16, zeros behind: what products of these go over.
-static inline int64_t paired_depth(int64_t depth) { return round_up((depth + 1) / 2, Tiles::depth); }
 
 // Rows of floats or of pairs of bfloat16, whichever both sides are; of pairs `a` has its elements side by side and rows
 // up to a multiple of Tiles::rows that may be read.
