@@ -10,20 +10,29 @@ from torch import Tensor
 
 from crossret_kernels import attention_pool_weights
 from crossret_kernels.gpu.tuning import AttentionPool
+from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.pooling import check_gradients, laid_out, randn, results_of
 
 LENGTHS = [5, 1, 40]
 
 
-@pytest.mark.parametrize("order", ORDERS, indirect=True)
-@pytest.mark.parametrize("layout", ["padded", "packed", "list", "mask"])
-@pytest.mark.parametrize(("dim", "heads"), [(6, 2), (256, 12), (130, 33)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("order", "layout", "sizes", "dtype"),
+    every_two(
+        ORDERS,
+        ["padded", "packed", "list", "mask"],
+        [(6, 2), (256, 12), (130, 33)],
+        [torch.float32, torch.float16],
+    ),
+    indirect=["order"],
+    ids=str,
+)
 def test_gradients_and_results_are_those_of_the_formula(
-    layout: str, dim: int, heads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    layout: str, sizes: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By several tiles of heads, and an item's rows by several programs."""
+    dim, heads = sizes
     monkeypatch.setattr(AttentionPool, "HEADS", 16)
     monkeypatch.setattr(AttentionPool, "PROGRAMS", 12)
     values, logits = randn(3, 41, dim), 3 * randn(3, 41, heads, seed=1)

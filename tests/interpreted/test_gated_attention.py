@@ -13,6 +13,7 @@ from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, gated_attention_scores
 from crossret_kernels.gpu.tuning import GatedAttention
+from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters
 from tests.kernels.strategies import examples
@@ -27,12 +28,6 @@ def sizes() -> Iterator[None]:
         patch.setattr(GatedAttention, "COLUMNS", 16)
         patch.setattr(GatedAttention, "tile", lambda *_: (16, 32, 16))
         yield
-
-
-@pytest.fixture(params=[None, 20_000], ids=["one part", "many parts"])
-def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param:
-        monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", request.param)
 
 
 def run(batch: GatedBatch, backend: str, layout: str = "padded") -> tuple[Tensor, ...]:
@@ -75,11 +70,18 @@ def test_scores_and_gradients_are_those_of_the_equations(batch: GatedBatch, dtyp
     check(replace(batch, pairs=None), dtype, layout)
 
 
-@pytest.mark.usefixtures("parts")
-@pytest.mark.parametrize("order", ORDERS, indirect=True)
-@pytest.mark.parametrize(("longest", "dims"), [((5, 20), (6, 8, 7, 5, 33)), ((35, 3), (9, 40, 33, 40, 4))])
-def test_programs_share_nothing(longest: tuple[int, int], dims: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("order", "many_parts", "sizes"),
+    every_two(ORDERS, [False, True], [((5, 20), (6, 8, 7, 5, 33)), ((35, 3), (9, 40, 33, 40, 4))]),
+    indirect=["order"],
+)
+def test_programs_share_nothing(
+    many_parts: bool, sizes: tuple[tuple[int, int], tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By several tiles and blocks of everything; a number of pairs alone would not show who adds what to whom."""
+    if many_parts:
+        monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", 20_000)
+    longest, dims = sizes
     with programs_share_nothing():
         check(drawn(3, 18, longest, dims), torch.float32, "padded")
 

@@ -30,12 +30,6 @@ def sizes() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[None, 20_000], ids=["one part", "many parts"])
-def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param:
-        monkeypatch.setattr(HeterogeneousAttention, "WORKSPACE_BYTES", request.param)
-
-
 def served(call: Call) -> Call:
     """The call as kernels make it: all pairs, one layer."""
     return replace(call, batch=replace(call.batch, pairs=None), layers=call.layers[:1])
@@ -61,18 +55,22 @@ def drawn(rows: tuple[int, int], **options: Any) -> Call:
     return Call(Features(*sides, *lengths, None, "none"), make_layers(1, 12, torch.float64), usual | options)
 
 
-@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
-    ("order", "options"),
+    ("order", "many_parts", "options"),
     [
         *zip(
-            2 * ORDERS, [*({"pooling": x} for x in POOLINGS), {"direction": "i2t"}, {"matching": "global"}], strict=True
+            2 * ORDERS,
+            3 * (False, True),
+            [*({"pooling": x} for x in POOLINGS), {"direction": "i2t"}, {"matching": "global"}],
+            strict=True,
         )
     ],
     indirect=["order"],
 )
-def test_programs_share_nothing(options: dict[str, Any]) -> None:
+def test_programs_share_nothing(many_parts: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """By several tiles of rows, of keys and of both sides of the matching."""
+    if many_parts:
+        monkeypatch.setattr(HeterogeneousAttention, "WORKSPACE_BYTES", 20_000)
     with programs_share_nothing():
         check(drawn((17, 3), **options), torch.float32, "triton")
 

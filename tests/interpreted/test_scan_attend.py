@@ -10,6 +10,7 @@ from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, scan_attend, scan_attention
 from crossret_kernels.gpu.tuning import AttendedPairs
+from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES
 
@@ -55,10 +56,11 @@ def check(function: Any, given: list[Tensor], layout: str, **options: Any) -> No
         torch.testing.assert_close(one.double(), other, rtol=0, atol=unit * max(1.0, float(other.detach().abs().max())))
 
 
-@pytest.mark.parametrize("order", ORDERS, indirect=True)
-@pytest.mark.parametrize("layout", ["padded", "packed", "list", "mask"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("order", "layout", "dtype", "direction"),
+    every_two(ORDERS, ["padded", "packed", "list", "mask"], [torch.float32, torch.float16], DIRECTIONS),
+    indirect=["order"],
+)
 def test_layouts_and_gradients(layout: str, dtype: torch.dtype, direction: str) -> None:
     with programs_share_nothing():
         check(scan_attend, sides(70, dtype), layout, direction=direction, normalize=True, lambda_softmax=4.0)

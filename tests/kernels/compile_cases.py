@@ -179,8 +179,8 @@ def few_suffice(launch: Launch) -> bool:
     return launch.name in alike or (launch.name == "attend" and (launch.kind.MEND or not launch.kind.SAVE))
 
 
-# Every kernel of scores on every architecture, others on one in every run and on all by `make tritons`; at every
-# precision on one or another. Further options are compiled for one, by `make tritons` too.
+# Every kernel of scores on every architecture, others on one; at every precision on one or another. Further kinds are
+# compiled by `make tritons` alone.
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
     scan("bfloat16", packed=True, gradients=True, options={"direction": "i2t", "lambda_softmax": 4.0}),
@@ -271,12 +271,12 @@ def compilations() -> dict[str, tuple[Launch, int]]:
                 if not few_suffice(launch) or kinds < FEW_KINDS:
                     found.setdefault((launch.key, architecture), launch)
     named: dict[str, tuple[Launch, int]] = {}
-    kinds_of_run = set()
+    of_run: set[tuple[Any, ...]] = set()
     for (_, architecture), launch in found.items():
-        kind = launch.name, architecture, launch.precision, launch.dtype
-        if kind in kinds_of_run and not EVERY_ARCHITECTURE:
+        kinds = {(launch.name, architecture), (launch.name, launch.precision, launch.dtype)}
+        if kinds <= of_run and not EVERY_ARCHITECTURE:
             continue
-        kinds_of_run.add(kind)
+        of_run |= kinds
         dtype = str(launch.dtype).removeprefix("torch.")
         named[f"{len(named):03}-sm_{architecture}-{launch.name}-{dtype}"] = launch, architecture
     return named

@@ -16,6 +16,7 @@ from crossret_kernels.gpu.sides import Side
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim import calls
 from crossret_kernels.maxsim.options import MaxSimOptions
+from tests.every_two import every_two
 from tests.kernels.holes import Holes
 from tests.kernels.strategies import DEGENERACIES, FEW_ITEMS, Features, examples, features, listed_pairs, maxsim_options
 from tests.kernels.tolerance import Expectation, evaluate
@@ -281,10 +282,10 @@ class Calls:
         assert regions.grad is not None
         assert not regions.grad.any()
 
-    @directions
-    @pytest.mark.parametrize("pooling", ["avg", "max"])
-    @listed_or_all
-    @pytest.mark.parametrize("layout", ["masked", "one masked", "packed", "list", "lengths"])
+    @pytest.mark.parametrize(
+        ("direction", "pooling", "listed", "layout"),
+        every_two(["t2i", "i2t"], ["avg", "max"], [False, True], ["masked", "one masked", "packed", "list", "lengths"]),
+    )
     def test_masks_and_items_without_rows(
         self, backend: str, direction: str, pooling: str, listed: bool, layout: str
     ) -> None:
