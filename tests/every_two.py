@@ -9,6 +9,7 @@ from typing import Any
 
 def every_two(*choices: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Combinations of one of each of `choices`, among which any two that are not of the same meet at least once."""
+    assert len(choices) > 1 and all(choices), "no two of them"
     ranges = [range(len(each)) for each in choices]
     left = {
         ((i, a), (j, b))

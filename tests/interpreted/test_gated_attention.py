@@ -71,17 +71,18 @@ def test_scores_and_gradients_are_those_of_the_equations(batch: GatedBatch, dtyp
 
 
 @pytest.mark.parametrize(
-    ("order", "many_parts", "sizes"),
+    ("order", "many_parts", "shape"),
     every_two(ORDERS, [False, True], [((5, 20), (6, 8, 7, 5, 33)), ((35, 3), (9, 40, 33, 40, 4))]),
     indirect=["order"],
 )
 def test_programs_share_nothing(
-    many_parts: bool, sizes: tuple[tuple[int, int], tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    many_parts: bool, shape: tuple[tuple[int, int], tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By several tiles and blocks of everything; a number of pairs alone would not show who adds what to whom."""
     if many_parts:
         monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", 20_000)
-    longest, dims = sizes
+    assert GatedAttention.ROWS == 16
+    longest, dims = shape
     with programs_share_nothing():
         check(drawn(3, 18, longest, dims), torch.float32, "padded")
 

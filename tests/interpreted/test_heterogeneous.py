@@ -13,6 +13,7 @@ from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, heterogeneous_scores
 from crossret_kernels.gpu.tuning import HeterogeneousAttention
+from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.heterogeneous import Call, calls, make_layers, make_sides
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples
@@ -57,14 +58,9 @@ def drawn(rows: tuple[int, int], **options: Any) -> Call:
 
 @pytest.mark.parametrize(
     ("order", "many_parts", "options"),
-    [
-        *zip(
-            2 * ORDERS,
-            3 * (False, True),
-            [*({"pooling": x} for x in POOLINGS), {"direction": "i2t"}, {"matching": "global"}],
-            strict=True,
-        )
-    ],
+    every_two(
+        ORDERS, [False, True], [*({"pooling": x} for x in POOLINGS), {"direction": "i2t"}, {"matching": "global"}]
+    ),
     indirect=["order"],
 )
 def test_programs_share_nothing(many_parts: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

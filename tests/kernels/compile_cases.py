@@ -179,7 +179,7 @@ def few_suffice(launch: Launch) -> bool:
     return launch.name in alike or (launch.name == "attend" and (launch.kind.MEND or not launch.kind.SAVE))
 
 
-# Every kernel of scores on every architecture, others on one; at every precision on one or another. Further kinds are
+# Every kernel of scores on every architecture, others on some; at every precision on one or another. Further kinds are
 # compiled by `make tritons` alone.
 COVERING = [
     scan("bfloat16", ARCHITECTURES, gradients=True, options={"pooling": "lse"}),
@@ -274,6 +274,8 @@ def compilations() -> dict[str, tuple[Launch, int]]:
     of_run: set[tuple[Any, ...]] = set()
     for (_, architecture), launch in found.items():
         kinds = {(launch.name, architecture), (launch.name, launch.precision, launch.dtype)}
+        if launch.name not in WITHOUT_PRODUCTS:  # each has instructions of its own
+            kinds = {(launch.name, architecture, launch.precision, launch.dtype)}
         if kinds <= of_run and not EVERY_ARCHITECTURE:
             continue
         of_run |= kinds

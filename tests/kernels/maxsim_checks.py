@@ -283,17 +283,23 @@ class Calls:
         assert not regions.grad.any()
 
     @pytest.mark.parametrize(
-        ("direction", "pooling", "listed", "layout"),
-        every_two(["t2i", "i2t"], ["avg", "max"], [False, True], ["masked", "one masked", "packed", "list", "lengths"]),
+        ("direction", "pooling", "listed", "normalize", "layout"),
+        every_two(
+            ["t2i", "i2t"],
+            ["avg", "max"],
+            [False, True],
+            [False, True],
+            ["masked", "one masked", "packed", "list", "lengths"],
+        ),
     )
     def test_masks_and_items_without_rows(
-        self, backend: str, direction: str, pooling: str, listed: bool, layout: str
+        self, backend: str, direction: str, pooling: str, listed: bool, normalize: bool, layout: str
     ) -> None:
         results = []
         for name in (backend, "reference"):
             sides = masked_sides()
             leaves = [side.values.clone().requires_grad_() for side in sides]
-            options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": listed}
+            options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
             options |= {"empty_score": -0.25, "backend": name}
             if listed:
                 options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])

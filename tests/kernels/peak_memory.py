@@ -247,8 +247,8 @@ def assert_peaks_rise_by_at_most(bound: int, *cases: str, **environment: str) ->
 
 def main(bound: float, *cases: str) -> None:
     """Each case in a process of its own, as what one keeps would hide what the next takes; imports are made once."""
-    torch.set_num_threads(1)  # a fork takes no threads along
-    warm_up()
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # as the first gradient does, which no parent may make
+
     for case in cases:
         if os.fork() == 0:
             print(least_rise(case, bound), flush=True)

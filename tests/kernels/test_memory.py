@@ -78,7 +78,8 @@ def test_attention_pads_the_listed_items_alone() -> None:
 
 
 def test_the_workspace_of_attended_vectors_is_bounded() -> None:
-    assert_peaks_rise_by_at_most(64, "attend forward", "attend backward", "attend bfloat16", "attend candidates")
+    cases = ["attend forward", "attend backward", "attend bfloat16", "attend candidates"]
+    assert_peaks_rise_by_at_most(64, *cases, **FREED_AT_ONCE)
 
 
 def test_the_workspace_of_gated_attention_is_bounded() -> None:
