@@ -14,7 +14,7 @@ _DRAWN = (Tensor.normal_, Tensor.uniform_)
 
 
 class _Undrawn(TorchFunctionMode):
-    """Fills no tensor: for random numbers on "meta" PyTorch imports its compiler, which takes seconds."""
+    """Skips what models fill weights with: for that on "meta" PyTorch imports its compiler, which takes seconds."""
 
     def __torch_function__(
         self,

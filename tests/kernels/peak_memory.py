@@ -7,6 +7,7 @@ and the least counts: where memory is short, pages that the system takes away an
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import re
 import sys
@@ -247,8 +248,7 @@ def assert_peaks_rise_by_at_most(bound: int, *cases: str, **environment: str) ->
 
 def main(bound: float, *cases: str) -> None:
     """Each case in a process of its own, as what one keeps would hide what the next takes; imports are made once."""
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # as the first gradient does, which no parent may make
-
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # as the first gradient does, in each
     for case in cases:
         if os.fork() == 0:
             print(least_rise(case, bound), flush=True)
