@@ -17,7 +17,7 @@ def product(
     k = tl.arange(0, K)
     left_cells = left + left_offsets[:, None] + k[None, :]
     right_cells = right + right_offsets[:, None] + k[None, :]
-    sums = tl.zeros((M, N), tl.float32)
+    sums = tl.full((M, N), 0, tl.float32)
     for d in range(0, D, K):
         if EVEN:
             a = tl.load(left_cells + d)

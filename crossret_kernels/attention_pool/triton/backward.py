@@ -36,7 +36,7 @@ def pooled_value_gradients(
     for first in range(part * ROWS, places, parts * ROWS):
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)
-        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+        sums = tl.full((ROWS, COLUMNS), 0, tl.float32)
         for head in range(0, heads, HEADS):
             h = head + tl.arange(0, HEADS)
             weights = tile_weights(logits, statistics, begin, item, r, valid, h, n, heads)
@@ -68,7 +68,7 @@ def pooled_dots(
     for first in range(part * ROWS, count, parts * ROWS):
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)
-        sums = tl.zeros((ROWS, HEADS), tl.float32)
+        sums = tl.full((ROWS, HEADS), 0, tl.float32)
         for column in range(0, D, COLUMNS):
             d = column + tl.arange(0, COLUMNS)
             cells = at + r.to(tl.int64)[:, None] * row_stride * KIND.UNIT + d[None, :]
@@ -91,7 +91,7 @@ def pooled_logit_gradients(logits, extents, statistics, dots, out, n, slots, hea
     item = tl.program_id(0) // tiles
     h = tl.program_id(0) % tiles * HEADS + tl.arange(0, HEADS)
     begin, count = item_rows(extents, item, slots, KIND)
-    along = tl.zeros((HEADS,), tl.float32)
+    along = tl.full((HEADS,), 0, tl.float32)
     for first in range(0, count, ROWS):
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)

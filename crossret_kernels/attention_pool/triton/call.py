@@ -134,7 +134,7 @@ def softmax_statistics(logits, extents, statistics, weights, n, slots, heads, wi
         x = tl.load(logits + (begin + r)[:, None] * heads + h[None, :], mask=inside, other=-float("inf"))
         most = tl.maximum(most, tl.max(tl.where(x == x, x, -float("inf")), 0))  # a NaN shows in its exponential
     most = tl.where(h < heads, most, 0.0)
-    total = tl.zeros((HEADS,), tl.float32)
+    total = tl.full((HEADS,), 0, tl.float32)
     for first in range(0, count, ROWS):
         r = first + tl.arange(0, ROWS)
         inside = valid_rows(extents, begin, r, count, KIND)[:, None] & (h < heads)[None, :]

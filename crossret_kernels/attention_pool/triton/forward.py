@@ -34,7 +34,7 @@ def pool_rows(
     d = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
     begin, count = item_rows(extents, item, slots, KIND)
     at = values + first_value(item, begin, item_stride, row_stride, KIND)
-    sums = tl.zeros((HEADS, COLUMNS), tl.float32)
+    sums = tl.full((HEADS, COLUMNS), 0, tl.float32)
     for first in range(0, count, ROWS):
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)

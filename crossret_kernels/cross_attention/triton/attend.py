@@ -55,9 +55,9 @@ def attend_pairs(
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
-    s = tl.zeros((KIND.C, KIND.Q), tl.float32)
-    c_squares = tl.zeros((KIND.C,), tl.float32)
-    q_squares = tl.zeros((KIND.Q,), tl.float32)
+    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    c_squares = tl.full((KIND.C,), 0, tl.float32)
+    q_squares = tl.full((KIND.Q,), 0, tl.float32)
     for d in range(0, D, K):
         x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
         y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
@@ -71,7 +71,7 @@ def attend_pairs(
     _, _, n = normed(s, both, slope, KIND)
     p = attention(n, both, lambda_softmax)
     own = tl.trans(p * c_scale[:, None])
-    squares = tl.zeros((KIND.Q,), tl.float32)
+    squares = tl.full((KIND.Q,), 0, tl.float32)
     q_shown = q_place < query_slots
     cells = (pair * query_slots + q_place) * D
     for d in range(0, D, K):

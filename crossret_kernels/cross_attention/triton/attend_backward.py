@@ -100,10 +100,10 @@ def pair_gradients(
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
-    s = tl.zeros((KIND.C, KIND.Q), tl.float32)
-    dp = tl.zeros((KIND.C, KIND.Q), tl.float32)
-    c_squares = tl.zeros((KIND.C,), tl.float32)
-    q_squares = tl.zeros((KIND.Q,), tl.float32)
+    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    c_squares = tl.full((KIND.C,), 0, tl.float32)
+    q_squares = tl.full((KIND.Q,), 0, tl.float32)
     cells = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
     for d in range(0, D, K):
         x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
@@ -121,8 +121,8 @@ def pair_gradients(
     x, factor, n = normed(s, both, slope, KIND)
     p = attention(n, both, lambda_softmax)
     own = tl.trans(p * c_scale[:, None])
-    squares = tl.zeros((KIND.Q,), tl.float32)
-    gram = tl.zeros((KIND.C, KIND.Q), tl.float32)
+    squares = tl.full((KIND.Q,), 0, tl.float32)
+    gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     for d in range(0, D, K):
         rows = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
         a = tl.dot(own, rows, input_precision=KIND.SECOND)

@@ -153,7 +153,7 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     """
     FINE: tl.constexpr = KIND.FINE
     first_item, n_items, row, _n_rows, _column, _here, members, _query_lengths, _query_scales = tile
-    norms = tl.zeros((members.shape[1], x.shape[1]), tl.float32)
+    norms = tl.full((members.shape[1], x.shape[1]), 0, tl.float32)
     n = x
     context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
     statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.statistics_pitch)

@@ -205,7 +205,7 @@ def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
 def kept_shift(run, item, row, here, KIND: tl.constexpr):
     """The greatest logits, (N,); zeros where they are not taken out."""
     N: tl.constexpr = KIND.N
-    return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
+    return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles"])
@@ -217,7 +217,7 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     right = tl.program_id(1) % shown(run.sizes.gram_blocks) * C
     context = item_of(run.contexts, item)
     begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0
-    sums = tl.zeros((C, C), tl.float32)
+    sums = tl.full((C, C), 0, tl.float32)
     for number in range(begin, begin + (shown(run.sizes.pieces) if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
         _first_item, _n_items, row, _n_rows, _column, here, _members, _query_lengths, _query_scales = tile
@@ -268,9 +268,9 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
         of_squares = bounded(-clean(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         shift = kept_shift(run, item, row, here, KIND)
-        mean = tl.zeros((N,), tl.float32)
+        mean = tl.full((N,), 0, tl.float32)
         if KIND.WIDE and filled:
-            totals = tl.zeros((N,), tl.float32)
+            totals = tl.full((N,), 0, tl.float32)
             for start in range(0, context[1], C):
                 s = similarities(run, tile, context, start, KIND)
                 p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
@@ -282,8 +282,8 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
-            pull = tl.zeros((C,), tl.float32)
-            gradients = tl.zeros((N, C), tl.float32)
+            pull = tl.full((C,), 0, tl.float32)
+            gradients = tl.full((N, C), 0, tl.float32)
             s = similarities(run, tile, context, start, KIND, OWN=True)  # as above
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)

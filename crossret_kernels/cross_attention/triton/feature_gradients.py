@@ -114,7 +114,7 @@ def own_of(own, rows, there, KIND: tl.constexpr):
     """What rows of queries get of themselves; 0 of contexts."""
     if KIND.QUERIES:
         return tl.load(own + rows, mask=there, other=0.0)
-    return tl.zeros((KIND.ROWS,), tl.float32)
+    return tl.full((KIND.ROWS,), 0, tl.float32)
 
 
 @triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["extents"])
@@ -151,8 +151,8 @@ def add_listed_gradients(extents, places, items, order, ends, packed, sums, own,
         place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
         there = place < count
         d = tl.arange(0, WIDTH)
-        total = tl.zeros((ROWS, WIDTH), tl.float32)
-        along = tl.zeros((ROWS,), tl.float32)
+        total = tl.full((ROWS, WIDTH), 0, tl.float32)
+        along = tl.full((ROWS,), 0, tl.float32)
         for other in range(number, tl.load(ends + number).to(tl.int32)):
             rows = tl.load(order + other).to(tl.int32) * shown(source.slots) + place
             cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]

@@ -111,7 +111,7 @@ def gram_matrices(run, KIND: tl.constexpr):
     rows, columns = rows_within(first, r, count), rows_within(first, c, count)
     row_norms, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
     column_norms, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
-    block = tl.zeros((C, C), tl.float32)
+    block = tl.full((C, C), 0, tl.float32)
     of_rows, of_columns = rows.to(tl.int64) * KIND.D, columns.to(tl.int64) * KIND.D
     for part in range(0, KIND.D, STEP):  # sums of sums, which round less than one over all of D
         x = run.contexts.rows + part
@@ -148,7 +148,7 @@ def query_statistics(run, KIND: tl.constexpr):
     j = tl.arange(0, 32)
     cells = run.S + wide(r)[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
     greatest = tl.full((C,), float("-inf"), tl.float32)
-    sums = tl.zeros((C,), tl.float32)
+    sums = tl.full((C,), 0, tl.float32)
     for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
         for start in range(0, count, 32):
             inside = (start + j < count)[:, None] & there[None, :]
@@ -179,10 +179,10 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     _first_item, _n_items, row, n_rows, _column, _here, _members, _query_lengths, query_scales = tile
     k = tl.arange(0, K)
     rows = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64)
-    products = tl.zeros((N,), tl.float32)
-    squares = tl.zeros((N,), tl.float32)
+    products = tl.full((N,), 0, tl.float32)
+    squares = tl.full((N,), 0, tl.float32)
     for d in range(0, KIND.D, K):
-        attended = tl.zeros((N, K), tl.float32)
+        attended = tl.full((N, K), 0, tl.float32)
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
             s = similarities(run, tile, context, start, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
@@ -216,11 +216,11 @@ def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
     N: tl.constexpr = KIND.N
     _first_item, _n_items, row, _n_rows, _column, here, _members, query_lengths, _query_scales = tile
     context = item_of(run.contexts, item)
-    shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.zeros((N,), tl.float32)
-    products = tl.zeros((N,), tl.float32)
-    totals = tl.zeros((N,), tl.float32)
-    squares = tl.zeros((N,), tl.float32)
-    orthogonal = tl.zeros((N,), tl.float32)
+    shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
+    products = tl.full((N,), 0, tl.float32)
+    totals = tl.full((N,), 0, tl.float32)
+    squares = tl.full((N,), 0, tl.float32)
+    orthogonal = tl.full((N,), 0, tl.float32)
     may_cancel = tl.load(run.contexts.items + 3 * item + 2) >= MAY_CANCEL
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
         s = similarities(run, tile, context, start, KIND)

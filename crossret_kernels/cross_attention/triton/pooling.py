@@ -17,7 +17,7 @@ POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 @triton.jit
 def broken_item(side, first, count):
     """Whether one of an item's rows was not finite."""
-    broken = tl.zeros((32,), tl.int32)
+    broken = tl.full((32,), 0, tl.int32)
     for start in range(0, count, 32):
         r = start + tl.arange(0, 32)
         norms = tl.load(side.norms + first + r, mask=r < count, other=0.0)
@@ -30,7 +30,7 @@ def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
     """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
-    sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
+    sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
         r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
@@ -42,7 +42,7 @@ def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
     if KIND.POOLING == "max":
         scores = greatest
     if KIND.POOLING == "lse":
-        sums = tl.zeros((POOLED_CONTEXTS,), tl.float32)
+        sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
         for start in range(0, count, POOLED_QUERIES):
             there = (start + j < count)[None, :]
             r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
@@ -113,7 +113,7 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
     j = tl.arange(0, POOLED_QUERIES)
     for start in range(0, count, POOLED_QUERIES):
         there = start + j < count
-        along = tl.zeros((POOLED_QUERIES,), tl.float32)
+        along = tl.full((POOLED_QUERIES,), 0, tl.float32)
         for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
             item, inside, places = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)

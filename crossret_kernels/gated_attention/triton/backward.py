@@ -46,10 +46,10 @@ def gated_logit_gradients(
     D = blocks * COLUMNS
     own, _, valid, pairs = tile_of_pairs(n_others, own_stride, other_stride, KIND)
     places = tl.cdiv(slots, ROWS) * ROWS
-    along = tl.zeros((KIND.PAIRS,), tl.float32)
+    along = tl.full((KIND.PAIRS,), 0, tl.float32)
     for first in range(0, places, ROWS):
         s = first + tl.arange(0, ROWS)
-        sums = tl.zeros((KIND.PAIRS, ROWS), tl.float32)
+        sums = tl.full((KIND.PAIRS, ROWS), 0, tl.float32)
         for column in range(0, D, COLUMNS):
             d = column + tl.arange(0, COLUMNS)
             grads = tl.load(contexts + pairs[:, None] * D + d[None, :], mask=valid[:, None], other=0.0)
@@ -79,7 +79,7 @@ def gated_item_gradients(
     places = tl.cdiv(slots, ROWS) * ROWS
     for first in range(0, places, ROWS):
         s = first + tl.arange(0, ROWS)
-        sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+        sums = tl.full((ROWS, COLUMNS), 0, tl.float32)
         for other in range(0, n_others, ROWS):
             others = other + tl.arange(0, ROWS)
             valid = (others < n_others)[:, None]
@@ -104,7 +104,7 @@ def gated_hidden_gradients(
     places = tl.cdiv(slots, ROWS) * ROWS
     for unit in range(0, H, COLUMNS):
         columns = unit + tl.arange(0, COLUMNS)
-        sums = tl.zeros((KIND.PAIRS, COLUMNS), tl.float32)
+        sums = tl.full((KIND.PAIRS, COLUMNS), 0, tl.float32)
         for first in range(0, places, ROWS):
             s = first + tl.arange(0, ROWS)
             w = tl.load(logits + pairs[:, None] * places + s[None, :], mask=valid[:, None], other=0.0)

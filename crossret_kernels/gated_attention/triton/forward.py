@@ -36,12 +36,12 @@ def gated_weights(
     to = weights + pairs[:, None] * places
     of_others = other_memory + others.to(tl.int64)[:, None] * G + g[None, :]
     most = tl.full((KIND.PAIRS,), -float("inf"), tl.float32)
-    total = tl.zeros((KIND.PAIRS,), tl.float32)
+    total = tl.full((KIND.PAIRS,), 0, tl.float32)
     for first in range(0, places, ROWS):
         s = first + tl.arange(0, ROWS)
-        logits = tl.zeros((KIND.PAIRS, ROWS), tl.float32)
+        logits = tl.full((KIND.PAIRS, ROWS), 0, tl.float32)
         for unit in range(0, H, HIDDEN):
-            sums = tl.zeros((KIND.PAIRS, HIDDEN), tl.float32)
+            sums = tl.full((KIND.PAIRS, HIDDEN), 0, tl.float32)
             of_units = weight + (unit + columns).to(tl.int64)[:, None] * G + g[None, :]
             for step in range(0, G, KIND.STEP):
                 a = tl.load(memory + own * G + step + g).to(tl.float32)
@@ -90,12 +90,12 @@ def gated_contexts(
     D = blocks * COLUMNS
     own, others, valid, pairs = tile_of_pairs(n_others, own_stride, other_stride, KIND)
     places = tl.cdiv(slots, ROWS) * ROWS
-    dot = tl.zeros((KIND.PAIRS,), tl.float32)
-    square = tl.zeros((KIND.PAIRS,), tl.float32)
-    other_square = tl.zeros((KIND.PAIRS,), tl.float32)
+    dot = tl.full((KIND.PAIRS,), 0, tl.float32)
+    square = tl.full((KIND.PAIRS,), 0, tl.float32)
+    other_square = tl.full((KIND.PAIRS,), 0, tl.float32)
     for column in range(0, D, COLUMNS):
         d = column + tl.arange(0, COLUMNS)
-        sums = tl.zeros((KIND.PAIRS, COLUMNS), tl.float32)
+        sums = tl.full((KIND.PAIRS, COLUMNS), 0, tl.float32)
         for first in range(0, places, ROWS):
             s = first + tl.arange(0, ROWS)
             w = tl.load(weights + pairs[:, None] * places + s[None, :], mask=valid[:, None], other=0.0)

@@ -43,8 +43,8 @@ def pooled_statistics(relevances, n_q, lambda_lse, KIND: tl.constexpr):
     """(Greatest exponent, their sum) of "lse"; the first place of the greatest relevance of "max"."""
     ROWS: tl.constexpr = KIND.ROWS
     best = tl.full((), -float("inf"), tl.float32)
-    total = tl.zeros((), tl.float32)
-    place = tl.zeros((), tl.int32)
+    total = tl.full((), 0, tl.float32)
+    place = tl.full((), 0, tl.int32)
     if KIND.POOLING == 0 or KIND.POOLING == 3:
         for first in range(0, n_q, ROWS):
             q = first + tl.arange(0, ROWS)
@@ -89,8 +89,8 @@ def matching_gradients(
     for first_q in range(0, n_q, ROWS):
         q = first_q + tl.arange(0, ROWS)
         inverse_q = inverse_lengths(squares_q, q, q < n_q)
-        product = tl.zeros((ROWS,), tl.float32)
-        square = tl.zeros((ROWS,), tl.float32)
+        product = tl.full((ROWS,), 0, tl.float32)
+        square = tl.full((ROWS,), 0, tl.float32)
         for first_c in range(0, n_c, ROWS):
             c = first_c + tl.arange(0, ROWS)
             at = c[:, None] * queries + q[None, :]
@@ -113,7 +113,7 @@ def matching_gradients(
     for first_q in range(0, n_q, ROWS):
         q = first_q + tl.arange(0, ROWS)
         inverse_q = inverse_lengths(squares_q, q, q < n_q)
-        sums = tl.zeros((ROWS,), tl.float32)
+        sums = tl.full((ROWS,), 0, tl.float32)
         for first_c in range(0, n_c, ROWS):
             c = first_c + tl.arange(0, ROWS)
             inverse_c = inverse_lengths(squares_c, c, c < n_c)
@@ -126,7 +126,7 @@ def matching_gradients(
     for first_c in range(0, n_c, ROWS):
         c = first_c + tl.arange(0, ROWS)
         inverse_c = inverse_lengths(squares_c, c, c < n_c)
-        sums = tl.zeros((ROWS,), tl.float32)
+        sums = tl.full((ROWS,), 0, tl.float32)
         for first_q in range(0, n_q, ROWS):
             q = first_q + tl.arange(0, ROWS)
             inverse_q = inverse_lengths(squares_q, q, q < n_q)
@@ -153,7 +153,7 @@ def matching_gradients(
         for other_c in range(0, contexts, ROWS):
             o = other_c + tl.arange(0, ROWS)
             inverse_o = inverse_lengths(squares_c, o, o < n_c)
-            sums = tl.zeros((ROWS, ROWS), tl.float32)
+            sums = tl.full((ROWS, ROWS), 0, tl.float32)
             for first_q in range(0, n_q, ROWS):
                 q = first_q + tl.arange(0, ROWS)
                 of_square = tl.load(coefficients + queries + q, mask=q < n_q, other=0.0)
@@ -197,8 +197,8 @@ def normalised_row_gradients(
     d = tl.arange(0, KIND.WIDTH)
     scale = tl.load(gain + d, mask=d < D, other=0.0)[None, :]
     moved = tl.load(shift + d, mask=d < D, other=0.0)[None, :]
-    gains = tl.zeros((KIND.WIDTH,), tl.float32)
-    shifts = tl.zeros((KIND.WIDTH,), tl.float32)
+    gains = tl.full((KIND.WIDTH,), 0, tl.float32)
+    shifts = tl.full((KIND.WIDTH,), 0, tl.float32)
     for first in range(0, n_others, KIND.PAIRS):
         others = (first + tl.arange(0, KIND.PAIRS)).to(tl.int64)
         valid = others < tl.where(exists, n_others, 0)

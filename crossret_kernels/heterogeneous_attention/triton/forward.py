@@ -150,12 +150,12 @@ def matched_pairs(
     squares_c += pair * contexts
     squares_q += pair * queries
     best = tl.full((), -float("inf"), tl.float32)
-    total = tl.zeros((), tl.float32)
+    total = tl.full((), 0, tl.float32)
     for first_q in range(0, n_q, ROWS):
         q = first_q + tl.arange(0, ROWS)
         inverse_q = inverse_lengths(squares_q, q, q < n_q)
         most = tl.full((ROWS,), -float("inf"), tl.float32)
-        sums = tl.zeros((ROWS,), tl.float32)
+        sums = tl.full((ROWS,), 0, tl.float32)
         for first_c in range(0, n_c, ROWS):
             c = first_c + tl.arange(0, ROWS)
             inverse_c = inverse_lengths(squares_c, c, c < n_c)
@@ -164,15 +164,15 @@ def matched_pairs(
             larger = tl.maximum(most, tl.max(tl.where(x == x, x, -3.0e38), 0))
             sums = sums * tl.exp(most - larger) + tl.sum(tl.exp(x - larger[None, :]), 0)
             most = larger
-        product = tl.zeros((ROWS,), tl.float32)
-        square = tl.zeros((ROWS,), tl.float32)
+        product = tl.full((ROWS,), 0, tl.float32)
+        square = tl.full((ROWS,), 0, tl.float32)
         for first_c in range(0, n_c, ROWS):
             c = first_c + tl.arange(0, ROWS)
             inverse_c = inverse_lengths(squares_c, c, c < n_c)
             cosines = tile_of_cosines(products, inverse_c, inverse_q, c, q, n_c, n_q, queries)
             x = tl.where((c < n_c)[:, None], lambda_softmax * cosines, -float("inf"))
             w = tl.exp(x - most[None, :]) / sums[None, :]
-            along = tl.zeros((ROWS, ROWS), tl.float32)
+            along = tl.full((ROWS, ROWS), 0, tl.float32)
             for other_c in range(0, n_c, ROWS):
                 o = other_c + tl.arange(0, ROWS)
                 inverse_o = inverse_lengths(squares_c, o, o < n_c)

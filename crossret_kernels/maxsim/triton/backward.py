@@ -197,8 +197,8 @@ def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
         row += slot
         begin += slot.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT
         column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-        total = tl.zeros((1, WIDTH), tl.float32)
-        along = tl.zeros((1,), tl.float32)
+        total = tl.full((1, WIDTH), 0, tl.float32)
+        along = tl.full((1,), 0, tl.float32)
         for first in range(0, shown(sizes.n_runs), RUNS):
             run = first + tl.arange(0, RUNS)
             inside = run < shown(sizes.n_runs)
@@ -226,8 +226,8 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
     slot = tl.arange(0, STEP * ROWS) % ROWS
     place = (start + slot).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    total = tl.zeros((ROWS, WIDTH), tl.float32)
-    along = tl.zeros((ROWS,), tl.float32)
+    total = tl.full((ROWS, WIDTH), 0, tl.float32)
+    along = tl.full((ROWS,), 0, tl.float32)
     if KIND.LISTED:
         begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
     else:
@@ -298,8 +298,8 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
     own, start, row, first, left = block_of(contexts, tl.program_id(0), sizes, KIND)
-    total = tl.zeros((ROWS, WIDTH), tl.float32)
-    along = tl.zeros((ROWS,), tl.float32)
+    total = tl.full((ROWS, WIDTH), 0, tl.float32)
+    along = tl.full((ROWS,), 0, tl.float32)
     if KIND.LISTED:
         begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
         for number in range(begin, end):

@@ -142,12 +142,12 @@ def inverse_norms(features, norms, sizes, KIND: tl.constexpr):
     begins = (item.to(tl.int64) * shown(sizes.item) + place * shown(sizes.row)) * KIND.UNIT
     cells = features + begins[:, None] + column[None, :]
     inside = (row < n_rows)[:, None]
-    largest = tl.zeros((ROWS,), tl.float32)
+    largest = tl.full((ROWS,), 0, tl.float32)
     for d in range(0, KIND.D, K):
         x = tl.load(cells + d, mask=inside & (d + column < KIND.D)[None, :], other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
     scale = tl.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
-    squares = tl.zeros((ROWS,), tl.float32)
+    squares = tl.full((ROWS,), 0, tl.float32)
     for d in range(0, KIND.D, K):
         x = tl.load(cells + d, mask=inside & (d + column < KIND.D)[None, :], other=0.0).to(tl.float32)
         x = x / scale[:, None]

@@ -153,7 +153,7 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, size
     lasts = tl.maximum(counts - 1, 0)
     first_places = slot // COLUMNS * width + (slot % COLUMNS >> shown(sizes.bits))
     best = tl.full((M, COLUMNS), float("-inf"), tl.float32)
-    depths = tl.zeros((M, COLUMNS), tl.int32)
+    depths = tl.full((M, COLUMNS), 0, tl.int32)
     for step in tl.range(tl.cdiv(tl.max(counts, 0), N >> shown(sizes.bits)), num_stages=KIND.STAGES):
         within = tl.minimum(first_places + step * (N >> shown(sizes.bits)), lasts).to(tl.int64)
         offsets = firsts + within * shown(sizes.contexts.row) * KIND.UNIT
@@ -305,8 +305,8 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             if KIND.INDEX:
                 cells += start_of(tables, query_item, sizes.strides.index_query)
         pool = tl.full((COLUMNS,), float("-inf") if KIND.POOLING == "max" else 0.0, tl.float32)
-        pool_slot = tl.zeros((COLUMNS,), tl.int32)
-        pool_place = tl.zeros((COLUMNS,), tl.int32)
+        pool_slot = tl.full((COLUMNS,), 0, tl.int32)
+        pool_place = tl.full((COLUMNS,), 0, tl.int32)
         for piece in range(0, n_rows, M):
             slots = piece + tl.arange(0, M)
             inside = slots < n_rows

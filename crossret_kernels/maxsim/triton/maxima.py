@@ -27,7 +27,7 @@ def parted(x, NEAR: tl.constexpr):
 @triton.jit
 def best_of_depth(s, COLUMNS: tl.constexpr, INDEX: tl.constexpr):
     """(M, COLUMNS): the best of the rows that have passed through a column together and, where INDEX, which it is."""
-    which = tl.zeros((s.shape[0], s.shape[1]), tl.int32)
+    which = tl.full((s.shape[0], s.shape[1]), 0, tl.int32)
     for bit in tl.static_range(3):
         if s.shape[1] > COLUMNS:
             a, b = parted(s, COLUMNS)

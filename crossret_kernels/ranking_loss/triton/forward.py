@@ -41,9 +41,9 @@ def hinge_statistics(
     own = parts + tl.program_id(0).to(tl.int64) * 3 * n_rows
     of_rows = parts + programs.to(tl.int64) * 3 * n_rows
     for block in range(first, tl.minimum(first + per_program, tl.cdiv(n_rows, ROWS))):
-        a = tl.zeros((ROWS,), tl.float32)
-        b = tl.full((ROWS,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.zeros((ROWS,), tl.float32)
-        c = tl.zeros((ROWS,), tl.float32)
+        a = tl.full((ROWS,), 0, tl.float32)
+        b = tl.full((ROWS,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.full((ROWS,), 0, tl.float32)
+        c = tl.full((ROWS,), 0, tl.float32)
         for column in range(0, n_columns, COLUMNS):
             rows, columns, row_hinges, column_hinges = tile_hinges(
                 scores, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset, margin,
@@ -89,9 +89,9 @@ def losses_of_statistics(
     SLOPE: tl.constexpr = KIND.SLOPE
     positives = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
     inside = positives < n_rows
-    a = tl.zeros((POSITIVES,), tl.float32)
-    b = tl.full((POSITIVES,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.zeros((POSITIVES,), tl.float32)
-    c = tl.zeros((POSITIVES,), tl.float32)
+    a = tl.full((POSITIVES,), 0, tl.float32)
+    b = tl.full((POSITIVES,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.full((POSITIVES,), 0, tl.float32)
+    c = tl.full((POSITIVES,), 0, tl.float32)
     for first in range(0, programs, PARTS):
         part = first + tl.arange(0, PARTS)
         at = parts + part.to(tl.int64)[:, None] * 3 * n_rows + positives[None, :]
