@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from crossret_kernels.torch_internals import environment
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
-# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device. "cuda" is not
-# among them until benchmarks/results record that it is faster than "triton"; it serves whoever names it.
-FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "torch")}
+# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device. Of operations that
+# several kernels for GPUs make, `fastest` tells which come first.
+FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "cuda", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -130,14 +130,14 @@ def select_in_torch(requested: str | None, made: str, takes_padded: str, *sides:
 
 def select_backend(
     requested: str | None, device: torch.device, dtype: torch.dtype, no_kernels: str | None = None,
-    served_by: Collection[str] = BACKENDS,
+    served_by: Collection[str] = BACKENDS, first: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The backend that serves a call: named by the argument, else preferred by CROSSRET_BACKEND, else the fastest.
 
     The argument is a demand. A preference is taken for every call that it can serve, and is as if not set for others.
 
     `no_kernels` tells why those of no backend serve this very call, whatever else they serve; None where they may.
-    `served_by` names the backends whose kernels make the operation at all.
+    `served_by` names the backends whose kernels make the operation at all, `first` the fastest of this very call.
     Warns, once a process, where only the missing native library makes the fastest a slow one; not in what
     torch.compile traces, whose graph a warning would break.
 
@@ -156,7 +156,7 @@ def select_backend(
     missed = NATIVE_MISSING is not None and _refusal("cpu", device, dtype, no_kernels, served_by) == NATIVE_MISSING
     if missed and not is_compiling():
         _warn_of_slow_scores()
-    for backend in FASTEST_FIRST.get(_type_of(device), ()):
+    for backend in (*first, *FASTEST_FIRST.get(_type_of(device), ())):
         if _refusal(backend, device, dtype, no_kernels, served_by) is None:
             return backend
     return "torch"

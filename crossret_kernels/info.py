@@ -10,6 +10,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
+from crossret_kernels import fastest
 from crossret_kernels.attention_pool import op as attention_pool
 from crossret_kernels.backends import (
     BACKENDS,
@@ -29,8 +30,10 @@ from crossret_kernels.cross_attention import op as cross_attention
 from crossret_kernels.cross_attention import scan_attend
 from crossret_kernels.gated_attention import kernels as gated_attention
 from crossret_kernels.heterogeneous_attention import fused as heterogeneous_attention
+from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss
+from crossret_kernels.ranking_loss.options import NEGATIVES
 
 if TRITON_MISSING is None:
     from crossret_kernels.gpu.triton_launch import WHY_BY_TRITON
@@ -71,6 +74,10 @@ def describe() -> str:
             others = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
             lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
         lines += _by_operation(device)
+    lines += [
+        "which kernels are taken on a GPU, by what was measured on one:",
+        *(f"  {line}" for line in fastest.lines()),
+    ]
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     preferred = f"{wanted}, for what it can serve" if wanted else "not set"
     lines.append(f"{ENVIRONMENT_VARIABLE}: {preferred}")
@@ -100,16 +107,23 @@ def _by_operation(device: torch.device) -> list[str]:
     """A table of what runs where no `backend=` is given: of every operation, by dtype."""
     rows = [[str(device), *(str(dtype).removeprefix("torch.") for dtype in _DTYPES)]]
     for names, has in OPERATIONS.items():
-        rows += [[f"  {name}", *(_chosen(device, dtype, has) for dtype in _DTYPES)] for name in names]
+        chosen = [_chosen(device, dtype, has, names[0]) for dtype in _DTYPES]
+        rows += [[f"  {name}", *chosen] for name in names]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str] = BACKENDS) -> str:
+def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str], name: str) -> str:
+    """What serves large calls without gradients."""
+    first: tuple[str, ...] = ()
+    if device.type == "cuda" and name in fastest.LARGE:
+        way = NEGATIVES[0] if name == "triplet_loss" else DIRECTIONS[0]
+        features = (torch.empty(0, dtype=dtype),)
+        first = fastest.fastest_first(fastest.asked(name, way, features, fastest.LARGE[name], False), device)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a missing library, which has a line of its own
-            return select_backend(None, device, dtype, None, has)
+            return select_backend(None, device, dtype, None, has, first)
     except ValueError:
         return "none"
 

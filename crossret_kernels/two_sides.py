@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import UnsupportedByBackend, select_backend
+from crossret_kernels.backends import BACKENDS, UnsupportedByBackend, select_backend
+from crossret_kernels.fastest import asked, fastest_first
 from crossret_kernels.inputs.options import Coded
 from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.operations import Operand
+from crossret_kernels.operations import Operand, needs_gradient
 from crossret_kernels.torch_internals import reduced_float32
 
 
@@ -33,6 +34,7 @@ LISTED_SIDES = tuple(Operand(operand.name, "Tensor[]") if operand.differentiable
 OPTIONS = "float? empty_score, bool reduced_float32, int direction, bool normalize"
 
 Implementations = Mapping[str, Callable[..., Tensor]]
+_IN_TORCH = ("torch", "reference")
 
 
 def serve(
@@ -43,7 +45,7 @@ def serve(
     """What is made of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
 
     By the backend that `select_backend` finds; where the caller demands none, and it is only then seen that the items
-    are too long for it or too many, by "torch".
+    are too long for it or too many, by the next.
 
     Args:
         table: by backend, operations in kernels as `define` returns them, and functions of padded PyTorch operations
@@ -52,8 +54,10 @@ def serve(
         width, queries: of what has a place for every query: so many places, None for the longest's, and whose.
         fill: what pairs of an empty item get, where that is not the empty score.
     """
-    chosen = select_backend(backend, images.values.device, images.values.dtype)
-    if chosen not in ("torch", "reference"):
+    values = images.values
+    left: tuple[str, ...] = BACKENDS
+    first = fastest_of_sides(images, captions, selected, options) if backend is None and values.is_cuda else ()
+    while (chosen := select_backend(backend, values.device, values.dtype, None, left, first)) not in _IN_TORCH:
         on_cpu = chosen == "cpu"
         arguments = (empty_score, reduced_float32(not on_cpu), *options.codes, *width)
         try:
@@ -64,7 +68,7 @@ def serve(
         except UnsupportedByBackend:
             if backend is not None:
                 raise
-            chosen = "torch"
+            left = tuple(name for name in left if name != chosen)
     if queries is not None:
         width = tuple(max(queries.lengths.tolist(), default=0) if places is None else places for places in width)
     pairs = None if selected is None else selected.listed()
@@ -72,6 +76,15 @@ def serve(
     if empty_score is None:
         return made
     return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
+
+
+def fastest_of_sides(images: Ragged, captions: Ragged, selected: Pairs | None, options: Coded) -> tuple[str, ...]:
+    """Backends of CUDA devices, the fastest of such a call first."""
+    values = images.values, captions.values
+    work = 2 * values[0].numel() * (values[1].numel() // max(values[1].size(-1), 1))
+    if selected is not None:
+        work = work // max(len(images) * len(captions), 1) * len(selected)
+    return fastest_first(asked(options.operation, options.way, values, work, needs_gradient(values)), values[0].device)
 
 
 def scores_like(*arguments: Any) -> Tensor:

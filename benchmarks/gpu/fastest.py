@@ -1,33 +1,60 @@
-"""Whether figures that are kept show a backend to be the fastest: `backend=None` takes none before they do."""
+"""Writes the table by which `backend=None` chooses, crossret_kernels/fastest.json, of the records of all cards:
+python -m benchmarks.gpu.fastest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 
+from benchmarks.gpu.report import recorded
 from benchmarks.gpu.results import GpuResults, Measurement
+from benchmarks.gpu.sources import ROOT
+from crossret.files.atomic import atomic_write
+from crossret_kernels.fastest import KERNELS, LARGE, TABLE, Asked
+from crossret_kernels.ranking_loss.options import NEGATIVES
+
+# By what a case is called: the operation, the way, whether gradients follow.
+OPERATIONS = {
+    f"{name} {what}": (operation, way, what != "forward")
+    for name, operation, way in (
+        ("t2i LSE", "scan_scores", "t2i"),
+        ("i2t AVG", "scan_scores", "i2t"),
+        ("Sum-Max", "maxsim_scores", "t2i"),
+    )
+    for what in ("forward", "training step")
+} | {f"triplet_loss {way}, forward + backward": ("triplet_loss", way, True) for way in NEGATIVES}
 
 
-def doubts(backend: str, other: str, recorded: Iterable[GpuResults], sources: dict[str, str]) -> list[str]:
-    """Why `backend` is not to be taken ahead of `other`; empty where figures of these sources are for it."""
-    current = [results for results in recorded if not {backend, other} & set(results.stale(sources))]
-    if not current:
-        return [f"no figures of these sources of {backend!r} and {other!r}: make gpu"]
-    found = []
-    for results in current:
-        if not results.suite or results.suite["failed"] or not results.suite["passed"]:
-            found.append(f"{results.name}: the GPU suite did not pass on these sources")
+def rows_of(records: Iterable[GpuResults]) -> Iterator[list[object]]:
+    """A row for every case that both backends were measured in."""
+    for results in records:
         for group in results.groups():
-            found += [f"{results.name}: {reason}" for reason in _slower(backend, other, group)]
-    return found
+            seconds = {m.implementation: m.seconds for m in group}
+            if (call := asked_in(group[0])) and set(KERNELS) <= seconds.keys():
+                device = results.device
+                times = float(f"{seconds['triton'] / seconds['cuda']:.3g}")
+                yield [device["name"], device["capability"], results.date, *call, times]
 
 
-def _slower(backend: str, other: str, group: list[Measurement]) -> list[str]:
-    """Of one case, of whatever `other` serves."""
-    by_name = {measurement.implementation: measurement for measurement in group}
-    if other not in by_name:
-        return []
-    case = ", ".join(group[0].group)
-    if backend not in by_name:
-        return [f"{case}: {backend!r} has no figure"]
-    ours, theirs = by_name[backend].seconds, by_name[other].seconds
-    return [f"{case}: {ours:.3g} s by {backend!r}, {theirs:.3g} s by {other!r}"] if ours >= theirs else []
+def asked_in(measurement: Measurement) -> Asked | None:
+    """What a call of this case asks by; None of what `backend=None` does not choose."""
+    if measurement.operation not in OPERATIONS:
+        return None
+    operation, way, gradients = OPERATIONS[measurement.operation]
+    return Asked(operation, way, measurement.precision, gradients, measurement.work >= LARGE[operation])
+
+
+def text_of(records: Iterable[GpuResults]) -> str:
+    """The table, a row a line."""
+    return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows_of(records)) + "\n]\n"
+
+
+def main() -> None:
+    with atomic_write(TABLE) as file:
+        file.write(text_of(recorded(ROOT)).encode())
+    print(f"wrote {TABLE.name}")
+
+
+if __name__ == "__main__":
+    main()

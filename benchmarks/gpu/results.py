@@ -28,8 +28,8 @@ class Measurement:
     rounds: int
     floor: str  # what `floor_seconds` are of
     floor_seconds: float  # in the same run
-    error: float  # the largest beside float64, of a sample
-    peak_mebibytes: float  # beyond inputs and results
+    error: float | None = None  # the largest beside float64, of a sample
+    peak_mebibytes: float | None = None  # beyond inputs and results
     target: float | None = None  # of the ratio to the floor
     replayed_seconds: float | None = None  # of a replay of its CUDA graph, of calls that may wait for the host
     slower: dict[str, float] | None = None  # how many times as slow as these it is wanted to be

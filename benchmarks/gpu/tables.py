@@ -64,8 +64,8 @@ def _cells(measurement: Measurement, group: list[Measurement]) -> list[str]:
         measurement.floor,
         _beside(f"{measurement.floor_ratio:.2f}", "≤", measurement.target),
         *(_times(measurement, name, group) for name in FUSED),
-        f"{measurement.error:.1e}",
-        f"{measurement.peak_mebibytes:.0f}",
+        "" if measurement.error is None else f"{measurement.error:.1e}",
+        "" if measurement.peak_mebibytes is None else f"{measurement.peak_mebibytes:.0f}",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
 from crossret_kernels.padded.arithmetic import POOLINGS
@@ -17,6 +18,7 @@ class CrossAttentionOptions(Coded):
     Raises ValueError where one is out of range, TypeError where one is no number or no flag.
     """
 
+    operation: ClassVar[str] = "scan_scores"
     direction: str
     raw_feature_norm: str
     clip_slope: float
@@ -24,6 +26,10 @@ class CrossAttentionOptions(Coded):
     pooling: str
     lambda_lse: float
     normalize: bool
+
+    @property
+    def way(self) -> str:
+        return self.direction
 
     def __post_init__(self) -> None:
         choose("direction", self.direction, DIRECTIONS)

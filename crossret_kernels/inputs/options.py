@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.compiler import is_compiling
@@ -19,9 +19,19 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them."""
+    """Options that carry themselves as operations in csrc take them.
 
+    Attributes:
+        operation, way: what `fastest` knows calls by that have such options.
+        codes: what operations take.
+    """
+
+    operation: ClassVar[str]
     codes: tuple[Any, ...]  # names as their places among all; no field of theirs
+
+    @property
+    def way(self) -> str:
+        raise NotImplementedError
 
     def carry(self, *codes: Any) -> None:
         object.__setattr__(self, "codes", codes)  # they are frozen

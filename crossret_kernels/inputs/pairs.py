@@ -40,6 +40,9 @@ class Pairs:
     device: torch.device
     made: Tensor | None = None
 
+    def __len__(self) -> int:
+        return self.indices.size(0) if self.query is None else self.indices.numel()
+
     def listed(self) -> Tensor:
         """All pairs (P, 2) as int64 (image, caption) on the device."""
         if self.made is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from crossret_kernels.inputs.options import DIRECTIONS, Coded, check_flag, choose
 from crossret_kernels.padded import arithmetic
@@ -16,9 +17,14 @@ class MaxSimOptions(Coded):
     TypeError where `normalize` is no flag.
     """
 
+    operation: ClassVar[str] = "maxsim_scores"
     direction: str
     pooling: str
     normalize: bool
+
+    @property
+    def way(self) -> str:
+        return self.direction
 
     def __post_init__(self) -> None:
         choose("direction", self.direction, DIRECTIONS)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
+from crossret_kernels.fastest import asked, fastest_first
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
-from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
 from crossret_kernels.ranking_loss.options import REDUCTIONS, LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
@@ -96,7 +97,12 @@ def triplet_loss(
     options = checked(LossOptions, margin, negatives, p, reduction)
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    chosen = select_backend(backend, scores.device, scores.dtype, _refusal(scores))
+    first: tuple[str, ...] = ()
+    if backend is None and scores.is_cuda:
+        work = 2 * scores.numel() * scores.element_size()
+        call = asked(options.operation, options.way, (scores,), work, needs_gradient((scores,)))
+        first = fastest_first(call, scores.device)
+    chosen = select_backend(backend, scores.device, scores.dtype, _refusal(scores), first=first)
     if chosen not in KERNELS:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)

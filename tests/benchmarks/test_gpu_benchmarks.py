@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.cases import Case
 from benchmarks.gpu import implementations, inputs, merges, report, run, scores
-from benchmarks.gpu.fastest import doubts
+from benchmarks.gpu.fastest import rows_of, text_of
 from benchmarks.gpu.implementations import LOOP
 from benchmarks.gpu.lists import ListCase
 from benchmarks.gpu.losses import LossCase
@@ -25,7 +25,7 @@ from benchmarks.gpu.sources import KERNELS, kernel_sources, source_hashes
 from benchmarks.gpu.tables import STALE, gpu_table, missed_targets
 from benchmarks.gpu.work import GpuCase
 from benchmarks.report import PAGE
-from crossret_kernels.backends import FASTEST_FIRST
+from crossret_kernels.fastest import TABLE
 
 CPU = torch.device("cpu")
 SOURCES = {"triton": "abc", "cuda": "def"}
@@ -101,12 +101,17 @@ def test_figures_of_other_sources_are_stale_and_missed_targets_are_named(results
     ]
 
 
-def test_cuda_is_not_taken_before_figures_show_it_faster() -> None:
-    """backend=None takes the first that serves. List "cuda", then `make gpu`: its figures are of the sources so."""
-    order = FASTEST_FIRST["cuda"]
-    recorded = report.recorded(report.ROOT)
-    ahead = order[: order.index("triton")] if "triton" in order else order
-    assert [reason for backend in ahead for reason in doubts(backend, "triton", recorded, source_hashes())] == []
+def test_the_table_by_which_backends_are_chosen_is_that_of_the_records() -> None:
+    """`python -m benchmarks.gpu.fastest` writes it."""
+    assert TABLE.read_text(encoding="utf-8") == text_of(report.recorded(report.ROOT))
+
+
+def test_a_case_that_one_backend_alone_has_is_no_row(results: GpuResults) -> None:
+    assert list(rows_of([results])) == []
+    both = replace(results, measurements=[*results.measurements, measurement("cuda", 0.002, work=4000)])
+    assert list(rows_of([both])) == [
+        ["Some GPU (R) 9", "9.0", "2026-01-02", "scan_scores", "t2i", "bfloat16", False, False, 1.5]
+    ]
 
 
 def test_the_page_of_the_project_is_up_to_date() -> None:

@@ -20,7 +20,8 @@ from crossret_kernels import (
     scan_scores,
     triplet_loss,
 )
-from crossret_kernels.backends import FASTEST_FIRST, select_backend
+from crossret_kernels.backends import CUDA_MISSING, select_backend
+from crossret_kernels.fastest import asked, fastest_first
 from tests.gpu.device import (
     DEVICE,
     FUNCTIONS,
@@ -88,9 +89,13 @@ def test_maxsim(backend: str, name: str, direction: str, batch: Features, option
     check(maxsim_scores, batch, name, backend, **options)
 
 
-def test_a_gpu_is_served_by_the_fastest() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert select_backend(None, DEVICE, dtype) == FASTEST_FIRST["cuda"][0]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_gpu_is_served_by_the_fastest(dtype: torch.dtype) -> None:
+    regions, words = randn(3, 20, 64, dtype=dtype), randn(4, 9, 64, seed=1, dtype=dtype)
+    for operation, function in (("scan_scores", scan_scores), ("maxsim_scores", maxsim_scores)):
+        call = asked(operation, "t2i", (regions,), 0, False)
+        first = next(name for name in fastest_first(call, DEVICE) if name == "triton" or CUDA_MISSING is None)
+        assert torch.equal(function(regions, words), function(regions, words, backend=first))
     assert select_backend(None, DEVICE, torch.float64) == "torch"
 
 

@@ -184,7 +184,10 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert reason() is None
     assert select_backend("cuda", device, torch.bfloat16) == "cuda"
-    assert select_backend(None, device, torch.bfloat16) != "cuda"
+    assert select_backend(None, device, torch.bfloat16, first=("cuda", "triton")) == "cuda"
+    assert select_backend(None, device, torch.bfloat16) == "triton"
+    monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
+    assert select_backend(None, device, torch.bfloat16) == "cuda"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
     assert reason() == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))

@@ -1,0 +1,119 @@
+"""`backend=None` takes what a record says is fastest: of the nearest card, in the case most like the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from crossret_kernels import UnsupportedByBackend, backends, fastest, scan_scores
+from crossret_kernels.cross_attention import op
+from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.fastest import LARGE, Asked, Case, asked, order
+from crossret_kernels.inputs.pairs import as_pairs
+from crossret_kernels.inputs.sides import as_sides
+from crossret_kernels.two_sides import fastest_of_sides
+
+H100, A100 = ("H100", (9, 0), "2026-01-01"), ("A100", (8, 0), "2026-01-01")
+CUDA_FIRST, TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
+CASES = (
+    Case(*H100, Asked("scan_scores", "t2i", "bfloat16", False, True), 2.0),
+    Case(*H100, Asked("scan_scores", "t2i", "bfloat16", False, False), 0.5),
+    Case(*H100, Asked("scan_scores", "i2t", "bfloat16", True, True), 0.25),
+    Case(*H100, Asked("scan_scores", "t2i", "float32", False, True), 0.5),
+    Case(*A100, Asked("scan_scores", "t2i", "float32", False, True), 3.0),
+    Case(*H100, Asked("triplet_loss", "hardest", "float32", True, True), 3.0),
+    Case(*H100, Asked("triplet_loss", "softmax", "float32", True, True), 0.5),
+)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CASES are all that was measured."""
+    monkeypatch.setattr(fastest, "cases", lambda: CASES)
+    order.cache_clear()
+    yield
+    order.cache_clear()
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize(
+    ("call", "capability", "expected"),
+    [
+        (("scan_scores", "t2i", "bfloat16", False, True), (9, 0), CUDA_FIRST),
+        (("scan_scores", "t2i", "bfloat16", False, False), (9, 0), TRITON_FIRST),
+        (("scan_scores", "i2t", "bfloat16", True, True), (9, 0), TRITON_FIRST),
+        # What no case is: of the same precision, then size, then gradients, then direction.
+        (("scan_scores", "i2t", "bfloat16", False, True), (9, 0), CUDA_FIRST),
+        (("scan_scores", "i2t", "bfloat16", True, False), (9, 0), TRITON_FIRST),
+        # Another of tensor cores: of both alike, 2 × 0.25.
+        (("scan_scores", "t2i", "tf32", False, True), (9, 0), CUDA_FIRST),
+        (("triplet_loss", "hardest", "float32", False, False), (9, 0), CUDA_FIRST),
+        (("triplet_loss", "sum", "bfloat16", True, True), (9, 0), CUDA_FIRST),  # 3 × 0.5
+        # The nearest generation with a record.
+        (("scan_scores", "t2i", "float32", False, True), (9, 0), TRITON_FIRST),
+        (("scan_scores", "t2i", "float32", False, True), (8, 6), CUDA_FIRST),
+        (("scan_scores", "t2i", "float32", False, True), (12, 0), TRITON_FIRST),
+        (("maxsim_scores", "t2i", "float32", False, True), (9, 0), TRITON_FIRST),  # nothing is known
+    ],
+)
+def test_the_case_most_like_a_call_decides(
+    call: tuple[Any, ...], capability: tuple[int, int], expected: tuple[str, str]
+) -> None:
+    assert order(Asked(*call), *capability) == expected
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("layout", ["padded", "packed", "pairs", "candidates"])
+def test_the_work_of_a_call_is_that_of_its_products(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 × 5 by 4 × 3 rows of 16; half of the pairs."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    regions, words = torch.zeros(6, 5, 16, dtype=torch.bfloat16), torch.zeros(4, 3, 16, dtype=torch.bfloat16)
+    given: tuple[Any, Any] = regions, words
+    if layout == "packed":
+        given = (regions.flatten(0, 1), torch.arange(0, 31, 5)), (words.flatten(0, 1), torch.arange(0, 13, 3))
+    sides = as_sides(*given, None, None, None, None, None)
+    pairs = torch.zeros(12, 2, dtype=torch.int64) if layout == "pairs" else None
+    candidates = torch.zeros(4, 3, dtype=torch.int64) if layout == "candidates" else None
+    selected = as_pairs(pairs, candidates, None, "caption", *sides)
+    options = CrossAttentionOptions("t2i", "no_norm", 0.1, 9.0, "avg", 6.0, False)
+    work = 2 * 30 * 12 * 16 // (1 if selected is None else 2)
+    for least, expected in ((work, CUDA_FIRST), (work + 1, TRITON_FIRST)):
+        monkeypatch.setitem(LARGE, "scan_scores", least)
+        assert fastest_of_sides(*sides, selected, options) == expected
+
+
+def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for allowed, expected in ((True, "tf32"), (False, "float32")):
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            assert asked("scan_scores", "t2i", (torch.zeros(1),), 0, False).precision == expected
+            assert asked("scan_scores", "t2i", (torch.zeros(1).half(),), 0, False).precision == "float16"
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_where_the_fastest_refuses_a_call_the_next_serves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton in the place of a GPU's first, the CPU's kernels in that of its second."""
+    unsupported = backends.unsupported_reason
+
+    def reason(backend: str, *others: Any) -> str | None:
+        return None if backend == "triton" else unsupported(backend, *others)
+
+    asked_for: list[str] = []
+
+    def refuses(*_: Any) -> None:
+        asked_for.append("triton")
+        raise UnsupportedByBackend("too long")
+
+    monkeypatch.setattr(backends, "unsupported_reason", reason)
+    monkeypatch.setitem(backends.FASTEST_FIRST, "cpu", ("triton", "cpu", "torch"))
+    monkeypatch.setitem(op.SCORES, "triton", refuses)
+    regions, words = torch.randn(3, 5, 16), torch.randn(4, 6, 16)
+    assert torch.equal(scan_scores(regions, words), scan_scores(regions, words, backend="cpu"))
+    assert asked_for == ["triton"]
+    with pytest.raises(UnsupportedByBackend, match="too long"):
+        scan_scores(regions, words, backend="triton")
