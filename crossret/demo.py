@@ -46,7 +46,7 @@ from crossret.models.encoded import Encoded
 from crossret.terminal import plain, pointing_table, progress_bar, retrieval_table
 from crossret.training import BEST, CHECKPOINT, train
 from crossret.training.callbacks import Curves
-from crossret_kernels.extending import ENVIRONMENT_VARIABLE, select_backend
+from crossret_kernels.extending import ENVIRONMENT_VARIABLE, serving
 
 PRESET = "scenes"
 PICTURES, ON_PAGE = 4, 100  # captions that are drawn, and that the page shows
@@ -254,7 +254,7 @@ def _time_backends(model: Matcher, images: Encoded, captions: Encoded) -> dict[s
         with _scored_by("reference"):
             reference = median_seconds()
     return {
-        "backend": select_backend(None, images.sequences.device, images.sequences.dtype),
+        "backend": serving(images.sequences.device, images.sequences.dtype),
         "compared_pairs": len(images) * len(captions),
         "fused_seconds": fused,
         "reference_seconds": reference,

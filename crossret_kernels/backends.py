@@ -162,6 +162,15 @@ def select_backend(
     return "torch"
 
 
+def serving(device: torch.device, dtype: torch.dtype) -> str:
+    """Who serves calls of such features where kernels do, in words: on a GPU either of two, by the call."""
+    chosen = select_backend(None, device, dtype)
+    kernels = [name for name in FASTEST_FIRST["cuda"] if name != "torch"]
+    if chosen not in kernels or named_backend(None) == chosen:
+        return chosen
+    return " or ".join(name for name in kernels if unsupported_reason(name, device, dtype) is None)
+
+
 def named_backend(requested: str | None) -> str | None:
     """What the caller demands by the argument, or else prefers by CROSSRET_BACKEND; None where it is left to us."""
     return requested if requested is not None else environment(ENVIRONMENT_VARIABLE)

@@ -10,12 +10,12 @@
   `vector_length`.
 - Arguments checked as the public functions check theirs: `SideNames`, `as_tensor`, `as_integers`, `check_dense`,
   `check_floating`, `check_has_values`, `checkable`, `choose`.
-- Which backend serves a call: `ENVIRONMENT_VARIABLE`, `select_backend`.
+- Which backend serves a call: `ENVIRONMENT_VARIABLE`, `serving`.
 
 Each is described where it is defined. These names stay as the public ones do; all others beneath may change.
 """
 
-from crossret_kernels.backends import ENVIRONMENT_VARIABLE, select_backend
+from crossret_kernels.backends import ENVIRONMENT_VARIABLE, serving
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.blocks import (
     BLOCK_BYTES,
@@ -79,7 +79,7 @@ __all__ = [
     "recomputed",
     "release_pages",
     "safe_sqrt",
-    "select_backend",
+    "serving",
     "streamed_topk",
     "topk_of_runs",
     "triplet_row_loss",

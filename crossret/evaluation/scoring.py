@@ -14,7 +14,7 @@ from crossret.data.corpus import ALL, Corpus, check_readable, corpus_for
 from crossret.evaluation.finiteness import Progress, check_finite
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
-from crossret_kernels.extending import select_backend
+from crossret_kernels.extending import serving
 
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def score_matrix(
         raise ValueError(f"block must be at least 1, got {block}")
     if _logger.isEnabledFor(logging.INFO):
         values = images.sequences
-        backend = select_backend(None, values.device, values.dtype)
+        backend = serving(values.device, values.dtype)
         _logger.info("%s scores on %s; where kernels serve it, by backend %s", model.kind, values.device, backend)
     scores = np.empty((len(images), len(captions)), dtype=np.float32)
     was_training = model.training

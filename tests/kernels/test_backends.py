@@ -185,6 +185,8 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     assert reason() is None
     assert select_backend("cuda", device, torch.bfloat16) == "cuda"
     assert select_backend(None, device, torch.bfloat16, first=("cuda", "triton")) == "cuda"
+    assert backends.serving(device, torch.bfloat16) == "triton or cuda"
+    assert (backends.serving(device, torch.float64), backends.serving(CPU, torch.bfloat16)) == ("torch", "cpu")
     assert select_backend(None, device, torch.bfloat16) == "triton"
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
     assert select_backend(None, device, torch.bfloat16) == "cuda"
