@@ -33,7 +33,7 @@ test: lint build/triton/$(OLDEST_TRITON)/.installed  ## check the sources, then 
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
 	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) tests/kernels/test_triton_compiles.py -k 'test_compiles and not sm_80'
 
-build/triton/%/.installed:
+build/triton/%/.installed: | setup
 	rm -rf build/triton/$*
 	$(PIP) install --quiet --no-deps --target build/triton/$* triton==$*
 	@touch $@
