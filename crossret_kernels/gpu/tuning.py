@@ -99,7 +99,7 @@ class SumMax:
     RUNS_BYTES = 32 * 2**20  # of what runs of sums leave
     PROGRAMS_OF_GRADIENTS = 1024  # wanted of a launch
     LEAST_STEPS = 4  # of a run
-    QUERIES = 64  # of a step of a program that sums contexts' gradients
+    QUERIES = 32  # of a step of a program that sums contexts' gradients; by 64 threads hold too many queries' places
     ITEMS = 4  # whose best contexts are gathered at a time
     WIDTH = 128  # columns of features of a program
     RUNS = 16  # that are added up at a time
