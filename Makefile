@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-test gpu-sanitize gpu-bench bench bench-all bench-record clean
+.PHONY: help setup demo test docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -223,33 +223,16 @@ bench-record: setup  ## the same, kept under benchmarks/results and in docs/benc
 	$(REPORT) --record
 	$(BIN)/python -m benchmarks.chart
 
-# Figures are measured whatever suite and sanitizer show, which say at the end whether all is well.
-gpu:  ## on a machine with a GPU: run its tests, compute-sanitizer and benchmarks, kept under benchmarks/results and in docs/benchmarks.md
-	$(MAKE) gpu-test; tests=$$?; $(MAKE) gpu-sanitize; sanitized=$$?; $(MAKE) gpu-bench && exit $$((tests | sanitized))
-
-# SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from.
+# SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from. STAGES chooses
+# some, SECONDS bounds all of them together, RESULTS says where they leave what they find.
 GPU_PYTHON = $(if $(SYSTEM),$(PYTHON),$(BIN)/python)
-GPU_SETUP = $(if $(SYSTEM),,setup)
+RESULTS ?= .benchmarks/gpu
 
-# What it found is kept with the figures of the same sources.
-gpu-test: $(GPU_SETUP)  ## only the tests; warnings of another PyTorch are no failures
-	mkdir -p .benchmarks
-	$(GPU_PYTHON) -m pytest -m gpu -W default --numprocesses auto --maxprocesses 16 --dist worksteal --durations 10 \
-		--junit-xml .benchmarks/gpu-test.xml -o junit_suite_name="$$($(GPU_PYTHON) -m benchmarks.gpu.sources)" tests/gpu
+gpu: $(if $(SYSTEM),,setup)  ## on a machine with a GPU: checks, figures, counters, tests, trainings and sanitizers in SECONDS=480, told on one page
+	RESULTS=$(RESULTS) SECONDS=$(SECONDS) $(GPU_PYTHON) -m benchmarks.gpu.session $(STAGES)
 
-# Every tensor has an allocation of its own, with bounds, in which nothing is written yet. Races are in shared memory, so
-# that only our kernels are looked at. What the driver answers torch is no concern of ours; our own calls are checked.
-SANITIZER = $(shell PATH="$$CUDA_HOME/bin:$$PATH:/usr/local/cuda/bin" command -v compute-sanitizer)
-SANITIZER_TOOLS = memcheck initcheck 'racecheck --kernel-name kns=crossret'
-
-gpu-sanitize: $(GPU_SETUP)  ## only every operation of backend "cuda" under compute-sanitizer: memcheck, initcheck, racecheck
-	@[ -n '$(SANITIZER)' ] || { echo 'make gpu-sanitize needs compute-sanitizer, of the CUDA toolkit: in CUDA_HOME/bin, on PATH or in /usr/local/cuda/bin' >&2; exit 1; }
-	failed=0; for tool in $(SANITIZER_TOOLS); do \
-		PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool $$tool --report-api-errors no --error-exitcode 1 $(GPU_PYTHON) -m tests.gpu.every_operation || failed=1; \
-	done; exit $$failed
-
-gpu-bench: $(GPU_SETUP)  ## only the benchmarks
-	$(GPU_PYTHON) -m benchmarks.gpu.run; measured=$$?; $(GPU_PYTHON) -m benchmarks.gpu.report --record && exit $$measured
+gpu-record: setup  ## keep what `make gpu` left in RESULTS under benchmarks/results, in docs/benchmarks.md and for the choice of backends
+	$(BIN)/python -m benchmarks.gpu.page $(RESULTS) --record
 
 clean:  ## remove what the targets made, .venv included
 	rm -rf $(VENV) build dist demo-output crossret.egg-info crossret_kernels/_native*.so crossret_kernels/_native*.txt .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -110,13 +110,14 @@ class Case:
         regions, words = ((min(low, 5 - (low < high)), min(high, 5)) for low, high in (self.regions, self.words))
         return Case(min(self.n_images, 3), min(self.n_captions, 3), min(self.dim, 12), regions, words)
 
-    def inputs(self) -> Inputs:
-        """float32 features, the same on every call."""
-        generator = torch.Generator().manual_seed(0)
+    def inputs(self, device: torch.device | str = "cpu") -> Inputs:
+        """float32 features, the same on every call, made where they are wanted; lengths stay on the host."""
+        generator = torch.Generator(device).manual_seed(0)
+        of_lengths = generator if generator.device.type == "cpu" else torch.Generator().manual_seed(0)
 
         def side(n: int, shortest: int, longest: int) -> tuple[Tensor, Tensor]:
-            values = torch.randn(n, longest, self.dim, generator=generator)
-            lengths = torch.randint(shortest, longest + 1, (n,), generator=generator)
+            values = torch.randn(n, longest, self.dim, generator=generator, device=device)
+            lengths = torch.randint(shortest, longest + 1, (n,), generator=of_lengths)
             return F.normalize(values, dim=-1), lengths
 
         return Inputs(*side(self.n_images, *self.regions), *side(self.n_captions, *self.words))

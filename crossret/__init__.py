@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from crossret.scorers import EnsembleScorer as EnsembleScorer
     from crossret.scorers import SumMaxScorer as SumMaxScorer
 
-__version__ = metadata.version("crossret")
+try:
+    __version__ = metadata.version("crossret")
+except metadata.PackageNotFoundError:  # a checkout that is not installed: its project file has it
+    _project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    __version__ = _project.partition('\nversion = "')[2].partition('"')[0]
 
 # What lives where; imported when it is asked for, as torch takes a second.
 _ROOMS = {

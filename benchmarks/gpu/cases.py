@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from benchmarks.cases import SETTINGS, WHOLE_TEST_SET, Case
+from benchmarks.gpu.checks import Check
 from benchmarks.gpu.implementations import CHUNKED, COMPILED, LOOP, PEERS
 from benchmarks.gpu.lists import ListCase
 from benchmarks.gpu.losses import LossCase
 from benchmarks.gpu.merges import MergeCase
+from benchmarks.gpu.others import OtherCase
 from benchmarks.gpu.results import FUSED
 from benchmarks.gpu.scores import ScoreCase
 from benchmarks.gpu.work import GpuCase
@@ -24,44 +26,50 @@ LATE_INTERACTION = (
 )
 PATCHES = Case(512, 512, regions=(197, 197), words=(20, 77))  # of a vision transformer, by tokens of its text encoder
 BOTH_WAYS = tuple(SETTINGS)
-RIVALS = (*FUSED, COMPILED, *PEERS)
-CASES: list[GpuCase] = [
-    *(
-        ScoreCase(way, WHOLE_TEST_SET, "bfloat16", (*FUSED, LOOP, COMPILED), targets={"triton": 1.35, "cuda": 1.7})
-        for way in BOTH_WAYS
-    ),
-    *(
-        ScoreCase(way, WHOLE_TEST_SET, name, FUSED, targets={"triton": 1.4})
-        for name in ("tf32", "float32")
-        for way in BOTH_WAYS
-    ),
-    *(ScoreCase(way, WHOLE_TEST_SET, "float16", FUSED) for way in BOTH_WAYS),
-    *(
-        ScoreCase(way, Case(128, 128), name, (*FUSED, LOOP, COMPILED))
-        for name in ("bfloat16", "float32")
-        for way in BOTH_WAYS
-    ),
-    *(
-        ScoreCase(way, Case(size, size), "bfloat16", FUSED, training=True, targets={"triton": 1.6})
-        for size in (128, 512)
-        for way in BOTH_WAYS
-    ),
-    *(ScoreCase(way, PATCHES, name, (*FUSED, CHUNKED)) for name in ("bfloat16", "float32") for way in BOTH_WAYS),
-    *(ScoreCase(way, PATCHES, "bfloat16", (*FUSED, CHUNKED), training=True) for way in BOTH_WAYS),
-    ScoreCase(None, ONE_QUERY, "bfloat16", RIVALS, targets={"cuda": 1.5}, read=True),
-    *(ScoreCase(None, case, "bfloat16", RIVALS, read=True) for case in LATE_INTERACTION),
-    ScoreCase(None, query_against(32, (80, 80), 32), "bfloat16", RIVALS, training=True),
-    *(ListCase(way, WHOLE_TEST_SET, "bfloat16", 8, FUSED) for way in BOTH_WAYS),
-    *(
-        ListCase(way, WHOLE_TEST_SET, "bfloat16", per_image, FUSED, targets={"cuda": 1.5})
-        for per_image in (64, 512)
-        for way in BOTH_WAYS
-    ),
-    *(LossCase(negatives, 128, (*FUSED, CHUNKED)) for negatives in ("hardest", "sum", "softmax")),
-    *(
-        LossCase(negatives, 8192, (*FUSED, CHUNKED), targets={"cuda": 1.3})
-        for negatives in ("hardest", "sum", "softmax")
-    ),
+TARGETS_1000 = {"t2i LSE": 25 / 6.0, "i2t AVG": 30 / 6.0}
+TOKENS = [  # queries and documents, and their tokens, D: the best printed by others
+    (Case(128, 128, 128, (300, 300), (32, 32)), False),
+    (Case(512, 512, 128, (180, 180), (32, 32)), False),
+    (Case(128, 128, 512, (128, 128), (128, 128)), False),
+    (Case(1000, 1, 128, (1024, 1024), (1024, 1024)), False),
+    (Case(256, 256, 128, (180, 180), (32, 32)), True),
+    (Case(1024, 1024, 128, (180, 180), (32, 32)), True),
+    (Case(32, 32, 128, (1024, 1024), (1024, 1024)), True),
+]
+OTHERS = [
+    OtherCase(Check(operation, shape, options, name, "triton", items=(128, 128)), training)
+    for operation, shape, options in (
+        ("gated_attention_scores", (36, 20, 1024), ()),
+        ("heterogeneous_scores", (36, 20, 1024), (("heads", 8),)),
+        ("attention_pool", (36, 12, 1024), ()),
+        ("scan_attend", (36, 20, 1024), (("direction", "t2i"),)),
+    )
+    for training in (False, True)
+    for name in ("bfloat16",)
+]
+FIGURES: list[GpuCase] = [  # of our own kernels: the dearest first
+    *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", FUSED, targets={"triton": TARGETS_1000[way]}) for way in BOTH_WAYS),
+    *(ScoreCase(way, Case(size, size), "bfloat16", FUSED, training=True) for size in (128, 512) for way in BOTH_WAYS),
+    *(ScoreCase(way, Case(128, 128), "bfloat16", FUSED) for way in BOTH_WAYS),
+    ScoreCase(None, ONE_QUERY, "bfloat16", FUSED, read=True),
+    *(ScoreCase(None, case, "bfloat16", FUSED, read=True) for case in LATE_INTERACTION),
+    *(LossCase(negatives, 8192, FUSED, targets={"cuda": 1.3}) for negatives in ("hardest", "sum", "softmax")),
+    *(ScoreCase(None, case, "bfloat16", FUSED, training) for case, training in TOKENS),
+    *OTHERS,
+    *(ScoreCase(way, WHOLE_TEST_SET, name, FUSED) for name in ("float32", "tf32", "float16") for way in BOTH_WAYS),
+    *(ScoreCase(way, Case(128, 128), "float32", FUSED, training) for training in (False, True) for way in BOTH_WAYS),
+    *(ScoreCase(way, PATCHES, name, FUSED) for name in ("bfloat16", "float32") for way in BOTH_WAYS),
+    *(ScoreCase(way, PATCHES, "bfloat16", FUSED, training=True) for way in BOTH_WAYS),
+    *(ListCase(way, WHOLE_TEST_SET, "bfloat16", per_image, FUSED) for per_image in (8, 64, 512) for way in BOTH_WAYS),
+    *(LossCase(negatives, 128, FUSED) for negatives in ("hardest", "sum", "softmax")),
     MergeCase(1448, 1448, 10),  # blocks of a search, and of one of few queries
     MergeCase(20, 100_000, 1000),
+]
+RIVALS: list[GpuCase] = [  # what others print beside it
+    *(ScoreCase(None, case, "bfloat16", tuple(PEERS), training) for case, training in TOKENS),
+    *(ScoreCase(None, case, "bfloat16", tuple(PEERS), read=True) for case in (ONE_QUERY, *LATE_INTERACTION)),
+    *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", (LOOP,)) for way in BOTH_WAYS),
+    *(ScoreCase(way, Case(128, 128), "bfloat16", (LOOP, COMPILED)) for way in BOTH_WAYS),
+    *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", (COMPILED,)) for way in BOTH_WAYS),
+    *(ScoreCase(way, PATCHES, "bfloat16", (CHUNKED,)) for way in BOTH_WAYS),
 ]

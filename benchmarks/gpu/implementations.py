@@ -25,22 +25,10 @@ PEERS = {"flash-maxsim": "flash_maxsim", "late-interaction-kernels": "late_inter
 Score = Callable[[Inputs], Tensor]
 
 
-def on_device(inputs: Inputs, device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Features on the device; lengths stay on the host, where they are checked."""
-    return replace(inputs, regions=inputs.regions.to(device, dtype), words=inputs.words.to(device, dtype))
-
-
 def captured(inputs: Inputs) -> Inputs:
     """Lengths on the device, too: there a CUDA graph reads them."""
     device = inputs.regions.device
     return replace(inputs, region_lengths=inputs.region_lengths.to(device), word_lengths=inputs.word_lengths.to(device))
-
-
-def operands(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """The packed rows of both sides: what the floor multiplies."""
-    sides = (inputs.regions, inputs.region_lengths), (inputs.words, inputs.word_lengths)
-    regions, words = (values[mask_of(values, lengths)] for values, lengths in sides)
-    return regions, words
 
 
 def mask_of(values: Tensor, lengths: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.cases import SETTINGS, Case, Inputs
 from benchmarks.checks import TOLERANCES
-from benchmarks.gpu.implementations import captured, on_device, scan
+from benchmarks.gpu.implementations import captured, scan
 from benchmarks.gpu.inputs import DTYPES
 from benchmarks.gpu.work import Calls, Floor
 from crossret_kernels import scan_scores
@@ -56,7 +56,7 @@ class ListWork:
 
     def __init__(self, case: ListCase, device: torch.device) -> None:
         self.case = case
-        self.inputs = on_device(case.case.inputs(), device, DTYPES[case.precision])
+        self.inputs = case.case.inputs(device).to(DTYPES[case.precision])
         generator = torch.Generator().manual_seed(0)
         images = torch.arange(case.case.n_images).repeat_interleave(case.per_image)
         captions = torch.randint(case.case.n_captions, (len(images),), generator=generator)

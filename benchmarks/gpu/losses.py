@@ -51,9 +51,9 @@ class LossWork:
 
     def __init__(self, case: LossCase, device: torch.device) -> None:
         self.case = case
-        generator = torch.Generator().manual_seed(0)
-        first = torch.randn(case.n, case.n, generator=generator) * 0.1 + 0.15 * torch.eye(case.n)
-        first = first.to(device).requires_grad_()
+        generator = torch.Generator(device).manual_seed(0)
+        first = torch.randn(case.n, case.n, generator=generator, device=device) * 0.1
+        first = (first + 0.15 * torch.eye(case.n, device=device)).requires_grad_()
         self.sets = rotated(first, first.nbytes, lambda scores: scores.detach().clone().requires_grad_())
         out = torch.empty_like(first, requires_grad=False)
         self.floor = Floor("read + write", [partial(out.copy_, scores.detach()) for scores in self.sets])

@@ -1,34 +1,35 @@
-"""Measures the GPU kernels on the GPU at hand and keeps the figures: python -m benchmarks.gpu.run [--directory D].
+"""Measures the GPU kernels on the GPU at hand, or what stands beside them: python -m benchmarks.gpu.run fused|rivals.
 
 Every implementation's results are checked against float64 before it is timed. What fails keeps nothing else from being
-measured, and the file is written anew after every case: a run that is cut short leaves what it had.
+measured, and every figure is kept as it is made.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
+import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from benchmarks.gpu.cases import CASES
+from benchmarks.gpu import facts
+from benchmarks.gpu.cases import FIGURES, RIVALS
 from benchmarks.gpu.inputs import precision
-from benchmarks.gpu.results import FUSED, GpuResults, Measurement, write_gpu_results
-from benchmarks.gpu.sources import ROOT, source_hashes
-from benchmarks.gpu.suite import suite_of
-from benchmarks.gpu.tables import gpu_table, missed_targets
+from benchmarks.gpu.lines import tell
+from benchmarks.gpu.results import FUSED, Measurement
+from benchmarks.gpu.sources import source_hashes
 from benchmarks.gpu.timing import HOST_SECONDS, REPLAYED, Events, Timer, median_seconds, replay_of
 from benchmarks.gpu.work import Floor, GpuCase
 from crossret_kernels.backends import CUDA_MISSING
-
-RESULTS = ROOT / "benchmarks/results"
 
 
 def peak_mebibytes(call: Callable[[], Tensor | Sequence[Tensor]]) -> float:
@@ -44,9 +45,11 @@ def peak_mebibytes(call: Callable[[], Tensor | Sequence[Tensor]]) -> float:
     return (peak - before - sum(result.untyped_storage().nbytes() for result in kept)) / 2**20
 
 
-def measure(case: GpuCase, device: torch.device, timer: Timer, missing: dict[str, str]) -> list[Measurement]:
+def measure(
+    case: GpuCase, device: torch.device, timer: Timer, rates: Mapping[str, float], missing: dict[str, str]
+) -> Iterator[Measurement]:
     """All implementations of a case, each beside its floor; `missing` gets what gave no figures, and why."""
-    work, floors, measurements = case.work(device), Floors(timer), []
+    work, floors = case.work(device), Floors(timer, rates)
     for name in case.implementations:
         if name == "cuda" and CUDA_MISSING is not None:
             missing[name] = CUDA_MISSING
@@ -67,36 +70,35 @@ def measure(case: GpuCase, device: torch.device, timer: Timer, missing: dict[str
             where = f"{name}, {case.operation}, {case.shape}, {case.precision}"
             missing[where] = f"{type(reason).__name__}: {reason}"
             continue
-        measurements.append(
-            Measurement(
-                operation=case.operation,
-                case=case.shape,
-                precision=case.precision,
-                implementation=name,
-                pairs=own.pairs,
-                work=own.work,
-                seconds=seconds,
-                rounds=rounds,
-                replayed_seconds=replayed,
-                floor=own.floor.name,
-                floor_seconds=floor,
-                error=own.error,
-                peak_mebibytes=peak,
-                target=case.targets.get(name),
-                slower=case.slower(name),
-            )
+        yield Measurement(
+            operation=case.operation,
+            case=case.shape,
+            precision=case.precision,
+            implementation=name,
+            pairs=own.pairs,
+            work=own.work,
+            seconds=seconds,
+            rounds=rounds,
+            replayed_seconds=replayed,
+            floor=own.floor.name,
+            floor_seconds=floor,
+            error=own.error,
+            peak_mebibytes=peak,
+            target=case.targets.get(name),
+            slower=case.slower(name),
         )
-    return measurements
 
 
 class Floors:
-    """Those of a case, each timed once."""
+    """Those of a case: by a rate of the card, or each timed once."""
 
-    def __init__(self, timer: Timer) -> None:
-        self.timer = timer
+    def __init__(self, timer: Timer, rates: Mapping[str, float]) -> None:
+        self.timer, self.rates = timer, rates
         self.timed: list[tuple[Floor, float]] = []
 
     def seconds(self, floor: Floor) -> float:
+        if floor.rate:
+            return floor.amount * floor.times / self.rates[floor.rate]
         made = next((seconds for timed, seconds in self.timed if timed.calls is floor.calls), None)
         if made is None:
             made, _ = median_seconds(floor.calls, self.timer)
@@ -104,37 +106,31 @@ class Floors:
         return made * floor.times
 
 
-def run(cases: Sequence[GpuCase], device: torch.device, timer: Timer) -> Iterator[GpuResults]:
-    """Measures the cases one after the other, saying each as it is done; all results so far after every one of them."""
-    results = nothing_yet(device)
+def run(
+    cases: Sequence[GpuCase], device: torch.device, timer: Timer, rates: Mapping[str, float], ends: float = math.inf
+) -> Iterator[Measurement | tuple[str, str]]:
+    """Measures the cases one after the other until the time is over: what each gave, or (where, why not)."""
     for case in cases:
-        with precision(case.precision):
-            made = measure(case, device, timer, results.missing)
-        for m in made:
-            ratio = f"{m.seconds * 1e3:.3g} ms, {m.floor_ratio:.2f} × the floor ({m.floor})"
-            wanted = "" if m.target is None else f", wanted {m.target:.2f}"
-            print(f"{', '.join(m.group)}, {m.implementation}: {ratio}{wanted}", flush=True)
-        results.measurements.extend(made)
-        yield results
+        if time.monotonic() > ends:
+            yield "time", f"is over ahead of {case.operation}, {case.shape}, {case.precision}"
+            return
+        missing: dict[str, str] = {}
+        try:
+            with precision(case.precision):
+                yield from measure(case, device, timer, rates, missing)
+        except Exception as reason:  # of its inputs
+            missing[f"{case.operation}, {case.shape}, {case.precision}"] = f"{type(reason).__name__}: {reason}"
+        yield from missing.items()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
-def nothing_yet(device: torch.device) -> GpuResults:
-    """Results of a run that begins."""
-    sources = source_hashes()
-    return GpuResults(
-        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        device=describe_device(device),
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda or "none",
-            "triton": triton.__version__,
-        },
-        sources=sources,
-        suite=suite_of(sources),
-        missing={},
-        measurements=[],
-    )
+def text_of(m: Measurement) -> str:
+    """A line on it."""
+    replayed = "" if m.replayed_seconds is None else f" (replayed {m.replayed_seconds * 1e3:.4g})"
+    wanted = "" if m.target is None else f", wanted {m.target:.2f}"
+    figures = f"{m.seconds * 1e3:.4g} ms{replayed}, {m.floor_ratio:.2f} × the floor ({m.floor})"
+    return f"{', '.join(m.group)}, {m.implementation}: {figures}{wanted}"
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
@@ -145,20 +141,39 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     return {"name": found.name, "capability": capability, "mebibytes": found.total_memory // 2**20}
 
 
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "none",
+        "triton": triton.__version__,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=RESULTS, help="where the figures are kept")
-    arguments = parser.parse_args()
+    parser.add_argument("cases", choices=["fused", "rivals"], help="our own kernels, or what stands beside them")
+    chosen = parser.parse_args().cases
     if not torch.cuda.is_available():
-        print("benchmarks.gpu: this PyTorch finds no CUDA device", file=sys.stderr)
-        return 2
+        tell("figures", "no CUDA device: nothing is measured")
+        return 0
+    rates = facts.rates()
+    if not rates:
+        facts.main()
+        rates = facts.rates()
     device = torch.device("cuda")
-    results = nothing_yet(device)
-    path = arguments.directory / f"{results.name}.json"
-    for results in run(CASES, device, Events()):
-        write_gpu_results(results, path)
-    print(gpu_table(results, results.sources), *missed_targets(results), f"wrote {path}", sep="\n")
-    return int(any(name.startswith(FUSED) for name in results.missing))
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    head = {"date": date, "device": describe_device(device), "versions": versions(), "sources": source_hashes()}
+    tell("figures", f"{head['device']}, {head['versions']}", head=head)
+    ends = time.monotonic() + float(os.environ.get("SECONDS_OF_STAGE", "1e9")) - 3
+    wrong = False
+    for made in run(FIGURES if chosen == "fused" else RIVALS, device, Events(), rates, ends):
+        if isinstance(made, Measurement):
+            tell("figures", text_of(made), measurement=asdict(made))
+        else:
+            wrong |= made[0].startswith(FUSED)
+            tell("figures", f"without {made[0]}: {made[1][-300:]}", missing=list(made))
+    return int(wrong)
 
 
 if __name__ == "__main__":

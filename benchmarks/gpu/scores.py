@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,6 @@ from benchmarks.gpu.implementations import (
     Score,
     captured,
     maxsim,
-    on_device,
-    operands,
     scan,
 )
 from benchmarks.gpu.inputs import DTYPES, rotated
@@ -96,20 +94,18 @@ class ScoreWork:
 
     def __init__(self, case: ScoreCase, device: torch.device) -> None:
         self.case = case
-        first = on_device(case.case.inputs(), device, DTYPES[case.precision])
+        first = case.case.inputs(device).to(DTYPES[case.precision])
         self.sets = rotated(first, first.regions.nbytes + first.words.nbytes, _clone)
         self.flop = first.flop
         if case.training:
             for inputs in self.sets:
                 inputs.regions.requires_grad_()
                 inputs.words.requires_grad_()
-        packed = [operands(inputs) for inputs in self.sets]
         if case.read:
-            self.floor = Floor("one read", [partial(_read, regions.detach()) for regions, _ in packed])
+            self.floor = Floor("one read", rate="read", amount=first.bytes)
         else:
-            products = [partial(torch.matmul, regions.detach(), words.detach().T) for regions, words in packed]
             name = f"{STEP_PRODUCTS} products" if case.training else "product"
-            self.floor = Floor(name, products, STEP_PRODUCTS if case.training else 1)
+            self.floor = Floor(name, (), STEP_PRODUCTS if case.training else 1, case.precision, first.flop)
 
     def calls(self, name: str) -> Calls:
         case = self.case
@@ -119,17 +115,13 @@ class ScoreWork:
         error = error_of(case, score, own[0], case.tolerance(name))
         run: Callable[[Inputs], Any] = partial(step, score) if case.training else score
         share = own[0].flop / self.flop
-        floor = Floor(self.floor.name, self.floor.calls, self.floor.times * share)
+        floor = replace(self.floor, times=self.floor.times * share)
         calls, replays = ([partial(run, inputs) for inputs in sets] for sets in (own, [captured(x) for x in own]))
         return Calls(calls, error, own[0].pairs, own[0].flop, floor, replays)
 
 
 def _clone(inputs: Inputs) -> Inputs:
     return Inputs(inputs.regions.clone(), inputs.region_lengths, inputs.words.clone(), inputs.word_lengths)
-
-
-def _read(values: Tensor) -> Tensor:
-    return values.view(torch.float32).sum()
 
 
 def step(score: Score, inputs: Inputs) -> tuple[Tensor, ...]:

@@ -10,8 +10,8 @@ import torch
 
 ROTATED_BYTES = 256 * 2**20  # of inputs, several times the largest cache
 MOST_COPIES = 512
-WARM_SECONDS = 0.2  # a device that idled runs at a fraction of its clock
-SECONDS = 0.5  # of timing a benchmark
+WARM_SECONDS = 0.1  # a device that idled runs at a fraction of its clock
+SECONDS = 0.25  # of timing a benchmark
 FEWEST, MOST = 5, 600  # calls timed
 HOST_SECONDS = 2e-4  # calls that take less may wait for the host: their graphs' replays are timed too
 REPLAYED = 8  # sets of inputs that graphs are captured of, each with memory of its own

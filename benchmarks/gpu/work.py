@@ -17,13 +17,16 @@ class Floor:
 
     Attributes:
         name: what it does.
-        calls: one for each set of inputs, all alike.
+        calls: one for each set of inputs, all alike; none where a rate of the card makes it.
         times: how many of them make it.
+        rate, amount: of `facts.rates`, and of what it counts.
     """
 
     name: str
-    calls: Sequence[Call]
+    calls: Sequence[Call] = ()
     times: float = 1.0
+    rate: str = ""
+    amount: float = 0.0
 
 
 @dataclass(frozen=True)
