@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from crossret import __version__
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
 from crossret.encoders import PictureTokens
@@ -145,7 +145,7 @@ def _run(
         )
         write_page(page, output / "report.html")
     report = {
-        "crossret": metadata.version("crossret"),
+        "crossret": __version__,
         "machine": describe_machine(),
         "images": counts,
         "seed": seed,

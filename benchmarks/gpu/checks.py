@@ -1,7 +1,7 @@
 """Every operation of every backend once against float64 made on the device, by as many processes as there are cores: what
 they compile on the way is kept for all that follows.
 
-An error is ‖difference‖ / ‖result‖, of scores or of gradients; its bound is what PyTorch operations of the same dtype lose,
+An error is ‖difference‖ / ‖result‖, of scores or of gradients; its bound is what the papers' formulas in PyTorch of that dtype lose,
 twice of scores and three times of gradients, and some units in the last place.
 """
 
@@ -202,7 +202,7 @@ def errors(check: Check, device: torch.device) -> list[tuple[float, float]]:
             eager = [exact[0]]
         else:
             with precision(check.precision):
-                eager = made(check, dtype, "torch", device, dtype)
+                eager = made(check, dtype, "reference", device, dtype)
     with precision(check.precision):
         ours = made(check, dtype, check.backend, device, dtype)
     found = []

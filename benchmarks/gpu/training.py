@@ -58,10 +58,10 @@ def line_of(kind: str, device: torch.device, steps: int, warm: int) -> str:
                 begun = time.perf_counter()
                 spent.update(dict.fromkeys(PARTS, 0.0))
             now = time.perf_counter()
-            given = features[number % 2].to(device), tokens.to(device)
+            given = [part.to(device) for part in (features[number % 2], tokens, lengths)]
             now = synchronised("data", now)
             with torch.autocast(device.type, torch.bfloat16):
-                images, captions = model.encode_images(given[0]), model.encode_captions(given[1], lengths)
+                images, captions = model.encode_images(given[0]), model.encode_captions(given[1], given[2])
                 now = synchronised("encoders", now)
                 loss = model.loss(images, captions, torch.arange(batch, device=device))["loss"]
             now = synchronised("scores and loss", now)

@@ -6,13 +6,13 @@ import difflib
 import logging
 from collections.abc import Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import typer
 from typer.exceptions import TyperException
 
+from crossret import __version__
 from crossret.files.toml import read_toml, write_toml
 
 # What a file says nothing about: where a run goes, and whether it begins.
@@ -98,7 +98,7 @@ def write_config(path: Path, command: str, settings: Mapping[str, Any]) -> None:
         if value is not None
     }
     comment = (
-        f"Written by crossret {metadata.version('crossret')}. The same again, into another directory:\n"
+        f"Written by crossret {__version__}. The same again, into another directory:\n"
         f"crossret {command} --config {path.name} --output ...; what is typed beside it wins (--seed 1, --set p=4)."
     )
     write_toml(path, values, comment)

@@ -10,14 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from crossret import signals, system
+from crossret import __version__, signals, system
 from crossret.comparison.plot import draw_comparison
 from crossret.comparison.table import cells_of, comparison_table, markdown
 from crossret.data import PrecomputedDataset, Vocabulary
@@ -83,7 +82,7 @@ def run_comparison(
             _check(f"variant {name!r}", _run_of(settings, conditions), directory_of(output, name) / CONFIG)
             _check(f"variant {name!r}", {"split": conditions.split}, directory_of(output, name) / EVALUATION)
         _check("another comparison", {"split": conditions.split, "data": data}, output / f"{NAME}.json")
-        known = {"crossret": metadata.version("crossret"), "command": command, "split": conditions.split}
+        known = {"crossret": __version__, "command": command, "split": conditions.split}
         report: dict[str, Any] = {**known, "seed": conditions.seed, "data": data, "variants": []}
         for number, (name, settings) in enumerate(trained.items(), start=1):
             place, directory = f"{name} ({number} of {len(variants)})", directory_of(output, name)
