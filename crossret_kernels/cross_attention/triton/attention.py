@@ -100,17 +100,19 @@ def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexp
     """
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
-    _first_item, _n_items, _row, n_rows, column, _here, _members, _query_lengths, query_scales = tile
-    # Hardly a mask: they took 7 % of the forward kernel's instructions. What is not there is another's, finite too.
+    _first_item, _n_items, row, n_rows, _column, _here, _members, _query_lengths, query_scales = tile
     c = start + tl.arange(0, C)
-    columns = tl.minimum(column + tl.arange(0, N), tl.maximum(column + n_rows - 1, 0))
+    q = tl.minimum(row + tl.arange(0, N), tl.maximum(row + n_rows - 1, 0))
+    first = 0 if KIND.LISTED else context[0]
+    lines = run.S + q[:, None] * (shown(run.sizes.pitch) * 16)
     if OWN:
-        rows = rows_within(context[0], c, context[1])
-        there = tl.full((N, C), 1, tl.int1) & (context[1] > 0) & (n_rows > 0)
-        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]), there, 0.0)
+        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
+        count = tl.where(n_rows > 0, context[1], 0)
+        there = (c < tl.multiple_of((count + 3) // 4 * 4, 4))[None, :]
+        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]), there, 0.0)
     else:
-        rows = tl.minimum(context[0] + c, shown(run.sizes.context_rows) - 1)
-        s = tl.load(run.S + (rows[None, :] * (shown(run.sizes.pitch) * 16) + columns[:, None]))
+        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
+        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s

@@ -30,7 +30,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import Call, Part, replaced
+from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, Part, replaced
 from crossret_kernels.cross_attention.triton.chunks import (
     Layout,
     Packing,
@@ -181,15 +181,17 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of
         # The row that stands for a part without any is written by nothing, but multiplied.
         made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
         out = made(out.shape, dtype=_dtype(call), device=out.device)
+        if layout.parts[0].surplus and not form.listed:
+            run.matrix(out)[:, -layout.parts[0].surplus :].zero_()
     pulls = torch.empty(layout.pulls, device=out.device) if form.long else of_grams  # which nothing reads there
     for last in (False, True) if form.long else (True,):
         arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
     if of_queries:
-        queries.add(of_similarities.mT, run.rows_of(run.contexts))
+        queries.add(of_similarities, run.rows_of(run.contexts))
     if contexts is not None:
-        total = contexts.add(of_similarities, run.rows_of(run.queries))
+        total = contexts.add(of_similarities.mT, run.rows_of(run.queries))
         launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
 
 
@@ -249,7 +251,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     C: tl.constexpr = KIND.C
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
-    first_item, _n_items, row, n_rows, column, here, members, _query_lengths, query_scales = tile
+    first_item, _n_items, row, n_rows, _column, here, members, _query_lengths, query_scales = tile
     piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
     begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
@@ -278,7 +280,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
                 totals += tl.sum(p, 1)
             mean /= tl.maximum(totals, TINY)
-        slots = tl.maximum(context[1], shown(run.sizes.context_slots))
+        slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, shown(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
@@ -298,10 +300,10 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     along = item_sums((n if KIND.NORM == "softmax" else x) * of_logits, members, KIND)
                     if KIND.LONG:
                         if KIND.LAST:
-                            at = pulls + tl.minimum(context_rows, shown(run.sizes.context_rows) - 1) * pulls_pitch
+                            at = pulls + context_rows * pulls_pitch
                             first_piece = 0 if KIND.LISTED else number - (row - query_row) // N
                             for other in range(0, tl.cdiv(query_count, N)):
-                                pull += tl.load(at + first_piece + other)
+                                pull += tl.load(at + first_piece + other, c < context[1], 0.0)
                             along = pull[None, :] + tl.zeros_like(along)
                         else:
                             pull = tl.sum(tl.where((tl.arange(0, along.shape[0]) == 0)[:, None], along, 0.0), 0)
@@ -313,18 +315,19 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     gradients = gradients * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
                 gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
             if KIND.LAST:
-                store_block(gradients, out, run, context[0] + start, slots - start, column, n_rows)
+                first_column = start if KIND.LISTED else context[0] + start
+                store_block(gradients, out, run, first_column, slots - start, row, n_rows)
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
 
 
 @triton.jit
-def store_block(x, out, run, row, n_rows, column, n_columns):
-    """Stores (N, C) where S has its first rows, of contexts, and columns, of queries."""
+def store_block(x, out, run, column, n_columns, row, n_rows):
+    """Stores (N, C) where S has its first rows, of queries, and columns, of contexts."""
     j = tl.arange(0, x.shape[0])[:, None]
     c = tl.arange(0, x.shape[1])[None, :]
-    cells = (row + c) * (shown(run.sizes.pitch) * 16) + column + j
-    tl.store(out + cells, x.to(out.dtype.element_ty), mask=c < tl.where(j < n_columns, n_rows, 0))
+    cells = (row + j) * (shown(run.sizes.pitch) * 16) + column + c
+    tl.store(out + cells, x.to(out.dtype.element_ty), mask=c < tl.where(j < n_rows, n_columns, 0))
 
 
 @triton.jit

@@ -19,6 +19,8 @@ from crossret_kernels.gpu.tuning import LEAST, Attention, slots_for
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
 MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
 STEP = tl.constexpr(Attention.STEP)
+TOGETHER = tl.constexpr(4)  # contexts that a lane loads at once: those of every item begin at multiples of it
+PITCH = 16  # rows of contexts of a part are a multiple of it, so that products take no narrow loads
 
 
 class Packed(NamedTuple):
@@ -231,6 +233,9 @@ class Call:
         """Packs a part's rows; `starts` as of `Plan`, of its side."""
         arguments = self.sides[part.own].features, *self.tables(part, packed, starts), packed, part.source
         launch(pack_rows, part.grid, arguments, part.kind, part.key)
+        if part.own == 0 and part.surplus:
+            for values in (packed.rows, packed.norms):
+                values[part.n_rows - part.surplus :].zero_()
 
     def tables(self, part: Part, packed: Packed, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Extents, places, starts and pairs as kernels of rows take them; what is not there is anything."""
@@ -253,6 +258,7 @@ class Part:
         own: whether of contexts (0) or queries (1).
         first, n_items: items.
         n_rows: packed, at least 1: of nothing but empty items one is read; `filled` whether there are rows at all.
+        surplus: how many of them, behind the last item's, are zeros.
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
         tiles: of queries the first tile of the plan, and how many.
@@ -266,18 +272,23 @@ class Part:
     ) -> None:  # fmt: skip
         """`most` is the side's `slots`."""
         self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
-        self.n_rows, self.filled, self.longest, self.slots, self.most = max(n_rows, 1), n_rows > 0, longest, slots, most
+        self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
+        self.n_rows = max(n_rows, 1)
+        if own == 0 and not form.listed:
+            self.n_rows = rounded(self.n_rows, PITCH)
+        self.surplus = self.n_rows - n_rows
         norms = aligned(self.n_rows)
         powers = norms if form.options.normalize else 0
         self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
         self.kind, self.key = form.kinds[own], form.keys[own]
-        self.grid = n_items, -(-longest // self.kind.ROWS), 1
+        self.grid = n_items, -(-rounded(longest, TOGETHER.value) // self.kind.ROWS), 1
         self.source = Source(*map(hidden, (*form.strides[own], first, most, form.told[own], slots, form.columns[own])))
 
     @classmethod
-    def slotted(cls, form: Form, own: int, first: int, n_items: int, slots: int) -> Part:
-        """Whose items take so many rows each."""
-        return cls(form, own, first, n_items, n_items * slots, slots, slots, slots)
+    def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
+        """Whose items have up to so many rows, and take as many each; contexts of listed pairs as S has of them."""
+        slots = longest if own else rounded(longest, PITCH if form.listed else TOGETHER.value)
+        return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
 
     def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, items: Tensor) -> Packed:
         """What lies in memory of these sizes, float32."""
@@ -285,9 +296,14 @@ class Part:
         return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, items.view(torch.int32))
 
 
+def rounded(count: Any, unit: int) -> Any:
+    """The next multiple."""
+    return -(-count // unit) * unit
+
+
 def aligned(count: int) -> int:
     """As many numbers of four bytes or more, so that what follows begins at a multiple of 16."""
-    return -(-count // 4) * 4
+    return rounded(count, 4)
 
 
 @triton.jit
@@ -358,7 +374,8 @@ def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl
         fine = fine & (norms < MOST_LENGTH)
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     x = tl.where(fine[:, None], x, 0.0)
-    kept = r < tl.maximum(shown(source.slots), count)
+    taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
+    kept = r < tl.maximum(shown(source.slots), taken)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
     tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

@@ -19,13 +19,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.triton.call import Call, Form, Numbers, Packed, Part, aligned
+from crossret_kernels.cross_attention.triton.call import (
+    PITCH,
+    TOGETHER,
+    Call,
+    Form,
+    Numbers,
+    Packed,
+    Part,
+    aligned,
+    rounded,
+)
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import Attention
 
 PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
-PITCH = 16  # rows of S begin at multiples of it
 MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
 FEATURES = tl.constexpr(Attention.FEATURES)
 
@@ -110,7 +119,9 @@ class Plan:
 
     def __init__(self, call: Call) -> None:
         form, counts = call.form, [side.known_counts() for side in call.sides]
-        self.rows = [np.concatenate([[0], of_side.cumsum()]) for of_side in counts]
+        self.rows = [
+            np.concatenate([[0], of_side.cumsum()]) for of_side in (rounded(counts[0], TOGETHER.value), counts[1])
+        ]
         self.longest = [int(of_side.max()) for of_side in counts]
         self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.tile, form.most_items, form.long)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
@@ -188,7 +199,7 @@ class Layout:
             tile_items = 1 if listed or pieces > 1 else min(form.tile // slots[1], form.most_items)
             self.n_tiles = -(-queries.n_items // tile_items) * pieces
         rows, columns = contexts.n_rows, queries.n_rows
-        pitch = -(-(slots[1] if listed else columns) // PITCH)
+        pitch = -(-(slots[0] if listed else rows) // PITCH)
         gram_pitch = gram_pitch_of(contexts.longest, form)
         abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
         met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
@@ -200,11 +211,12 @@ class Layout:
         self.sizes = Sizes(*map(hidden, sizes))
         row = pitch * PITCH
         self.lasting = [contexts.n_items * gram_pitch**2, PLANES * kept_plane]
-        self.passing = [rows * row, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
+        self.behind = form.block
+        self.passing = [columns * row + self.behind, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
         self.saved = [*contexts.room, *queries.room, *self.lasting]
         self.total = sum(self.saved)
-        self.shape = (contexts.n_items, *slots) if listed else (rows, columns)
-        self.strides = (slots[0] * row, row, 1) if listed else (row, 1)
+        self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
+        self.strides = (slots[1] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
         if max(self.lasting[1], *self.passing, self.pulls) >= MOST_NUMBERS:
@@ -269,6 +281,7 @@ class Run:
         grams, kept = lasting or torch.empty(sum(layout.lasting), device=device).split_with_sizes(layout.lasting)
         passing = torch.empty(sum(layout.passing), device=device)
         S, statistics, cancelled = passing.split_with_sizes(layout.passing)
+        S[-layout.behind :].zero_()  # what is read behind the last row is to be finite
         tiles = queries.items if tiles is None else tiles
         numbers, sizes = call.form.numbers, layout.sizes
         self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, sizes, numbers)
@@ -287,8 +300,8 @@ class Run:
         return rows if self.call.pairs is None else rows.view(self.layout.parts[0].n_items, -1, rows.size(1))
 
     def multiply(self) -> None:
-        """S = C Qᵀ."""
-        multiply(self.rows_of(self.contexts), self.rows_of(self.queries).mT, self.matrix(self.inputs.S))
+        """S = Q Cᵀ."""
+        multiply(self.rows_of(self.queries), self.rows_of(self.contexts).mT, self.matrix(self.inputs.S))
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -361,8 +374,8 @@ def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     assert call.pairs is not None
     form, n_pairs = call.form, call.pairs.size(0)
     rows, pack = [side.slots for side in call.sides], Packing(call)
-    cells = 2 * rows[0] * -(-rows[1] // PITCH) * PITCH + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
-    of_pair = sum(rows) * form.dim * form.dtype.itemsize + 4 * cells
+    cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
+    of_pair = (rounded(rows[0], PITCH) + rows[1]) * form.dim * form.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])

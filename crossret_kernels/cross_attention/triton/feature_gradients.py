@@ -131,7 +131,8 @@ def store_gradients(extents, places, packed, sums, own, out, source, KIND: tl.co
     total = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
     total = of_features(total, own_of(own, rows, there, KIND), packed, rows, there, KIND)
     start = begin_of(extents, item, KIND)
-    stored = place < (count if KIND.PACKED else tl.maximum(count, shown(source.slots)))
+    given = tl.minimum(shown(source.slots), shown(source.most))
+    stored = place < (count if KIND.PACKED else tl.maximum(count, given))
     if KIND.MASKED:
         place = tl.load(places + item * shown(source.most) + place, mask=stored, other=0)
     found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]

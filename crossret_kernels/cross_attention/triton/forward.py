@@ -139,20 +139,20 @@ def query_statistics(run, KIND: tl.constexpr):
     first, count = item_of(run.queries, item)
     r = tl.program_id(1) * C + tl.arange(0, C)
     there = r < shown(run.sizes.context_rows)
-    column = first
+    place = r
     if KIND.LISTED:
         there = r < shown(run.sizes.context_slots)
         r += item * shown(run.sizes.context_slots)
-        column = 0
     _lengths, scales = row_lengths(run.contexts, r, there, KIND)
     j = tl.arange(0, 32)
-    cells = run.S + wide(r)[None, :] * (shown(run.sizes.pitch) * 16) + column + j[:, None]
+    pitch = shown(run.sizes.pitch) * 16
+    cells = run.S + wide(first + j)[:, None] * pitch + place[None, :]
     greatest = tl.full((C,), float("-inf"), tl.float32)
     sums = tl.full((C,), 0, tl.float32)
     for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
         for start in range(0, count, 32):
             inside = (start + j < count)[:, None] & there[None, :]
-            s = tl.load(cells + start, mask=inside, other=0.0)
+            s = tl.load(cells + wide(start) * pitch, mask=inside, other=0.0)
             if KIND.NORMALIZE:
                 _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
