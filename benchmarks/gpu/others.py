@@ -24,7 +24,7 @@ class OtherCase:
 
     check: Check
     training: bool = False
-    implementations: tuple[str, ...] = ("triton", "torch")
+    implementations: tuple[str, ...] = ("triton",)
     targets: Mapping[str, float] = field(default_factory=dict)
 
     @property
