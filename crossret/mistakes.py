@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# How a GPU's memory runs out elsewhere than in torch's allocator: torch's AcceleratorError, cuBLAS and cuDNN.
+_OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+                  "CUBLAS_STATUS_NOT_INITIALIZED")  # fmt: skip
+
 
 def mistake(error: Exception) -> str | None:
     """The only place that words mistakes: code raises ValueError or OSError for what it cannot use.
@@ -23,12 +27,11 @@ def mistake(error: Exception) -> str | None:
 
         from crossret_kernels import UnsupportedByBackend
 
-        if isinstance(error, OutOfMemoryError):
-            # What follows the first sentence counts torch's own bookkeeping.
-            return (
-                f"{str(error).split('. ')[0].rstrip('.')}: --encode-chunk and --amp train in less, as does a smaller "
-                "--batch-size"
-            )
+        text = str(error)
+        # What follows the first sentence counts torch's own bookkeeping; a launch, or a library's handle, tells a code.
+        first = text.split("\n")[0].split(". ")[0].rstrip(".")
+        if isinstance(error, OutOfMemoryError) or any(mark in text for mark in _OUT_OF_MEMORY):
+            return f"{first}: --encode-chunk and --amp train in less, as does a smaller --batch-size"
         if "DefaultCPUAllocator" in str(error):  # the only mark of torch's allocation errors on the CPU
             return f"not enough memory: {str(error).splitlines()[0]}"
         if isinstance(error, UnsupportedByBackend):

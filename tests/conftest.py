@@ -18,15 +18,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadlines: shared machines stall, and no test of ours measures time.
-# Fewer examples, which are the same in every run: new ones are what a developer's runs are for. Fewer yet where the
-# processor has many instruction sets, each of which most tests of kernels go through: a run is to take no longer there.
+# Examples are the same in every run: `make fuzz` draws new ones. Fewer where the processor has many instruction sets,
+# each of which most tests of kernels go through: a run is to take no longer there.
 _sets = torch.ops.crossret.cpu_isas().split() if NATIVE_MISSING is None else []
-settings.register_profile(
-    "ci", derandomize=True, deadline=None, print_blob=True, max_examples=120 // max(3, len({*_sets} - {"amx_emulated"}))
-)
-settings.register_profile("dev", deadline=None)
-settings.register_profile("brief", settings.get_profile("ci"), max_examples=10)  # a tenth, for sanitizers
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+_few = 120 // max(3, len({*_sets} - {"amx_emulated"}))
+settings.register_profile("same", derandomize=True, deadline=None, print_blob=True, max_examples=_few)
+settings.register_profile("brief", settings.get_profile("same"), max_examples=10)  # a tenth, for sanitizers
+settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # Workers of pytest-xdist share the cores; without this each would start a thread for every core.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

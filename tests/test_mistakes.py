@@ -21,6 +21,15 @@ from crossret_kernels import UnsupportedByBackend
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nGPU 0 has …"),
             "CUDA out of memory: --encode-chunk and --amp train in less, as does a smaller --batch-size",
         ),
+        (
+            torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+            "CUDA error: out of memory: --encode-chunk and --amp train in less, as does a smaller --batch-size",
+        ),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`: --encode-chunk and --amp "
+            "train in less, as does a smaller --batch-size",
+        ),
         (RuntimeError("sizes do not match"), None),
         (TypeError("a bug"), None),
     ],

@@ -1,8 +1,8 @@
-"""Every operation of every backend once against float64 made on the device, by as many processes as there are cores: what
-they compile on the way is kept for all that follows.
+"""Every operation of every backend once against float64 made on the device, by as many processes as there are cores.
 
-An error is ‖difference‖ / ‖result‖, of scores or of gradients; its bound is what the papers' formulas in PyTorch of that dtype lose,
-twice of scores and three times of gradients, and some units in the last place.
+What they compile on the way is kept for all that follows. An error is ‖difference‖ / ‖result‖, of scores or of
+gradients; its bound is what the papers' formulas in PyTorch of that dtype lose, twice of scores and three times of
+gradients, and some units in the last place.
 """
 
 from __future__ import annotations

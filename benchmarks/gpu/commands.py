@@ -1,4 +1,4 @@
-"""What a user types, on the device at hand: all models trained a little, evaluated, searched and explained; a line each."""
+"""What a user types, on the device at hand: every model trained a little, evaluated, searched, explained."""
 
 from __future__ import annotations
 

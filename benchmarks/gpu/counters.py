@@ -30,9 +30,14 @@ KERNELS = (
 SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats", "MemoryWorkloadAnalysis",
             "MemoryWorkloadAnalysis_Tables", "InstructionStats", "SourceCounters")  # fmt: skip
 SHORT = {
-    "Duration": "duration", "Compute (SM) Throughput": "SM", "Memory Throughput": "memory", "L2 Hit Rate": "L2 hits",
-    "Achieved Occupancy": "occupancy", "Registers Per Thread": "registers", "Warp Cycles Per Issued Instruction": "cycles an instruction",
-}  # fmt: skip
+    "Duration": "duration",
+    "Compute (SM) Throughput": "SM",
+    "Memory Throughput": "memory",
+    "L2 Hit Rate": "L2 hits",
+    "Achieved Occupancy": "occupancy",
+    "Registers Per Thread": "registers",
+    "Warp Cycles Per Issued Instruction": "cycles an instruction",
+}
 SECONDS = 20  # a kernel, at most
 
 
@@ -40,8 +45,8 @@ def report(call: str, kernel: str, skipped: int) -> str:
     """Nsight Compute's, of one launch."""
     sections = [word for section in SECTIONS for word in ("--section", section)]
     command = [
-        tool("ncu") or "ncu", "--clock-control", "none", "--target-processes", "all", "--kernel-name", f"regex:{kernel}",
-        "--launch-skip", str(skipped), "--launch-count", "1", *sections,
+        tool("ncu") or "ncu", "--clock-control", "none", "--target-processes", "all",
+        "--kernel-name", f"regex:{kernel}", "--launch-skip", str(skipped), "--launch-count", "1", *sections,
         sys.executable, "-m", "benchmarks.gpu.calls", call,
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""Where the time of the headline calls goes, by torch's profiler: kernels by name, launches, and the host's operations."""
+"""Where the time of the headline calls goes, by torch's profiler: kernels by name, launches, the host's operations."""
 
 from __future__ import annotations
 

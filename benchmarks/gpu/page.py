@@ -66,9 +66,8 @@ def lines_of(directory: Path) -> list[str]:
             earlier = before.get((*m.group, m.implementation))
             change = "" if earlier is None else f"{earlier * 1e3:.3g} ms"
             wanted = "" if m.target is None else f"{m.target:.2f}"
-            lines.append(
-                f"| {', '.join(m.group)} | {m.implementation} | {m.seconds * 1e3:.3g} | {m.floor_ratio:.2f} | {wanted} | {change} |"
-            )
+            figures = f"{m.seconds * 1e3:.3g} | {m.floor_ratio:.2f} | {wanted} | {change}"
+            lines.append(f"| {', '.join(m.group)} | {m.implementation} | {figures} |")
         lines += ["", f"tests: {results.suite}"]
     stages = [line["text"] for line in told(directory, "session") if "ended" in line]
     failed = [line["text"] for line in told(directory) if line.get("right") is False or "FAILED" in line["text"]]

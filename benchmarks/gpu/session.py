@@ -96,6 +96,7 @@ def run(stage: Stage, seconds: float, directory: Path) -> str:
         else:  # what it started goes, too
             _kill_group(process.pid)
         _pass_on(process.stdout.fileno(), log.fileno())
+        process.stdout.close()
     return "cut at the end of its time" if ended is None else "done" if ended == 0 else f"failed ({ended})"
 
 

@@ -153,8 +153,9 @@ class TripletLoss:
 class CudaAttention:
     """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
 
-    ROW_BYTES = 256 * 2**20  # of packed rows of a side's part
-    GRAM_BYTES = 256 * 2**20
+    # Together, both sides', at most 256 MiB: what a call promises beside its scores.
+    ROW_BYTES = 88 * 2**20  # of packed rows of a side's part
+    GRAM_BYTES = 64 * 2**20
     CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
 
 

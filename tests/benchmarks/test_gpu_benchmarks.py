@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.cases import Case
-from benchmarks.gpu import implementations, inputs, merges, report, run, scores
+from benchmarks.gpu import implementations, inputs, lines, merges, page, report, run, scores, session
 from benchmarks.gpu.fastest import rows_of, text_of
 from benchmarks.gpu.implementations import LOOP
 from benchmarks.gpu.lists import ListCase
@@ -132,6 +133,15 @@ class Clock:
         return [next(self.times) for _ in calls]
 
 
+RATES = dict.fromkeys(("read", "copy", "bfloat16", "tf32", "float32"), 1e6)
+
+
+def run_of(*cases: GpuCase, ends: float = float("inf")) -> tuple[list[Measurement], dict[str, str]]:
+    """What was measured, and what was not and why."""
+    made = list(run.run(cases, CPU, Clock(200.0), RATES, ends))
+    return [m for m in made if isinstance(m, Measurement)], dict(m for m in made if not isinstance(m, Measurement))
+
+
 @pytest.mark.parametrize(("setting", "training"), [("t2i LSE", False), ("i2t AVG", True), (None, True)])
 def test_a_run(setting: str | None, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "torch" in the place of "triton"."""
@@ -141,27 +151,29 @@ def test_a_run(setting: str | None, training: bool, monkeypatch: pytest.MonkeyPa
     regions = (5, 5) if setting else (2, 5)
     small = Case(4, 4, dim=16, regions=regions, words=(2, 6))
     case = ScoreCase(setting, small, "float32", names, training, {"torch": 1.2})
-    *_, made = run.run([case], CPU, Clock(200.0))
-    assert [m.implementation for m in made.measurements] == ["torch", LOOP]
-    assert ("flash-maxsim" in made.missing) == (setting is None)
-    ours = made.measurements[0]
-    assert (ours.floor, ours.floor_ratio) == (("4 products", 0.25) if training else ("product", 1.0))
+    made, missing = run_of(case)
+    assert [m.implementation for m in made] == ["torch", LOOP]
+    assert ("flash-maxsim" in missing) == (setting is None)
+    ours = made[0]
+    flop = small.inputs().flop
+    assert (ours.floor, ours.work) == ("4 products" if training else "product", flop)
+    assert ours.floor_ratio == pytest.approx(0.2 / ((4 if training else 1) * flop / 1e6))  # of the card's rate
     assert ours.pairs == 16
-    assert (ours.target, made.measurements[1].target) == (1.2, None)
+    assert (ours.target, made[1].target) == (1.2, None)
+    assert ours.error is not None
     assert 0 <= ours.error < 1e-4
-    assert made.sources == source_hashes()
-    assert made.name == "cpu"
 
 
 def test_what_fails_costs_no_other_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a run that ends early cost those before."""
     monkeypatch.setattr(inputs, "copies", lambda _: 1)
     monkeypatch.setattr(implementations, "scan_loop", lambda *_, **__: 1 / 0)
     small = Case(4, 4, dim=16, regions=(5, 5), words=(2, 6))
     cases = [ScoreCase(setting, small, "float32", (LOOP,)) for setting in ("t2i LSE", None)]
-    first, second = (list(made.measurements) for made in run.run(cases, CPU, Clock(200.0)))
-    assert not first
-    assert [m.operation for m in second] == ["Sum-Max forward"]
+    made, missing = run_of(*cases)
+    assert [m.operation for m in made] == ["Sum-Max forward"]
+    assert [reason.partition(":")[0] for reason in missing.values()] == ["ZeroDivisionError"]
+    made, missing = run_of(*cases, ends=0.0)
+    assert (made, list(missing)) == ([], ["time"])
 
 
 SMALL = Case(4, 5, dim=16, regions=(2, 5), words=(2, 6))
@@ -179,10 +191,11 @@ SMALL = Case(4, 5, dim=16, regions=(2, 5), words=(2, 6))
 )
 def test_other_cases(case: GpuCase, floor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "copies", lambda _: 2)
-    *_, made = run.run([case], CPU, Clock(200.0))
-    assert made.missing == {}
-    (ours,) = made.measurements
+    made, missing = run_of(case)
+    assert missing == {}
+    (ours,) = made
     assert (ours.implementation, ours.floor) == ("torch", floor)
+    assert ours.error is not None
     assert 0 <= ours.error < 1e-2
 
 
@@ -193,6 +206,82 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "scan", lambda name, options: lambda inputs: torch.zeros(4, 5))
     cases = ListCase("t2i LSE", SMALL, "float32", 3, ("torch",)), MergeCase(3, 20, 5, ("torch",))
     cases += (ScoreCase("t2i LSE", SMALL, "float32", (LOOP,)),)
-    *_, made = run.run(cases, CPU, Clock(200.0))
-    assert not made.measurements
-    assert [reason.partition(":")[0] for reason in made.missing.values()] == ["AssertionError"] * 3
+    made, missing = run_of(*cases)
+    assert not made
+    assert [reason.partition(":")[0] for reason in missing.values()] == ["AssertionError"] * 3
+
+
+STAGE = """
+import sys, time
+from benchmarks.gpu.lines import tell
+tell("figures", "begun", number=1)
+time.sleep(float(sys.argv[1]))
+tell("figures", "ended", number=2)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def results_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a run leaves what it finds, its stages too."""
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    for name in (lines, session, page):
+        monkeypatch.setattr(name, "RESULTS", tmp_path)
+    monkeypatch.setattr(session, "lacking", lambda: ["no_such_package"])
+    monkeypatch.setattr("sys.argv", ["session"])
+    return tmp_path
+
+
+def stages(*of_stages: tuple[float, float, int]) -> list[session.Stage]:
+    """Of so many seconds' share that sleep so long, and exit so."""
+    return [
+        session.Stage(f"stage {number}", share, ("-c", STAGE, str(sleep), str(status)))
+        for number, (share, sleep, status) in enumerate(of_stages)
+    ]
+
+
+def test_a_stage_that_is_cut_or_fails_keeps_what_it_told_and_the_next_one_runs(
+    results_here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "stages", lambda: stages((4, 0, 1), (4, 1000, 0), (30, 0, 0)))
+    monkeypatch.setenv("SECONDS", "40")
+    assert session.main() == 1
+    ended = [line["ended"] for line in lines.told(results_here, "session") if "ended" in line]
+    assert ended == ["failed (1)", "cut at the end of its time", "done"]
+    assert [line["number"] for line in lines.told(results_here, "figures")] == [1, 2, 1, 1, 2]
+    out = capfd.readouterr().out
+    assert "missing here, and so are figures that need it: no_such_package" in out
+    assert (results_here / session.LOG).read_text().count("begun") == 3
+    assert "stage 1: cut at the end of its time" in (results_here / page.PAGE).read_text()
+
+
+def test_a_line_that_was_cut_costs_no_other(results_here: Path) -> None:
+    lines.tell("checks", "right", right=True)
+    with (results_here / lines.LINES).open("a") as file:
+        file.write('{"stage": "che')
+    assert [line["text"] for line in lines.told(results_here)] == ["right"]
+
+
+def test_the_page_has_ratios_changes_and_failures(results_here: Path, results: GpuResults) -> None:
+    assert page.results_of(results_here) is None
+    head = {"date": results.date, "device": results.device, "versions": results.versions, "sources": SOURCES}
+    lines.tell("figures", "a card", head=head)
+    for m in results.measurements:
+        lines.tell("figures", run.text_of(m), measurement=asdict(m))
+    lines.tell("figures", "without flash-maxsim", missing=["flash-maxsim", "no module"])
+    lines.tell("checks", "triton scan_scores: WRONG 1.0e-01 (≤ 1.0e-02)", right=False)
+    (results_here / "suite.xml").write_text(
+        '<testsuites><testsuite tests="10" failures="0" errors="0" skipped="1"/></testsuites>'
+    )
+    assert page.results_of(results_here) == results
+    text = "\n".join(page.lines_of(results_here))
+    assert "| t2i LSE forward, 128 by 128, bfloat16 | triton | 3 | 1.50 | 1.35 |" in text
+    assert text.endswith("## Failed\ntriton scan_scores: WRONG 1.0e-01 (≤ 1.0e-02)\nwithout flash-maxsim")
+
+
+def test_every_stage_can_be_named(results_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["session", "figurse"])
+    assert session.main() == 2
+    for stage in session.stages():
+        if stage.arguments[1].startswith("benchmarks."):
+            assert find_spec(stage.arguments[1]) is not None

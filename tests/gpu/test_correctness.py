@@ -115,19 +115,26 @@ def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) ->
 def test_a_batch_of_many_tiles(
     function: Callable[..., Tensor], rows: tuple[int, int], direction: str, name: str, backend: str
 ) -> None:
-    """By the same rule, with the truth made on the GPU too."""
+    """By the same rule, with the truth made on the GPU too.
+
+    Attention by a norm without a clip: of nine million similarities one lies so near the clip's kink that float32 may
+    take the other slope, and its whole gradient is off. What float16 cannot hold tells of no bound.
+    """
     skip_if_too_long(backend, function, rows, direction)
     n = 90 * 36 // rows[0], 150 * 20 // rows[1]
     with precision(name) as dtype:
         sides = (randn(count, own, 1024, seed=own, dtype=dtype) for count, own in zip(n, rows, strict=True))
         regions, words = sides
         of_items = [lengths(count, own // 4, own) for count, own in zip(n, rows, strict=True)]
-        options = {"direction": direction, "normalize": True}
+        options: dict[str, Any] = {"direction": direction, "normalize": True}
+        if function is scan_scores:
+            options["raw_feature_norm"] = "l2norm"
         ours = results(function, regions, words, *of_items, backend=backend, **options)
         eager = results(function, regions, words, *of_items, backend="reference", **options)
         truth = results(function, regions.double(), words.double(), *of_items, backend="torch", **options)
     for found, theirs, true, factor in zip(ours, eager, truth, (2, 3, 3), strict=True):
-        bound = factor * float((theirs - true).abs().max()) + PRECISIONS[name][1] * float(true.abs().max())
+        lost = float((theirs - true).abs().nan_to_num(0.0, 0.0).max())
+        bound = factor * lost + PRECISIONS[name][1] * float(true.abs().max())
         assert float((found - true).abs().max()) <= bound
 
 
@@ -230,7 +237,10 @@ def test_triplet_loss(
 @precisions
 @pytest.mark.parametrize("layered", [False, True])
 def test_pairs_of_one_layer_or_of_a_gate(layered: bool, name: str) -> None:
-    """By several parts, and twice the same bits. What follows features of float16 is multiplied as float32."""
+    """By several parts, and twice the same bits. What follows features of float16 is multiplied as float32.
+
+    Beside that gradients are rounded to the features' dtype, by half a unit.
+    """
     unit = {"bfloat16": 2.0**-6, "tf32": 2.0**-8}.get(name, 2.0**-14)
     contexts = randn(40, 2, 200, seed=2), randn(90, 2, 200, seed=3)
     gate = [x.to(DEVICE) for x in gated_parameters(200, 200, 100, 130, 60, torch.Generator().manual_seed(0)).flat()]
@@ -255,4 +265,5 @@ def test_pairs_of_one_layer_or_of_a_gate(layered: bool, name: str) -> None:
         ours, again = step(leaves, "triton"), step(leaves, "triton")
     for expected, found, same in zip(true, ours, again, strict=True):
         assert torch.equal(found, same)
-        torch.testing.assert_close(found, expected, rtol=0, atol=unit * max(1.0, float(expected.abs().max())))
+        atol = (unit + torch.finfo(dtype).eps / 2) * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found, expected, rtol=0, atol=atol)

@@ -92,7 +92,7 @@ def test_a_graph_of_a_call_follows_its_features_and_lengths(
 
 @backends
 def test_what_its_lengths_cut_up_is_not_captured(backend: str) -> None:
-    arguments = batch(1000, 1000)
+    arguments = batch(2000, 5000)
     arguments[2:] = [own.to(DEVICE) for own in arguments[2:]]
     with pytest.raises(RuntimeError, match="no CUDA graph can be captured"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         scan_scores(*arguments, backend=backend)

@@ -158,7 +158,7 @@ def store_gradients(sums, total, along, side, row, begin, left, sizes, ROWS: tl.
     """Some columns of a block of rows' gradients, beside what earlier parts have left there."""
     slot = tl.arange(0, ROWS)
     column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-    rows = row + slot
+    rows = row.to(tl.int64) + slot
     inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
     if KIND.NORMALIZE:
         scales = tl.load(side.scales + rows, mask=slot < left, other=0.0)[:, None]
