@@ -7,11 +7,11 @@ from benchmarks.gpu.results import FUSED, GpuResults, Measurement
 STALE = "**stale**: since then the kernels have changed of"
 HEADINGS = ("ms", "replayed", "floor", "÷ floor", *(f"{name} ×" for name in FUSED), "error", "peak MiB")
 LEGEND = (
-    "Floors are of the same run: products are torch.matmul of the packed operands, reads and writes those of inputs "
-    "and of as large a result, all pairs the same implementation's for as much to multiply. ≤ and ≥ are targets. "
-    "triton × and cuda ×: how many times as fast they are, pair for pair, host time included. Errors are beside "
-    "float64, of a sample: the largest of scores; of gradients ‖difference‖ / ‖gradients‖. Replayed: the ms of a CUDA "
-    "graph of the call, without the host's part."
+    "Floors are of the same card: products and reads at the rates that it was measured to have, reads and writes those "
+    "of inputs and of as large a result, all pairs the same implementation's for as much to multiply. ≤ and ≥ are "
+    "targets. triton × and cuda ×: how many times as fast they are, pair for pair, host time included. Errors are "
+    "beside float64, of a sample: the largest of scores; of gradients ‖difference‖ / ‖gradients‖. Replayed: the ms of "
+    "a CUDA graph of the call, without the host's part."
 )
 
 

@@ -1,8 +1,8 @@
 """A program that calls every operation of backend "cuda", of every precision, forward and backward: all its kernels.
 
-``python -m tests.gpu.every_operation``, under compute-sanitizer: `make gpu-sanitize`. Shapes are small, for its slower
-tools, ragged, and beyond a tile where kernels differ there. Features come from the host, whose copies every tool sees.
-tests/simt runs it too, and checks that it leaves no operation out.
+``python -m tests.gpu.every_operation``, under compute-sanitizer: `make gpu STAGES=sanitizer`. Shapes are small, for its
+slower tools, ragged, and beyond a tile where kernels differ there. Features come from the host, whose copies every tool
+sees. tests/simt runs it too, and checks that it leaves no operation out.
 """
 
 from __future__ import annotations
