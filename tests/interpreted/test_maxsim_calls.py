@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores
+from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import SumMax
+from crossret_kernels.maxsim.triton.backward import store_gradients
 from tests.interpreted.programs import programs_share_nothing
 from tests.kernels.maxsim_checks import ByLengths, GpuCalls, directions, listed_or_all, randn
 
@@ -50,6 +54,41 @@ def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> No
         scores = maxsim_scores(features, words, direction=direction, pairs=pairs, normalize=True, backend="triton")
         results.append((scores, *torch.autograd.grad(scores.sum(), (own, words))))
     assert all(torch.equal(near, distant) for near, distant in zip(*results, strict=True))
+
+
+class Out(NamedTuple):
+    """Of `backward.Sums` where gradients go."""
+
+    out: Tensor
+
+
+class Later(NamedTuple):
+    """Of `backward.Sizes` whether earlier parts have left something."""
+
+    later: int
+
+
+class Columns(NamedTuple):
+    """Of a kernel's constants what storing takes."""
+
+    NORMALIZE: bool
+    WIDTH: int
+    D: int
+
+
+@triton.jit
+def store_ones(sums, sizes, row, KIND: tl.constexpr):  # noqa: N803
+    """Two rows of gradients, from `row` on."""
+    ones = tl.full((2, KIND.WIDTH), 1, tl.float32)
+    store_gradients(sums, ones, ones, sums, row, row, 2, sizes, 2, KIND)
+
+
+def test_gradients_of_more_elements_than_32_bits_count() -> None:
+    """2³¹ elements, all but 32 of which are never touched."""
+    rows, dim = 2**27, 16
+    out = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=((rows + 2) * dim,)))
+    store_ones[(1, 1, 1)](Out(out), Later(hidden(0)), rows, KIND=Columns(False, dim, dim))
+    assert torch.equal(out[rows * dim :], torch.ones(2 * dim, dtype=torch.float16))
 
 
 @listed_or_all

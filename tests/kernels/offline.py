@@ -32,6 +32,7 @@ LITTLE_MEMORY = (86, 89, 120)  # GeForce RTX 30 to 50, A10, L4, L40S
 SHARED_LIMITS = {80: 163, 90: 227, 100: 227, **dict.fromkeys(LITTLE_MEMORY, 99)}  # KiB that a block may have
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 WARP = 32
+LEAST_SIDE, COLLIDING = 16, 8  # of tiles that are looked at, and lanes that meet in a bank
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,31 @@ def launches_of(call: Callable[[], Any], shared: int = SHARED_LIMITS[90]) -> lis
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compiled kernel needs: bytes of shared memory a block, registers and bytes of stack a thread."""
+    """What a compiled kernel needs: bytes of shared memory a block, registers and bytes of stack a thread; its code."""
 
     shared: int
     registers: int
     stack: int
     ptx: str = field(repr=False)
+    tiles: str = field(repr=False)  # Triton's own code, which says how tiles lie
+
+    def collisions(self) -> set[str]:
+        """Tiles that lie unswizzled in shared memory, one side contiguous, while eight lanes or more run along the
+        other: as many of each access meet in a bank.
+        """
+        layouts = dict(re.findall(r"^(#\w+) = (#ttg\.\S.*)$", self.tiles, re.MULTILINE))
+        found = set()
+        for line in self.tiles.splitlines():
+            tile = re.search(r"<(?:\d+x)?(\d+)x(\d+)x(\w+), (#shared\d*)", line)
+            access = re.search(r"async_copy_global_to_local|local_load|local_store|local_alloc", line)
+            if tile is None or access is None or min(int(tile[1]), int(tile[2])) < LEAST_SIDE:
+                continue
+            kept = re.search(r"vec = \d+, perPhase = \d+, maxPhase = 1, order = \[(\d),", layouts[tile[4]])
+            for blocked in re.findall(r"#blocked\d*", line) if kept else ():
+                lanes = re.search(r"threadsPerWarp = \[(\d+), (\d+)\]", layouts[blocked])
+                if kept and lanes and int(lanes[2 - int(kept[1])]) >= COLLIDING:
+                    found.add(f"{access[0]} {tile[1]}x{tile[2]}x{tile[3]}")
+        return found
 
 
 def compiled(launch: Launch, architecture: int, directory: Path) -> Compiled:
@@ -165,7 +185,7 @@ def compiled(launch: Launch, architecture: int, directory: Path) -> Compiled:
     ).stdout  # fmt: skip
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
-    return Compiled(kernel.metadata.shared, int(found[1]), int(found[2]), kernel.asm["ptx"])
+    return Compiled(kernel.metadata.shared, int(found[1]), int(found[2]), kernel.asm["ptx"], kernel.asm["ttgir"])
 
 
 class _Known(Exception):

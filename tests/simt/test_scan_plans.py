@@ -150,3 +150,27 @@ def test_padding_longer_than_any_item_that_is_attended_to(simulated: Device) -> 
         scores = scan_scores(own, batch.words, *batch.lengths, raw_feature_norm="softmax", backend="cuda")
         made.append([scores, torch.autograd.grad(scores.sum(), own)[0][:, :12]])
     check_alike(*made)
+
+
+@DTYPES
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize(("rows", "n_captions"), [((36, 20), 5000), ((197, 77), 1000)], ids=str)
+def test_what_scores_hold_beside_themselves(
+    rows: tuple[int, int], n_captions: int, direction: str, dtype: torch.dtype, simulated: Device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """At most 256 MiB: packed parts of both sides, of 1,000 images and D = 1,024. Nothing is computed, nor written."""
+    simulated.choose(idle=True)
+    held: dict[int, int] = {}
+    pack = plan.Call.pack
+
+    def packing(call: plan.Call, own: int, part: Any) -> Tensor:
+        packed = pack(call, own, part)
+        held[own] = max(held.get(own, 0), packed.nbytes)
+        return packed
+
+    monkeypatch.setattr(plan.Call, "pack", packing)
+    regions = torch.empty(1000, rows[0], 1024, dtype=dtype)
+    words = torch.empty(n_captions, rows[1], 1024, dtype=dtype)
+    scan_scores(regions, words, direction=direction, backend="cuda")
+    assert 2**26 < sum(held.values()) <= 2**28
