@@ -1,0 +1,36 @@
+"""`Expectation.check_faults` asks where a bound can tell a fault from rounding, and there alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from crossret_kernels import scan_scores
+from tests.kernels.scan_checks.kernels import batch_of
+from tests.kernels.tolerance import Expectation
+
+OPTIONS: dict[str, Any] = {"raw_feature_norm": "softmax", "pooling": "lse", "lambda_lse": 0.1}
+
+
+def test_bounds_that_let_a_fault_pass_are_found() -> None:
+    honest = Expectation.of(scan_scores, batch_of(2, 3), torch.float32, **OPTIONS)
+    honest.check_faults()
+    for side in (1, 2):
+        loose = [*honest.bounds]
+        loose[side] = loose[side] + honest.truth[side].abs().max()  # a gradient left out lies within
+        with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+            replace(honest, bounds=(loose[0], loose[1], loose[2])).check_faults()
+
+
+def test_gradients_that_are_rounding_are_not_asked_for() -> None:
+    """Of one pair below the cosine's least denominator: turned round, they lie within what rounding may come to."""
+    batch = batch_of(1, 1, 100, (5, 28))
+    batch = replace(batch, regions=batch.regions * 1e-6, words=batch.words * 1e-5)
+    tiny = Expectation.of(scan_scores, batch, torch.float32, lambda_softmax=100.0, **OPTIONS)
+    tiny.accept((tiny.truth[0], tiny.truth[1], -tiny.truth[2]), "words turned round")
+    tiny.check_faults()
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        replace(tiny, floors=(0.0, 0.0)).check_faults()
