@@ -59,8 +59,8 @@ def row_lengths(side, rows, inside, KIND: tl.constexpr):
 def query_tile(number, run, KIND: tl.constexpr):
     """A tile of queries: whole items, LONG a piece of one, of listed pairs one pair's.
 
-    (First of its items, how many; first row, how many with those that no item has; where they begin in a row of S; (N,)
-    whether a row is an item's, and (N, G) whose, 0 or 1; the rows' lengths and scales.)
+    (First of its items, how many; first row, how many with those that no item has; (N,) whether a row is an item's, and
+    (N, G) whose, 0 or 1; the rows' lengths and scales.)
     """
     N: tl.constexpr = KIND.N
     G: tl.constexpr = KIND.G
@@ -72,12 +72,10 @@ def query_tile(number, run, KIND: tl.constexpr):
         n_items = tl.minimum(tile_items, shown(run.sizes.n_queries) - first_item)
         row = first_item * slots + piece
         n_rows = tl.minimum(n_items * slots - piece, N)
-        column = piece if KIND.LISTED else row
     else:
         first = run.tiles + 2 * shown(run.sizes.first_tile)
         tile = first + 2 * number
         row = tl.load(tile) - tl.load(first)
-        column = row
         n_rows = tl.load(tile + 2) - tl.load(tile)
         first_item = tl.load(tile + 1) - tl.load(first + 1)
         n_items = tl.maximum(tl.load(tile + 3) - tl.load(tile + 1), 1)
@@ -89,18 +87,19 @@ def query_tile(number, run, KIND: tl.constexpr):
     inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
     here = tl.max(inside.to(tl.int32), 1) > 0
     lengths, scales = row_lengths(run.queries, rows, here, KIND)
-    return first_item, n_items, row, n_rows, column, here, inside.to(tl.float32), lengths, scales
+    return first_item, n_items, row, n_rows, here, inside.to(tl.float32), lengths, scales
 
 
 @triton.jit
 def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexpr = False):
     """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    Finite where one is not there. OWN reads these items' cells of S alone: others' may be gradients already.
+    Finite where one is not there. OWN reads these items' cells of S alone: others' may be gradients already. Contexts
+    begin at multiples of four, so that a lane loads 16 bytes at once: nothing that clamps an index may hide that.
     """
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
-    _first_item, _n_items, row, n_rows, _column, _here, _members, _query_lengths, query_scales = tile
+    _first_item, _n_items, row, n_rows, _here, _members, _query_lengths, query_scales = tile
     c = start + tl.arange(0, C)
     q = tl.minimum(row + tl.arange(0, N), tl.maximum(row + n_rows - 1, 0))
     first = 0 if KIND.LISTED else context[0]
@@ -154,7 +153,7 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     Of LONG items `forward.query_statistics` has found what takes all of their queries.
     """
     FINE: tl.constexpr = KIND.FINE
-    first_item, n_items, row, _n_rows, _column, _here, members, _query_lengths, _query_scales = tile
+    first_item, n_items, row, _n_rows, _here, members, _query_lengths, _query_scales = tile
     norms = tl.full((members.shape[1], x.shape[1]), 0, tl.float32)
     n = x
     context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])

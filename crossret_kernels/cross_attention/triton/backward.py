@@ -222,7 +222,7 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
     sums = tl.full((C, C), 0, tl.float32)
     for number in range(begin, begin + (shown(run.sizes.pieces) if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
-        _first_item, _n_items, row, _n_rows, _column, here, _members, _query_lengths, _query_scales = tile
+        _first_item, _n_items, row, _n_rows, here, _members, _query_lengths, _query_scales = tile
         g = clean(kept_rows(run, item, row, here, OF_RELEVANCES, KIND))
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
@@ -251,7 +251,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     C: tl.constexpr = KIND.C
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
-    first_item, _n_items, row, n_rows, _column, here, members, _query_lengths, query_scales = tile
+    first_item, _n_items, row, n_rows, here, members, _query_lengths, query_scales = tile
     piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
     begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))

@@ -183,7 +183,7 @@ class Layout:
         sizes: of the run, as kernels have them.
         lasting, passing: numbers of each part of the workspace, as `Run` has them.
         saved: numbers of four bytes that contexts, queries and what is lasting take; `total` of all.
-        shape, strides: of the products in S, (rows, columns), of listed pairs (pairs, slots, slots).
+        shape, strides: of the products in S, (rows of queries, of contexts), of listed pairs (pairs, slots, slots).
         of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
             of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
         warps: of the last.
@@ -265,9 +265,9 @@ class Run:
         call, layout: it belongs to, and is made by.
         contexts, queries: its packed rows.
         inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
-            of values of every item of contexts and row of queries; S for the products of all rows, (rows of contexts,
-            pitch); statistics for those of long queries, (2, rows of contexts, items); cancelled for whether attended
-            vectors do, of every item of contexts and tile of queries.
+            of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
+            pitch), and what is read behind the last; statistics for those of long queries, (2, rows of contexts,
+            items); cancelled for whether attended vectors do, of every item of contexts and tile of queries.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Run:
         return score_strides((first.first, second.first), scores.stride(), self.call.form, later)
 
     def matrix(self, cells: Tensor) -> Tensor:
-        """Cells of S as (rows of contexts, rows of queries), of listed pairs (pairs, slots, slots)."""
+        """Cells of S as (rows of queries, rows of contexts), of listed pairs (pairs, slots, slots)."""
         return cells.as_strided(self.layout.shape, self.layout.strides)
 
     def rows_of(self, side: Packed) -> Tensor:

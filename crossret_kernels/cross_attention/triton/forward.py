@@ -176,7 +176,7 @@ def attended_vectors(run, tile, context, shift, KIND: tl.constexpr):
     """q·a and ‖a‖² (N,) from the vectors a = Σ p c themselves, some columns of features at a time."""
     N: tl.constexpr = KIND.N
     K: tl.constexpr = MENDED
-    _first_item, _n_items, row, n_rows, _column, _here, _members, _query_lengths, query_scales = tile
+    _first_item, _n_items, row, n_rows, _here, _members, _query_lengths, query_scales = tile
     k = tl.arange(0, K)
     rows = rows_within(row, tl.arange(0, N), n_rows).to(tl.int64)
     products = tl.full((N,), 0, tl.float32)
@@ -214,7 +214,7 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
 def attend_to_item(run, tile, item, flag, KIND: tl.constexpr):
     """Relevances of a tile of queries to an item of contexts; `flag` is told whether an attended vector cancels."""
     N: tl.constexpr = KIND.N
-    _first_item, _n_items, row, _n_rows, _column, here, _members, query_lengths, _query_scales = tile
+    _first_item, _n_items, row, _n_rows, here, _members, query_lengths, _query_scales = tile
     context = item_of(run.contexts, item)
     shift = greatest_logits(run, tile, context, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
     products = tl.full((N,), 0, tl.float32)
