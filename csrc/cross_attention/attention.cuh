@@ -238,8 +238,8 @@ class AttentionTile {
       sums.each_pair(job.n_columns - first, [&](int row, int column, float left, float right) {
         const float scale = floats(at_.row_scales)[row];
         const int at = first + column, cell = row * at_.pitch + at;
-        out[cell] = left * scale * floats(at_.column_scales)[at];
-        out[cell + 1] = right * scale * floats(at_.column_scales)[at + 1];
+        Shared<Two<float>>(out + cell)[0] = Two<float>{
+            {left * scale * floats(at_.column_scales)[at], right * scale * floats(at_.column_scales)[at + 1]}};
       });
     }
     sync_block();

@@ -13,7 +13,8 @@ namespace gpu {
 using GramTile = TileShape<2, 2, 2, 4, 64, 3, 4>;
 
 constexpr int kBroken = 1, kMayCancel = 2;  // what is told of an item of contexts
-constexpr int kGramBlock = GramTile::rows, kGramPitch = kGramBlock + 1;
+// Rows lie so that pairs of cells of four rows, and four cells of eight, are in all banks.
+constexpr int kGramBlock = GramTile::rows, kGramPitch = kGramBlock + 8;
 constexpr int kGramBytes = kGramBlock * kGramPitch * 4;
 constexpr int kGramMemory = kGramBytes > GramTile::ring_bytes ? kGramBytes : GramTile::ring_bytes;
 // Below this part of what orthogonal contexts would make it, Σp²‖c‖², pᵀGp is a small difference of large terms, and is
@@ -117,8 +118,8 @@ gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams
   Shared<float> block = shared_at<float>(0);
   sums.each_pair(kGramBlock, [&](int row, int column, float left, float right) {
     const float scale = scale_of(first_row + row);
-    block[row * kGramPitch + column] = left * scale * scale_of(first_column + column);
-    block[row * kGramPitch + column + 1] = right * scale * scale_of(first_column + column + 1);
+    Shared<Two<float>>(block + (row * kGramPitch + column))[0] = Two<float>{
+        {left * scale * scale_of(first_column + column), right * scale * scale_of(first_column + column + 1)}};
   });
   sync_block();
   constexpr int fragment = Fine<Arithmetic>::rows;
@@ -147,7 +148,7 @@ gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams
     float opposed = 0.0f;
     for (int other = 0; other < item.count; ++other) {
       const float length = normalize ? 1.0f : norm_of(thread) * norm_of(other);
-      const float product = block[thread * kGramPitch + other];
+      const float product = block[other * kGramPitch + thread];
       if (other != thread && product < 0.0f) opposed -= product / length;
     }
     may_cancel = opposed > 0.99f - kCancelled;

@@ -114,14 +114,10 @@ pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing 
     store(packing.norms, to, fine ? norm : NAN);
     if (source.normalize) store(packing.powers, to, power);
   }
-  for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) {
-    ChunkOf<T> made;
-#pragma unroll
-    for (int k = 0; k < of_chunk; ++k) {
-      const int d = chunk * of_chunk + k;
-      narrow(fine && d < source.dim ? widened(load(from, d)) * power : 0.0f, made.at[k]);
-    }
-    store(out, chunk, made);
+  for (int d = lane; d < packing.dim; d += kWarp) {
+    T made;
+    narrow(fine && d < source.dim ? widened(load(from, d)) * power : 0.0f, made);
+    store(Global<T>(out), d, made);
   }
 }
 

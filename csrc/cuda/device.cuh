@@ -204,7 +204,11 @@ CROSSRET_DEVICE void narrow(float x, float& to) { to = x; }
 CROSSRET_DEVICE void narrow(float x, BFloat16& to) { to.bits = bfloat16_of(x); }
 CROSSRET_DEVICE void narrow(float x, Float16& to) { to.bits = half_of(x); }
 
-// Four elements in one access, which must lie at a multiple of its bytes.
+// Elements in one access, which must lie at a multiple of its bytes.
+template <class T>
+struct alignas(2 * sizeof(T)) Two {
+  T at[2];
+};
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T at[4];

@@ -42,16 +42,31 @@ struct GradientProblem {
   CROSSRET_DEVICE int start_of(int item) const { return query_slots > 0 ? item * query_slots : load(starts, item); }
 };
 
+// Four columns of a lane, of `dim` in a row that begins at `begin`; zeros behind them. `fours` says that rows begin at
+// multiples of four elements.
 template <class T>
-CROSSRET_DEVICE void load_columns(const Rows<T>& side, int64_t begin, int column, bool fours, float (&x)[4]) {
-  if (fours && column + 4 <= side.dim) {
-    const Four<T> four = load(Global<const Four<T>>(side.features + (begin + column)), 0);
+CROSSRET_DEVICE void load_columns(Global<const T> from, int64_t begin, int dim, int column, bool fours, float (&x)[4]) {
+  if (fours && column + 4 <= dim) {
+    const Four<T> four = load(Global<const Four<T>>(from + (begin + column)), 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) x[k] = widened(four.at[k]);
     return;
   }
 #pragma unroll
-  for (int k = 0; k < 4; ++k) x[k] = column + k < side.dim ? widened(load(side.features, begin + column + k)) : 0.0f;
+  for (int k = 0; k < 4; ++k) x[k] = column + k < dim ? widened(load(from, begin + column + k)) : 0.0f;
+}
+
+// The same of rows without anything between them.
+template <class T>
+CROSSRET_DEVICE void store_columns(Global<T> to, int64_t begin, int dim, int column, const float (&x)[4]) {
+  Four<T> made;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) narrow(x[k], made.at[k]);
+  if (dim % 4 == 0 && column < dim) return store(Global<Four<T>>(to + (begin + column)), 0, made);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (column + k < dim) store(to, begin + column + k, made.at[k]);
+  }
 }
 
 // A row's gradient in four columns of a lane, in place or beside what an earlier part has left there.
@@ -61,19 +76,18 @@ CROSSRET_DEVICE void store_gradient(const GradientProblem<T>& problem, int row, 
   if (problem.normalize) {
     const float scale = load(problem.own.scales, row);
     float x[4];
-    load_columns(problem.own, begin, column, problem.fours, x);
+    load_columns(problem.own.features, begin, problem.own.dim, column, problem.fours, x);
 #pragma unroll
     for (int k = 0; k < 4; ++k) total[k] = (total[k] - x[k] * scale * along) * scale;
   }
   const int64_t at = int64_t{row} * problem.own.dim;
+  if (problem.add) {
+    float before[4];
+    load_columns(Global<const T>(problem.out), at, problem.own.dim, column, problem.own.dim % 4 == 0, before);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    if (column + k >= problem.own.dim) continue;
-    if (problem.add) total[k] += widened(load(Global<const T>(problem.out), at + column + k));
-    T narrowed;
-    narrow(total[k], narrowed);
-    store(problem.out, at + column + k, narrowed);
+    for (int k = 0; k < 4; ++k) total[k] += before[k];
   }
+  store_columns(problem.out, at, problem.own.dim, column, total);
 }
 
 // The same, or of one of several runs its share of the sum.
@@ -82,10 +96,7 @@ CROSSRET_DEVICE void leave(const GradientProblem<T>& problem, int run, int row, 
                            float (&total)[4], float along) {
   if (problem.n_runs == 1) return store_gradient(problem, row, begin, column, total, along);
   const int64_t number = int64_t{run} * problem.own.n_rows + row;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    if (column + k < problem.own.dim) store(problem.runs, number * problem.own.dim + column + k, total[k]);
-  }
+  store_columns(problem.runs, number * problem.own.dim, problem.own.dim, column, total);
   if (problem.normalize && column == 0) store(problem.alongs, number, along);
 }
 
@@ -139,7 +150,7 @@ CROSSRET_DEVICE void gather(const Rows<T>& side, const Gathered& mine, bool take
     const float weight = shuffle(mine.weight, lane);
     along += shuffle(mine.share, lane);
     float x[4];
-    load_columns(side, begin, column, fours, x);
+    load_columns(side.features, begin, side.dim, column, fours, x);
 #pragma unroll
     for (int k = 0; k < 4; ++k) total[k] += weight * x[k];
   }
@@ -298,12 +309,11 @@ sum_of_runs(CROSSRET_PARAMETER GradientProblem<T> problem) {
     float total[4] = {0.0f, 0.0f, 0.0f, 0.0f}, along = 0.0f;
     for (int run = 0; run < problem.n_runs; ++run) {
       const int64_t number = int64_t{run} * problem.own.n_rows + block.row + slot;
+      const int dim = problem.own.dim;
+      float part[4];
+      load_columns(Global<const float>(problem.runs), number * dim, dim, column, dim % 4 == 0, part);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (column + k < problem.own.dim) {
-          total[k] += load(Global<const float>(problem.runs), number * problem.own.dim + column + k);
-        }
-      }
+      for (int k = 0; k < 4; ++k) total[k] += part[k];
       if (problem.normalize) along += load(Global<const float>(problem.alongs), number);
     }
     store_gradient(problem, block.row + slot, block.begin + slot * problem.own.row_stride, column, total, along);

@@ -48,8 +48,13 @@ class Device {
     });
   }
 
-  static void check(int number, const void* address, int64_t bytes, bool write) {
-    check(number, address, bytes, write, bytes & -bytes);  // of 12 bytes 4
+  // An access by the code that calls this; of 12 bytes at a multiple of 4.
+  template <class T>
+  [[gnu::noinline]] static void access(int number, const void* address, bool write) {
+    constexpr int64_t bytes = sizeof(T);
+    check(number, address, bytes, write, bytes & -bytes);
+    traffic.access(Traffic::Kind::global, __builtin_return_address(0), machine.thread(),
+                   reinterpret_cast<intptr_t>(address), bytes, alignof(T));
   }
   static void check(int number, const void* address, int64_t bytes, bool write, int64_t alignment) {
     const char* const access = write ? "global write" : "global read";

@@ -5,10 +5,13 @@
 #include <exception>
 #include <iterator>
 
+#include "accesses.cuh"
 #include "planted.cuh"
 #include "planted_copies.cuh"
 #include "programs.cuh"
 #include "vocabulary.cuh"
+
+extern "C" const char __ehdr_start;  // where the library lies: of the linker
 
 namespace {
 
@@ -97,7 +100,14 @@ constexpr Word kWords[] = {{"copied", 8, 8, vocabulary::copied},
                            {"multiplied float16", 10, 4, vocabulary::multiplied<Float16>},
                            {"multiplied tfloat32", 10, 4, vocabulary::multiplied<TFloat32>},
                            {"calculated", 2, 10, vocabulary::calculated},
-                           {"voted", 1, 4, vocabulary::voted}};
+                           {"voted", 1, 4, vocabulary::voted},
+                           {"rows", 1, 1, accesses::rows},
+                           {"columns", 1, 1, accesses::columns},
+                           {"padded_columns", 1, 1, accesses::padded_columns},
+                           {"one_word", 1, 1, accesses::one_word},
+                           {"chunks_of_rows", 4, 1, accesses::chunks_of_rows},
+                           {"turned_chunks_of_rows", 4, 1, accesses::turned_chunks_of_rows},
+                           {"odd_lanes", 4, 1, accesses::odd_lanes}};
 
 }  // namespace
 
@@ -165,6 +175,18 @@ int run_conversions(const float* in, void* bfloats, void* halves, float* out, in
     device.launch("widened_bits", blocks, 1, vocabulary::kThreads, 0,
                   [&] { vocabulary::widened_bits(narrow, half, wide, count); });
   });
+}
+
+// Counts what accesses cost from here on, or says what they have.
+void count_traffic(int on) {
+  simt::traffic.on = on != 0;
+  simt::traffic.clear();
+}
+int report_traffic(char* message, int64_t size) {
+  const std::string lines = simt::traffic.report(&__ehdr_start);
+  if (static_cast<int64_t>(lines.size()) >= size) return 1;
+  std::memcpy(message, lines.c_str(), lines.size() + 1);
+  return 0;
 }
 
 // Words of every thread from words of every thread.

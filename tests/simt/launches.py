@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,23 @@ SCHEDULES = (Schedule(0), Schedule(1), Schedule(2, 1), Schedule(2, 2))
 
 class Mistake(Exception):
     """What a kernel did wrong."""
+
+
+@dataclass
+class Place:
+    """What accesses at one place of a kernel took, as traffic.h counts it: passes through shared memory, or sectors.
+
+    Attributes:
+        code: where it is in the library.
+        least: the fewest that the same bytes could take.
+    """
+
+    kernel: str
+    kind: str
+    code: int
+    instructions: int
+    cost: int
+    least: int
 
 
 class Device:
@@ -91,6 +111,26 @@ class Device:
         seed = ctypes.c_uint64(schedule.seed)
         self._run("run_word", name.encode(), schedule.order, seed, *pointers, len(words) // 96)
         return out
+
+    @contextmanager
+    def traffic(self) -> Iterator[list[Place]]:
+        """Of all launches in it, when it ends."""
+        found: list[Place] = []
+        self._library.count_traffic(1)
+        try:
+            yield found
+            report = ctypes.create_string_buffer(2**20)
+            assert not self._library.report_traffic(report, ctypes.c_int64(len(report)))
+            for line in report.value.decode().splitlines():
+                kernel, kind, *numbers = line.split()
+                found.append(Place(kernel, kind, *map(int, numbers)))
+        finally:
+            self._library.count_traffic(0)
+
+    def source_of(self, place: Place) -> str:
+        """The lines of code that a place is in, from the innermost on."""
+        command = ["addr2line", "-i", "-s", "-e", self.path, hex(place.code - 1)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.replace("\n", " ")
 
     def converted(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Floats as bfloat16 and as float16, and both of them as floats again."""

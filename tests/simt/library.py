@@ -17,7 +17,17 @@ ROOT = Path(__file__).parents[2]
 OWN = ROOT / "tests" / "simt"
 TORCH = Path(torch.__file__).parent
 COMPILER = "g++"
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
 FLAGS += ["-DCROSSRET_SIMT", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
 FLAGS += ["-I", str(ROOT / "csrc"), "-I", str(OWN), "-isystem", str(TORCH / "include")]

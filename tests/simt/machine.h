@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fibers.h"
+#include "traffic.h"
 
 namespace simt {
 
@@ -98,6 +99,7 @@ class Machine {
     kernel_ = kernel, schedule_ = schedule, threads_ = threads, warps_ = threads / kWarp, body_ = &body;
     random_ = schedule.seed * 0x9E3779B97F4A7C15ull + 1;
     stacks_.grow(threads_);
+    traffic.begin(kernel);
     const int blocks = grid_x * grid_y;
     for (int i = 0; i < blocks; ++i) {
       const int number = schedule.order == Order::forward ? i : blocks - 1 - i;
@@ -139,6 +141,7 @@ class Machine {
     if (operation.arrived == ~0u) {
       Fiber* const lanes = &fibers_[warp() * kWarp];
       perform(lanes);
+      traffic.meet(warp());
       operation.arrived = 0;
       for (int lane = 0; lane < kWarp; ++lane) lanes[lane].state = State::ready;
       ready_[warp()] = ~0u;
@@ -168,6 +171,7 @@ class Machine {
     go_on_with(choose());
     host_ = {};
     change(host_, fibers_[current_].context);
+    for (int w = 0; w < warps(); ++w) traffic.meet(w);
     if (!mistake_.empty()) {
       forget();
       throw Mistake(mistake_);
@@ -228,6 +232,7 @@ class Machine {
       for (int of = 0; of < warps(); ++of) latest[of] = std::max(latest[of], clocks_[w][of]);
     }
     for (const int w : taking_part) {
+      traffic.meet(w);
       for (int of = 0; of < warps(); ++of) clocks_[w][of] = latest[of];
       ++clocks_[w][w];
       order_behind_clocks(w);

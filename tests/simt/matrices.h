@@ -13,7 +13,7 @@ namespace gpu {
 
 // Lane i gives row i % 8 of matrix i / 8, and takes of each matrix words i % 4 of row i / 4.
 template <int count>
-void load_rows(uint32_t (&to)[count], simt::Shared<const Chunk> row, int line) {
+[[gnu::always_inline]] inline void load_rows(uint32_t (&to)[count], simt::Shared<const Chunk> row, int line) {
   struct Lane {
     Chunk given;
     uint32_t* taken;
@@ -28,10 +28,10 @@ void load_rows(uint32_t (&to)[count], simt::Shared<const Chunk> row, int line) {
     }
   });
 }
-inline void load_matrices(uint32_t (&to)[4], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
+[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[4], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
   load_rows(to, row, line);
 }
-inline void load_matrices(uint32_t (&to)[2], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
+[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[2], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
   load_rows(to, row, line);
 }
 

@@ -31,7 +31,8 @@ class SharedMemory {
   void resize(char* begin, int64_t bytes) { begin_ = begin, bytes_ = bytes, serial_ = 0; }
 
   template <int bytes, int alignment>
-  void read(int64_t at, void* to) {
+  [[gnu::noinline]] void read(int64_t at, void* to) {
+    traffic.access(Traffic::Kind::shared, __builtin_return_address(0), machine.thread(), at, bytes, alignment);
     check_place<bytes, alignment>(at, "read");
     const Access me = machine.access();
     constexpr int n = bytes / kGranule;
@@ -55,7 +56,8 @@ class SharedMemory {
   }
 
   template <int bytes, int alignment>
-  void write(int64_t at, const void* from) {
+  [[gnu::noinline]] void write(int64_t at, const void* from) {
+    traffic.access(Traffic::Kind::shared, __builtin_return_address(0), machine.thread(), at, bytes, alignment);
     check_place<bytes, alignment>(at, "write");
     overwrite<bytes>(at, "write", machine.access());
     std::memcpy(begin_ + at, from, bytes);
@@ -210,12 +212,12 @@ class SharedElement {
 
  public:
   SharedElement(SharedMemory& memory, int64_t at) : memory_(memory), at_(at) {}
-  operator Value() const {  // NOLINT: reads as the element itself does
+  [[gnu::always_inline]] operator Value() const {  // NOLINT: reads as the element itself does
     Value value;
     memory_.read<sizeof(T), alignof(T)>(at_, &value);
     return value;
   }
-  SharedElement& operator=(const Value& value) {
+  [[gnu::always_inline]] SharedElement& operator=(const Value& value) {
     static_assert(!std::is_const_v<T>, "only read");
     memory_.write<sizeof(T), alignof(T)>(at_, &value);
     return *this;

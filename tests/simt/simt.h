@@ -110,21 +110,27 @@ inline uint32_t ballot(bool vote, int line = __builtin_LINE()) {
 inline bool all(bool vote, int line = __builtin_LINE()) { return ballot(vote, line) == ~0u; }
 
 template <class T>
-std::remove_const_t<T> load(Global<T> from, int64_t at) {
-  simt::Device::check(from.buffer(), from.address() + at, sizeof(T), false);
+[[gnu::always_inline]] inline std::remove_const_t<T> load(Global<T> from, int64_t at) {
+  simt::Device::access<T>(from.buffer(), from.address() + at, false);
   return from.address()[at];
 }
 template <class T>
-void store(Global<T> to, int64_t at, std::common_type_t<T> value) {
-  simt::Device::check(to.buffer(), to.address() + at, sizeof(T), true);
+[[gnu::always_inline]] inline void store(Global<T> to, int64_t at, std::common_type_t<T> value) {
+  simt::Device::access<T>(to.buffer(), to.address() + at, true);
   to.address()[at] = value;
 }
 
-inline void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
+[[gnu::noinline]] inline void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
   if (bytes < 0 || bytes > simt::Copies::kBytes) simt::machine.fail("bad copy", std::to_string(bytes) + " bytes");
   if (bytes > 0) simt::Device::check(from.buffer(), from.address(), bytes, false, alignof(Chunk));
   if (to.memory() == nullptr) simt::machine.fail("no shared memory", "a pointer to nothing");
   simt::copies.issue(*to.memory(), to.at(), from.address(), bytes);
+  const void* const code = __builtin_return_address(0);
+  const auto count = [&](simt::Traffic::Kind kind, int64_t at, int taken) {
+    if (taken > 0) simt::traffic.access(kind, code, simt::machine.thread(), at, taken, taken);
+  };
+  count(simt::Traffic::Kind::shared, to.at(), simt::Copies::kBytes);
+  count(simt::Traffic::Kind::global, reinterpret_cast<intptr_t>(from.address()), bytes);
 }
 inline void commit_copies() { simt::copies.commit(); }
 template <int n>

@@ -1,0 +1,125 @@
+"""No kernel in Triton multiplies in 32 bits what may not fit: numbers of rows by their width above all."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import triton
+import triton.language as tl
+
+from crossret_kernels.backends import INTERPRETED
+from tests.kernels.addresses import first_code_of, products_beyond_32_bits
+from tests.kernels.compile_cases import COVERING
+from tests.kernels.offline import Launch, launches_of
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="with TRITON_INTERPRET set nothing is compiled")
+
+# Lines whose products fit, and why.
+FITTING = {
+    "rows and items of a side: a call with more than int32 counts is refused": (
+        "begin += tl.program_id(2) * length",
+        "blocks = tl.cdiv(n_own * rows, KIND.ROWS)",
+        "item = tile * shown(sizes.tile_items) + owner",
+        "place = (row - item * shown(sizes.slots)).to(tl.int64)",
+        "place = slot - owner * most",
+        "rows = block * ROWS + tl.arange(0, ROWS)",
+        "scores, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset, margin,",
+        "told = tl.load(tables.owners + tile * M + slot, mask=planned, other=-1)",
+    ),
+    "rows and items of a part, of whose workspace `chunks.MOST_NUMBERS` fit": (
+        "begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)",
+        "begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0",
+        "begin = tile[0] if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)",
+        "counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)",
+        "first = number * shown(source.slots)",
+        "first_item = number // shown(run.sizes.pieces) * tile_items",
+        "items = run.queries.items + 3 * (first_item + g)",
+        "n_rows = tl.minimum(n_items * slots - piece, N)",
+        "piece = number % shown(run.sizes.pieces) * N",
+        "return tl.load(side.items + 3 * item), tl.load(side.items + 3 * item + 1)",
+        "row = first_item * slots + piece",
+        "rows = tl.load(order + other).to(tl.int32) * shown(source.slots) + place",
+        "tile = first + 2 * number",
+        "tl.store(run.contexts.items + 3 * item + 2, broken * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)",
+        "total = of_features(total, along, packed, pair * shown(source.slots) + place, there, KIND)",
+    ),
+    "numbers of such a workspace": (
+        "at = pulls + context_rows * pulls_pitch",
+        "cells = (row + j) * (shown(run.sizes.pitch) * 16) + column + c",
+        "lines = run.S + q[:, None] * (shown(run.sizes.pitch) * 16)",
+        "tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)",
+    ),
+    "rows of an item, or cells of two": (
+        "at = c[:, None] * queries + q[None, :]",
+        "best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)",
+        "first_places = slot // COLUMNS * width + (slot % COLUMNS >> shown(sizes.bits))",
+        "other_w = tl.load(weights + o[None, :] * queries + q[:, None], mask=inside, other=0.0)",
+        "places = depths * width + (tl.arange(0, COLUMNS) >> shown(sizes.bits))[None, :]",
+        "places = tl.cdiv(slots, ROWS) * ROWS",
+        "return grams + (wide(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])",
+        "slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, shown(run.sizes.context_slots))",
+        "taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER",
+        "there = (c < tl.multiple_of((count + 3) // 4 * 4, 4))[None, :]",
+        "tl.store(grams + c[:, None] * contexts + o[None, :], made, mask=inside)",
+        "w = tl.load(weights + c[:, None] * queries + q[None, :], mask=inside, other=0.0)",
+        "within = tl.minimum(first_places + step * (N >> shown(sizes.bits)), lasts).to(tl.int64)",
+        "x = tl.load(products + c[:, None] * width + q[None, :], mask=inside, other=0.0)",
+    ),
+    "programs of a grid, and their steps": (
+        "begin = program // shown(sizes.n_tiles) * shown(sizes.run_groups)",
+        "begin = run * shown(sizes.run_groups)",
+        "first = tl.program_id(0) * per_program",
+        "item = tl.program_id(0) // (across * parts)",
+        "item = tl.program_id(0) // (across * tiles)",
+        "item = tl.program_id(0) // (tiles * parts)",
+        "other = (tl.program_id(0) // (KIND.HEADS * blocks)).to(tl.int64)",
+    ),
+    "0 or 1 times rows of an item": (
+        "before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)",
+    ),
+}  # fmt: skip
+
+
+class Width(NamedTuple):
+    """Of a row."""
+
+    D: int
+
+
+@triton.jit
+def rows_in_32_bits(out, KIND: tl.constexpr):  # noqa: N803
+    row = tl.program_id(0) * 16 + tl.arange(0, 16)
+    tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)
+
+
+@triton.jit
+def rows_in_64_bits(out, KIND: tl.constexpr):  # noqa: N803
+    row = (tl.program_id(0) * 16 + tl.arange(0, 16)).to(tl.int64)
+    tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [(rows_in_32_bits, {"tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)"}),
+     (rows_in_64_bits, set())],
+)  # fmt: skip
+def test_a_row_times_its_width_is_found(kernel: triton.JITFunction, found: set[str], tmp_path: Path) -> None:
+    launch = Launch(kernel, {"out": torch.zeros(1), "KIND": Width(64)}, (1, 1, 1), 4)
+    assert products_beyond_32_bits(first_code_of(launch, tmp_path)) == found
+
+
+def test_products_fit_32_bits(tmp_path: Path) -> None:
+    launches = {launch.key: launch for case in COVERING for launch in launches_of(case.call)}
+    found: dict[str, str] = {}
+    for launch in launches.values():
+        found |= dict.fromkeys(products_beyond_32_bits(first_code_of(launch, tmp_path)), launch.name)
+    known = set(chain.from_iterable(FITTING.values()))
+    assert {line: name for line, name in found.items() if line not in known} == {}
+    assert known <= found.keys()

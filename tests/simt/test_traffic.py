@@ -1,0 +1,155 @@
+"""What kernels' accesses cost, counted warp by warp: passes through shared memory's banks, sectors of 32 bytes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels.topk.cuda import merge_in_cuda
+from tests.simt.launches import SCHEDULES, Device, Place, Schedule
+from tests.simt.library import ROOT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def features(count: int, rows: int, dim: int, dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(count, rows, dim, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+
+
+def step(function: Any, sides: list[Tensor], **options: Any) -> None:
+    """Scores and gradients."""
+    scores = function(*sides, backend="cuda", **options)
+    torch.autograd.grad(scores.sum(), sides)
+
+
+def attend(rows: tuple[int, int], counts: tuple[int, int], dtype: torch.dtype, **options: Any) -> None:
+    sides = [features(n, own, 64, dtype, seed) for seed, (n, own) in enumerate(zip(counts, rows, strict=True))]
+    step(scan_scores, sides, **options)
+
+
+def match(dtype: torch.dtype, n_images: int = 6, n_captions: int = 6, **options: Any) -> None:
+    step(maxsim_scores, [features(n_images, 180, 128, dtype, 0), features(n_captions, 32, 128, dtype, 1)], **options)
+
+
+def rank(dtype: torch.dtype) -> None:
+    for negatives in ("hardest", "sum", "softmax"):
+        matrix = torch.randn(256, 256).to(dtype).requires_grad_()
+        torch.autograd.grad(triplet_loss(matrix, negatives=negatives, backend="cuda"), matrix)
+
+
+def search() -> None:
+    best = torch.empty(3, 0), torch.empty(3, 0, dtype=torch.int64)
+    for number in range(3):
+        best = merge_in_cuda(*best, torch.randn(2048, 3).T, number * 2048, 10)
+
+
+PAIRS = torch.arange(6).repeat(2, 1).T.repeat(6, 1)
+# Calls that fill their tiles.
+CALLS: list[Callable[[], None]] = [
+    *(lambda dtype=dtype: attend((36, 20), (8, 12), dtype) for dtype in (torch.bfloat16, torch.float32)),
+    lambda: attend((36, 20), (8, 12), torch.float16, direction="i2t", normalize=True),
+    lambda: attend((197, 77), (2, 3), torch.bfloat16),
+    *(lambda dtype=dtype: match(dtype) for dtype in (torch.bfloat16, torch.float32)),
+    lambda: match(torch.bfloat16, direction="i2t", normalize=True),
+    lambda: match(torch.bfloat16, 1, 24),
+    lambda: match(torch.bfloat16, pairs=PAIRS),
+    lambda: match(torch.bfloat16, pairs=PAIRS, pooling="max"),
+    *(lambda dtype=dtype: rank(dtype) for dtype in (torch.bfloat16, torch.float32)),
+    search,
+]
+# Of each kernel, over all calls: passes and sectors, as multiples of the fewest that those bytes could take.
+# "differentiate" adds to Gram matrices of any width, two cells a lane; a row's best contexts lie an item apart.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "add_gram_products": (1, 1.02),
+    "attend": (1.08, 1.01),
+    "best_contexts": (1.01, 1.01),
+    "context_gradients": (1, 1.01),
+    "differentiate": (1.15, 1.48),
+    "gram_matrices": (1.06, 1.08),
+    "groups_with_better": (1, 1.32),
+    "hinge_statistics": (1.03, 1.92),
+    "inverse_norms": (1, 1),
+    "keep_best_query": (1, 1),
+    "list_tiles": (1, 1),
+    "losses_of_statistics": (1.58, 2.16),
+    "merge_better": (1.5, 3),
+    "pack_rows": (1, 1),
+    "pool_pairs": (1, 1.17),
+    "query_gradients": (1, 1.2),
+    "score_gradients": (1, 1.21),
+    "store_gradients": (1, 1.02),
+    "sum_losses": (1, 1),
+    "sum_of_runs": (1, 1.01),
+}
+MOST_PASSES, FEW = 4, 0.01  # of one access, for each that it needs; but for such a part of its kernel's
+
+
+@pytest.fixture(scope="module")
+def places(simulated: Device) -> list[Place]:
+    """Of all kernels."""
+    simulated.choose(multiprocessors=3)
+    with simulated.traffic() as found:
+        for call in CALLS:
+            call()
+    return found
+
+
+def test_every_kernel_is_counted(places: list[Place]) -> None:
+    sources = (path.read_text() for path in (ROOT / "csrc").rglob("cuda*.cu"))
+    launched = {name for text in sources for name in re.findall(r'\blaunch\("(\w+)"', text)}
+    assert {place.kernel for place in places} == launched == set(BOUNDS)
+
+
+@pytest.mark.parametrize("kind", ["shared", "global"])
+def test_what_kernels_take_of_memory(places: list[Place], simulated: Device, kind: str) -> None:
+    over = {}
+    for kernel, bounds in BOUNDS.items():
+        own = [place for place in places if (place.kernel, place.kind) == (kernel, kind)]
+        cost, least = (sum(getattr(place, what) for place in own) for what in ("cost", "least"))
+        if cost > bounds[kind == "global"] * least:
+            worst = max(own, key=lambda place: place.cost - place.least)
+            over[kernel] = f"{cost / least:.3f}, most at {simulated.source_of(worst)}"
+    assert not over
+
+
+def test_no_access_meets_in_a_bank_more_than_four_times(places: list[Place], simulated: Device) -> None:
+    shared = [place for place in places if place.kind == "shared"]
+    taken = Counter[str]()
+    for place in shared:
+        taken[place.kernel] += place.cost
+    meeting = [
+        place for place in shared
+        if place.cost > max(MOST_PASSES * place.least, FEW * taken[place.kernel])
+    ]  # fmt: skip
+    assert not [simulated.source_of(place) for place in meeting]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "words", "kind", "cost", "least"),
+    [
+        ("rows", 1, "shared", 1, 1),
+        ("columns", 1, "shared", 16, 1),
+        ("padded_columns", 1, "shared", 1, 1),
+        ("one_word", 1, "shared", 1, 1),
+        ("chunks_of_rows", 4, "shared", 16, 2),
+        ("turned_chunks_of_rows", 4, "shared", 2, 2),
+        ("odd_lanes", 4, "global", 16, 2),
+    ],
+)
+def test_accesses_cost_what_can_be_told_by_hand(
+    device: Device, name: str, words: int, kind: str, cost: int, least: int, schedule: Schedule
+) -> None:
+    numbers = torch.zeros(2 * 96, words, dtype=torch.int32)
+    with device.traffic() as found:
+        device.word(name, schedule, numbers, 1)
+    read = [place for place in found if place.kind == kind and place.instructions == 2]  # by one warp of each block
+    assert [(place.cost, place.least) for place in read] == [(2 * cost, 2 * least)]
+    assert all(place.cost == place.least for place in found if place not in read)
