@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.backward import store_gradients
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.maxsim_checks import ByLengths, GpuCalls, directions, listed_or_all, randn
+from tests.kernels.maxsim_checks import ByLengths, GpuCalls, listed_or_all, randn
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +28,6 @@ class TestCalls(GpuCalls): ...
 
 
 class TestByLengths(ByLengths): ...
-
-
-def far_apart(*shape: int, strides: tuple[int, ...]) -> Tensor:
-    """Features in memory of which only they are ever touched."""
-    elements = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
-    memory = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=(elements,)))
-    return memory.as_strided(shape, strides).copy_(randn(*shape, seed=11))
-
-
-@directions
-@pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_offsets_beyond_32_bits(direction: str, listed: bool, layout: str) -> None:
-    """Items 2³¹ elements apart, and rows that are so together."""
-    far: Any = far_apart(2, 20, 16, strides=(2**31 + 32, 16, 1))
-    if layout == "packed":
-        far = far_apart(6, 16, strides=(2**29, 1))
-    words = randn(3, 18, 16, seed=12).half().requires_grad_()
-    results: list[tuple[Tensor, ...]] = []
-    for own in (far.contiguous(), far):
-        own.requires_grad_()
-        features = own if layout == "padded" else (own, torch.tensor([0, 4, 6]))
-        pairs = torch.tensor([[1, 1], [0, 0]]) if listed else None
-        scores = maxsim_scores(features, words, direction=direction, pairs=pairs, normalize=True, backend="triton")
-        results.append((scores, *torch.autograd.grad(scores.sum(), (own, words))))
-    assert all(torch.equal(near, distant) for near, distant in zip(*results, strict=True))
 
 
 class Out(NamedTuple):

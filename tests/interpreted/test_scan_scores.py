@@ -83,15 +83,4 @@ class TestGradients(Gradients):
             scores.sum().backward()
 
 
-class TestCalls(Calls):
-    def test_elements_past_two_to_the_31(self, kernels: Kernels) -> None:
-        """Rows lie 600 million elements apart in memory that is never touched in between."""
-        apart = 600_000_000
-        values = torch.empty(4 * apart + 8, dtype=torch.float16)
-        regions = values.as_strided((5, 1, 8), (apart, apart, 1))
-        words = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)).half()
-        near = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(1)).half()
-        regions.copy_(near)
-        for direction in ("t2i", "i2t"):
-            scores = kernels.score(regions, words, direction=direction)
-            assert torch.equal(scores, kernels.score(near, words, direction=direction))
+class TestCalls(Calls): ...
