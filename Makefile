@@ -38,18 +38,10 @@ build/triton/%/.installed: | setup
 	$(PIP) install --quiet --no-deps --target build/triton/$* triton==$*
 	@touch $@
 
-# Tests of the kernels that draw their examples, again and again with new ones. The random seed, which starts each round,
-# is what hypothesis is told by --hypothesis-seed.
 MINUTES ?= 10
-DRAWN = $(shell grep --recursive --files-with-matches '@given' tests/kernels tests/interpreted --include '*.py')
 
-fuzz: setup  ## draw new examples for the kernels' tests, for MINUTES=10, and stop at what fails
-	@end=$$(($$(date +%s) + 60 * $(MINUTES))); rounds=0; while [ $$(date +%s) -lt $$end ]; do \
-		HYPOTHESIS_PROFILE=fuzz timeout $$((end - $$(date +%s) + 1)) $(BIN)/python -m pytest --numprocesses auto --dist worksteal -q -x \
-			-p no:cacheprovider $(filter-out tests/interpreted/%,$(DRAWN)) || \
-			{ [ $$? -eq 124 ] && break; echo 'make fuzz found an example: add it to its test as @example(...), or @reproduce_failure as printed above' >&2; exit 1; }; \
-		rounds=$$((rounds + 1)); \
-	done; echo "make fuzz: $$rounds whole rounds found nothing"
+fuzz: setup  ## draw new examples for the tests that draw them, for MINUTES=10, and stop at what fails
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 docs: setup  ## build the documentation into build/docs, strictly; its generated tables are written anew
 	$(BIN)/python docs/generate.py

@@ -178,6 +178,7 @@ class Expectation:
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
         floors = _rounding_floors(batch, truth, unit, options)
+        floors[0] = max(floors[0], _moved_by_lengths(function, batch, truth[0], unit, options))
         scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
         terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
         of_regions, of_words = (
@@ -261,6 +262,22 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
     raw = options["raw_feature_norm"] in ("no_norm", "clipped") and not options["normalize"]
     tied = options["pooling"] == "max" and batch.kind in ("duplicates", "opposites", "zero region", "zero word")
     return not tied and not (raw and options["lambda_softmax"] > 30) and least_attended(batch, options) > 1e-4
+
+
+def _moved_by_lengths(
+    function: Callable[..., Tensor], batch: Features, true: Tensor, unit: float, options: dict[str, Any]
+) -> float:
+    """How far results move with rows an eighth of a unit longer or shorter, as rounding makes their similarities.
+
+    A softmax of similarities, which λ multiplies, takes that many times.
+    """
+    generator = torch.Generator().manual_seed(9)
+    sides = [
+        side * (1 + unit / 8 * (2 * torch.randint(2, side.shape[:2], generator=generator) - 1)[..., None])
+        for side in (batch.regions, batch.words)
+    ]
+    moved = function(*sides, *batch.lengths, pairs=batch.pairs, backend="reference", **options)
+    return float((moved - true).abs().max()) if true.numel() else 0.0
 
 
 def _ragged_sides(batch: Features) -> list[Ragged]:
