@@ -14,17 +14,20 @@ static void gram_products(const float* const* rows, int64_t n, int64_t depth, do
   }
 }
 
-// Turns the upper half of a Gram matrix into its factor, in place, by the columns that come first. A row that is a
-// combination of the rows before it as far as double precision tells gets a factor of zero; or the work is left half
-// done, and the result is false, where the matrix is to be `definite`.
-static bool factorise(double* gram, const double* diagonal, int64_t n, bool definite) {
-  constexpr double unit = 1e-14;
+// What is left of a row beside the rows before it, relative to the row itself, tells that it is no combination of them:
+// of products that are rounded to doubles and to floats. Of less the rounding of what is left, squared, is divided by it.
+constexpr double kLeast = 1e-14, kLeastOfFloats = 1e-5;
+
+// Turns the upper half of a Gram matrix into its factor, in place, by the columns that come first. A row of which no
+// more than `least` is left gets a factor of zero; or the work is left half done, and the result is false, where the
+// matrix is to be `definite`.
+static bool factorise(double* gram, const double* diagonal, int64_t n, double least, bool definite) {
   const int64_t ld = gram_row(n);
   for (int64_t j = 0; j < n; ++j) {
     double* const row = gram + j * ld;
     const double left = row[j];
-    if (definite && !(left > unit * diagonal[j])) return false;
-    if (left <= unit * diagonal[j]) {
+    if (definite && !(left > least * diagonal[j])) return false;
+    if (left <= least * diagonal[j]) {
       for (int64_t k = j; k < n; ++k) row[k] = 0.0;
       continue;
     }
@@ -68,7 +71,7 @@ static bool never_cancels(double* gram, const double* diagonal, int64_t n, doubl
     for (int64_t k = j + 1; k < n; ++k) gram[k * ld + j] = gram[j * ld + k];
     gram[j * ld + j] -= part * diagonal[j];
   }
-  const bool definite = factorise(gram, diagonal, n, true);
+  const bool definite = factorise(gram, diagonal, n, kLeast, true);
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t k = j + 1; k < n; ++k) gram[j * ld + k] = gram[k * ld + j];
     gram[j * ld + j] = diagonal[j];
@@ -96,11 +99,13 @@ static void factor_rows(const float* rows, int64_t ld, int64_t n, int64_t depth,
   };
   gram_products<SinglePrecision>(at, n, depth, gram);
   keep_diagonal();
-  if (!never_cancels(gram, diagonal, n, cancelled, diagonal + 2 * n)) {
+  const bool fine = never_cancels(gram, diagonal, n, cancelled, diagonal + 2 * n) &&
+                    factorise(gram, diagonal, n, kLeastOfFloats, true);
+  if (!fine) {
     gram_products<DoublePrecision>(at, n, depth, gram);
     keep_diagonal();
+    factorise(gram, diagonal, n, kLeast, false);
   }
-  factorise(gram, diagonal, n, false);
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t k = 0; k < ldg; ++k) {
       factor[j * ldg + k] = k < j || k >= n ? 0.0f : static_cast<float>(gram[j * ldg + k]);

@@ -45,6 +45,24 @@ def test_scores_are_those_of_the_formulas(
         expected.accept((scores.double(), *expected.truth[1:]), isa)
 
 
+@pytest.mark.parametrize(("rows", "dim"), [(31, 3), (9, 5), (7, 40)])
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_that_others_make_up(isa: str, rows: int, dim: int) -> None:
+    """What is left of them beside those is rounding, which no row of a factor may be made of."""
+    options: dict[str, Any] = {"lambda_softmax": 4.0, "normalize": True, "direction": "t2i"}
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        regions, words = (torch.rand(2, n, dim, generator=generator) for n in (rows, 40))
+        if rows < dim:
+            regions[:, rows // 2 + 1 :] = regions[:, : rows // 2]
+        true = scan_scores(regions.double(), words.double(), backend="reference", **options)
+        with cpu_isa(isa):
+            for made in (scan_scores, with_factors):
+                torch.testing.assert_close(
+                    made(regions, words, backend="cpu", **options).double(), true, rtol=0, atol=1e-6
+                )
+
+
 def batch(n_images: int = 30, n_captions: int = 40) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     regions, words = (

@@ -44,8 +44,9 @@ IEEE_STACK_BOUNDS = {
     "gram_gradients": (512, 320),
 }
 OTHERS_STACK_BOUNDS = (128, 64)
-# Kernels whose tiles in shared memory no access meets in one bank. Others' still do; the dearest were six times slower.
-WITHOUT_COLLISIONS = {"attend", "similarity_gradients", "gram_gradients", "gram_matrices", "add_gram_products"}
+# Kernels whose IEEE products, which are made of multiply-adds, read tiles of which lanes meet in one bank. No other does:
+# the dearest such accesses made a kernel six times slower.
+COLLIDING_IEEE = {"attend_pairs", "best_of_tiles", "gated_weights", "gated_item_gradients", "gated_logit_gradients"}
 
 
 def stack_bound(launch: Launch, architecture: int) -> int:
@@ -59,7 +60,8 @@ def test_compiles(name: str, tmp_path: Path) -> None:
     result = compiled(launch, architecture, tmp_path)
     assert result.shared <= SHARED_LIMITS[architecture] * 2**10, f"{launch.kind}: {result}"
     assert result.stack <= stack_bound(launch, architecture), f"{launch.kind}: {result}"
-    assert launch.name not in WITHOUT_COLLISIONS or not result.collisions(), f"{launch.kind}: {result.collisions()}"
+    if not (launch.precision in ("ieee", "tf32x3") and launch.name in COLLIDING_IEEE):
+        assert not result.collisions(), f"{launch.kind}: {result.collisions()}"
     if launch.name not in WITHOUT_PRODUCTS and launch.precision != "ieee":
         wanted = {MATRIX_INSTRUCTIONS[architecture]}
         if launch.rows < WARPGROUP_ROWS:

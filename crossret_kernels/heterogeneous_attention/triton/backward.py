@@ -154,7 +154,7 @@ def matching_gradients(
             o = other_c + tl.arange(0, ROWS)
             inverse_o = inverse_lengths(squares_c, o, o < n_c)
             sums = tl.full((ROWS, ROWS), 0, tl.float32)
-            for first_q in range(0, n_q, ROWS):
+            for first_q in tl.range(0, n_q, ROWS, num_stages=1):
                 q = first_q + tl.arange(0, ROWS)
                 of_square = tl.load(coefficients + queries + q, mask=q < n_q, other=0.0)
                 inside = (c < n_c)[:, None] & (q < n_q)[None, :]

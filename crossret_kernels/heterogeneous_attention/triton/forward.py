@@ -173,7 +173,7 @@ def matched_pairs(
             x = tl.where((c < n_c)[:, None], lambda_softmax * cosines, -float("inf"))
             w = tl.exp(x - most[None, :]) / sums[None, :]
             along = tl.full((ROWS, ROWS), 0, tl.float32)
-            for other_c in range(0, n_c, ROWS):
+            for other_c in tl.range(0, n_c, ROWS, num_stages=1):  # staged, its tiles would lie across the lanes
                 o = other_c + tl.arange(0, ROWS)
                 inverse_o = inverse_lengths(squares_c, o, o < n_c)
                 gram = tile_of_cosines(grams, inverse_c, inverse_o, c, o, n_c, n_c, contexts)
