@@ -23,7 +23,7 @@ from tests.kernels.strategies import (
     features,
     scan_options,
 )
-from tests.kernels.tolerance import ISAS, Expectation, well_posed
+from tests.kernels.tolerance import ISAS, Expectation, least_attended, well_posed
 
 IN_TORCH = ("torch", "reference")
 BACKENDS = ("cpu", *IN_TORCH)
@@ -71,12 +71,14 @@ def expected_attention(batch: Features, layout: str, **options: Any) -> tuple[Te
 @given(batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")))
 def test_attention_follows_the_paper(batch: Features, options: dict[str, Any], layout: str) -> None:
     attended, weights, relevances = expected_attention(batch, layout, **options)
+    # Of what cancels rounding is left, which the cosine divides by 1e-8.
+    least = 1e-7 if least_attended(batch, options) > 1e-7 else 1e-5
     for backend in IN_TORCH:
         made = attention(batch, layout, backend=backend, **options)
         size = max(1.0, float(attended.abs().max()))
         torch.testing.assert_close(made.attended, attended, rtol=1e-9, atol=1e-9 * size)
         torch.testing.assert_close(made.weights, weights, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(made.relevances, relevances, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(made.relevances, relevances, rtol=1e-6, atol=least)
         pairs = every_pair(batch) if batch.pairs is None else batch.pairs
         call: dict[str, Any] = {"pairs": pairs, "backend": backend, **options}
         assert torch.equal(made.scores, scan_scores(*batch.arguments(layout), **call))

@@ -44,9 +44,12 @@ IEEE_STACK_BOUNDS = {
     "gram_gradients": (512, 320),
 }
 OTHERS_STACK_BOUNDS = (128, 64)
-# Kernels whose IEEE products, which are made of multiply-adds, read tiles of which lanes meet in one bank. No other does:
+# Kernels whose IEEE products, which are made of multiply-adds, read tiles where lanes meet in one bank. No other does:
 # the dearest such accesses made a kernel six times slower.
-COLLIDING_IEEE = {"attend_pairs", "best_of_tiles", "gated_weights", "gated_item_gradients", "gated_logit_gradients"}
+COLLIDING_IEEE = {
+    "attend_pairs", "best_of_tiles", "gated_weights", "gated_item_gradients", "gated_logit_gradients",
+    "matching_gradients", "pool_rows", "pooled_dots",
+}  # fmt: skip
 
 
 def stack_bound(launch: Launch, architecture: int) -> int:
@@ -60,7 +63,7 @@ def test_compiles(name: str, tmp_path: Path) -> None:
     result = compiled(launch, architecture, tmp_path)
     assert result.shared <= SHARED_LIMITS[architecture] * 2**10, f"{launch.kind}: {result}"
     assert result.stack <= stack_bound(launch, architecture), f"{launch.kind}: {result}"
-    if not (launch.precision in ("ieee", "tf32x3") and launch.name in COLLIDING_IEEE):
+    if not (launch.precision in ("ieee", "tf32x3", None) and launch.name in COLLIDING_IEEE):
         assert not result.collisions(), f"{launch.kind}: {result.collisions()}"
     if launch.name not in WITHOUT_PRODUCTS and launch.precision != "ieee":
         wanted = {MATRIX_INSTRUCTIONS[architecture]}

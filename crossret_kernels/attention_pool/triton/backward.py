@@ -37,7 +37,7 @@ def pooled_value_gradients(
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)
         sums = tl.full((ROWS, COLUMNS), 0, tl.float32)
-        for head in range(0, heads, HEADS):
+        for head in tl.range(0, heads, HEADS, num_stages=1):
             h = head + tl.arange(0, HEADS)
             weights = tile_weights(logits, statistics, begin, item, r, valid, h, n, heads)
             cells = grad_pooled + (item.to(tl.int64) * heads + h)[:, None] * D + d[None, :]
@@ -69,7 +69,7 @@ def pooled_dots(
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)
         sums = tl.full((ROWS, HEADS), 0, tl.float32)
-        for column in range(0, D, COLUMNS):
+        for column in tl.range(0, D, COLUMNS, num_stages=1):
             d = column + tl.arange(0, COLUMNS)
             cells = at + r.to(tl.int64)[:, None] * row_stride * KIND.UNIT + d[None, :]
             inside = valid[:, None] if KIND.EVEN else valid[:, None] & (d < D)[None, :]

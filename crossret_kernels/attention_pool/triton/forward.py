@@ -35,7 +35,7 @@ def pool_rows(
     begin, count = item_rows(extents, item, slots, KIND)
     at = values + first_value(item, begin, item_stride, row_stride, KIND)
     sums = tl.full((HEADS, COLUMNS), 0, tl.float32)
-    for first in range(0, count, ROWS):
+    for first in tl.range(0, count, ROWS, num_stages=1):
         r = first + tl.arange(0, ROWS)
         valid = valid_rows(extents, begin, r, count, KIND)
         weights = tile_weights(logits, statistics, begin, item, r, valid, h, n, heads)
