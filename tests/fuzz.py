@@ -14,22 +14,16 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
+from tests.until import ENDS_AT
 
 ROOT = Path(__file__).parents[1]
-ENDS_AT = "CROSSRET_FUZZ_ENDS_AT"
 FOUND = "an example was found: add it to its test as @example(...), or as printed above @reproduce_failure"
-
-
-def pytest_runtest_setup() -> None:
-    if time.time() > float(os.environ[ENDS_AT]):
-        pytest.skip("time is over")
 
 
 def examples_of_round(tests: list[str], workers: int, interpreted: bool) -> tuple[int, bool]:
     """(How many were tried, whether all went well)."""
     options = ["--numprocesses", str(workers), "--dist", "worksteal", "-q", "-x", "-p", "no:cacheprovider"]
-    options += ["-p", "tests.fuzz", "-m", "hypothesis", "--hypothesis-show-statistics"]
+    options += ["-p", "tests.until", "-m", "hypothesis", "--hypothesis-show-statistics"]
     environment = os.environ | {"HYPOTHESIS_PROFILE": "fuzz"} | ({"TRITON_INTERPRET": "1"} if interpreted else {})
     count, shown = 0, True
     with subprocess.Popen(

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gpu.lines import RESULTS, tell
+from tests.until import ENDS_AT
 
 NEEDED = ("torch", "triton", "numpy", "pytest", "hypothesis", "rich", "typer", "PIL", "matplotlib", "safetensors",
           "filelock", "jinja2", "tomli_w")  # fmt: skip
 TOOLKITS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 LOG = "log.txt"
+LAST_TEST = 10  # seconds ahead of a stage's end, in which no further test begins
 PYTEST = ("-m", "pytest", "-m", "gpu", "-W", "default", "-q", "--tb=short", "-p", "no:cacheprovider",
-          "-p", "benchmarks.gpu.failures", "tests/gpu")  # fmt: skip
+          "-p", "benchmarks.gpu.failures", "-p", "tests.until", "tests/gpu")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def tool(name: str) -> str | None:
 def run(stage: Stage, seconds: float, directory: Path) -> str:
     """Runs a stage for so long at most, its output to the screen and the log; says how it ended."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "SECONDS_OF_STAGE": f"{seconds:.0f}"}
+    environment[ENDS_AT] = str(time.time() + seconds - LAST_TEST)
     environment.setdefault("HYPOTHESIS_PROFILE", "brief")
     begun = time.monotonic()
     with (directory / LOG).open("ab", buffering=0) as log:
