@@ -15,7 +15,7 @@ NOT_CAPTURED = (
     "no CUDA graph can be captured of a call that comes in several parts: it is cut up by its items' lengths on the "
     "host. Capture calls of fewer items"
 )
-ALIGNED = 32  # int32: tables that begin at other addresses would have kernels compiled for them
+ALIGNED = 128  # bytes: arrays that begin at other addresses would have kernels compiled for them
 
 
 def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int | None = None) -> list[int]:
@@ -56,18 +56,24 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def on_device(device: torch.device, *tables: NDArray[Any]) -> tuple[Tensor, ...]:
-    """The tables as int32, in one copy, which the host does not wait for: every batch of a training has new lengths.
+def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
+    """Arrays of any types on the device, by one copy from pinned memory, which the host does not wait for."""
+    sizes = [size for array in arrays for size in (array.nbytes, -array.nbytes % ALIGNED)]
+    joined = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type != "cpu")
+    bytes_of, start = joined.numpy(), 0
+    for array in arrays:
+        bytes_of[start : start + array.nbytes].view(array.dtype)[:] = array.ravel()
+        start += array.nbytes + -array.nbytes % ALIGNED
+    parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
+    types = [torch.from_numpy(array[:0]).dtype for array in arrays]
+    return [x.view(own).view(array.shape) for x, own, array in zip(parts, types, arrays, strict=True)]
+
+
+def on_device(device: torch.device, *tables: NDArray[Any]) -> list[Tensor]:
+    """The tables as int32: every batch of a training has new lengths.
 
     Raises RuntimeError while a CUDA graph is captured, which would copy them again from memory that is others' by then.
     """
     if capturing(device):
         raise RuntimeError(NOT_CAPTURED)
-    sizes = [size for table in tables for size in (table.size, -table.size % ALIGNED)]
-    joined = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type != "cpu")
-    numbers, start = joined.numpy(), 0
-    for table in tables:
-        numbers[start : start + table.size] = table.ravel()
-        start += table.size + -table.size % ALIGNED
-    parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
-    return tuple([x if table.ndim == 1 else x.view(table.shape) for x, table in zip(parts, tables, strict=True)])
+    return brought(device, *(table.astype(np.int32) for table in tables))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.gpu.planning import NOT_CAPTURED, capturing
+from crossret_kernels.gpu.planning import NOT_CAPTURED, brought, capturing
 from crossret_kernels.inputs.ragged import together_on_host
 
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
@@ -127,12 +127,21 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side
         first, second = None, None
     elif not ((first is None or first.is_cpu) and (second is None or second.is_cpu)):
         first, second = together_on_host((first, second))
+    if not capturing(regions.device):
+        of_regions, of_words = beside(regions.device, of_regions, of_words)
     return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
 
 
 def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """What there is of these."""
     return offsets if offsets is not None else lengths if lengths is not None else mask
+
+
+def beside(device: torch.device, *told: Tensor | None) -> list[Tensor | None]:
+    """The same with what is on the host on the device: by one copy, as each of pageable memory holds the host up."""
+    far = [x for x in told if x is not None and x.is_cpu and device.type != "cpu"]
+    there = iter(brought(device, *(x.numpy() for x in far)) if far else ())
+    return [next(there, x) if x is not None and x.is_cpu else x for x in told]
 
 
 def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:
@@ -160,7 +169,7 @@ def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empt
             "a CUDA graph is captured of padded features whose lengths or masks lie on the device alone: what is on "
             "the host, and packed items' offsets, would be those of the capture whenever the graph runs"
         )
-    extents = own if own is None or own.device == features.device else own.to(features.device, non_blocking=True)
+    extents = own
     if masked:
         assert extents is not None
         extents, places = extents.sum(1), extents.to(torch.uint8).argsort(dim=1, descending=True, stable=True)

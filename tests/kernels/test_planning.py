@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from crossret_kernels.gpu.planning import cut, on_device
+from crossret_kernels.gpu import sides
+from crossret_kernels.gpu.planning import brought, cut, on_device
+from crossret_kernels.gpu.sides import beside
+
+
+def check_together(arrays: list[NDArray[Any]], there: list[Tensor]) -> None:
+    """At addresses that divide by 16 bytes, as all others that kernels are compiled for."""
+    assert len({own.untyped_storage().data_ptr() for own in there}) == 1
+    for array, own in zip(arrays, there, strict=True):
+        assert own.is_contiguous()
+        assert np.array_equal(own.numpy(), array)
+        assert (own.storage_offset() * own.element_size()) % 16 == 0
 
 
 def test_tables_are_brought_together() -> None:
-    """At addresses that divide by 16 bytes, as all others that kernels are compiled for."""
     tables = [np.arange(5), np.zeros((0, 3), np.int32), -np.arange(33).reshape(3, 11)]
-    brought = on_device(torch.device("cpu"), *tables)
-    assert {table.dtype for table in brought} == {torch.int32}
-    assert len({table.untyped_storage().data_ptr() for table in brought}) == 1
-    for table, ours in zip(tables, brought, strict=True):
-        assert ours.is_contiguous()
-        assert np.array_equal(ours.numpy(), table)
-        assert (ours.storage_offset() * 4) % 16 == 0
+    there = on_device(torch.device("cpu"), *tables)
+    assert {table.dtype for table in there} == {torch.int32}
+    check_together(tables, there)
+
+
+def test_lengths_and_masks_of_both_sides_are_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, mask = torch.arange(10)[::2], torch.eye(3, 5) > 0
+    monkeypatch.setattr(sides, "brought", lambda _device, *arrays: brought(torch.device("cpu"), *arrays))
+    there = beside(torch.device("cuda"), lengths, mask)
+    assert [own.dtype for own in there if own is not None] == [torch.int64, torch.bool]
+    check_together([lengths.numpy(), mask.numpy()], [own for own in there if own is not None])
+    on_the_device = torch.ones(2, device="meta")
+    assert beside(torch.device("cuda"), None, on_the_device) == [None, on_the_device]
+    assert beside(torch.device("cpu"), lengths, None) == [lengths, None]
 
 
 @pytest.mark.parametrize(

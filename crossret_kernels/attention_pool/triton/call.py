@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.sides import Rows
+from crossret_kernels.gpu.planning import capturing
+from crossret_kernels.gpu.sides import Rows, beside
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import AttentionPool, slots_for
 
@@ -50,7 +51,10 @@ class Call:
         self.packed = offsets is not None
         extents = [x for x in (lengths, offsets, mask) if x is not None]
         given = ALL if not extents else LENGTHS if lengths is not None else OFFSETS if self.packed else MASK
-        self.extents = extents[0].to(values.device, non_blocking=True).contiguous() if extents else self.logits
+        told = extents[0] if extents else None
+        if not capturing(values.device):
+            (told,) = beside(values.device, told)
+        self.extents = self.logits if told is None else told.to(values.device).contiguous()
         if given == MASK:
             self.extents = self.extents.view(torch.uint8)
         self.n = values.size(0) if offsets is None else offsets.size(0) - 1
