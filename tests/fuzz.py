@@ -31,7 +31,7 @@ def examples_of_round(tests: list[str], workers: int, interpreted: bool) -> tupl
     ) as running:
         assert running.stdout is not None
         for line in running.stdout:
-            count += sum(map(int, re.findall(r"(\d+) (?:passing|failing) examples", line)))
+            count += sum(int(a) + int(b) for a, b in re.findall(r"(\d+) passing, (\d+) failing", line))
             shown = shown and "Hypothesis Statistics" not in line
             if shown or re.match(r"=+ (FAILURES|ERRORS|short test summary)", line):
                 shown = True

@@ -52,8 +52,9 @@ def n_compiled() -> int:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, key: Hashable, warps: int = 4
-) -> None:
+    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, key: Hashable, warps: int = 4,
+    registers: int | None = None,
+) -> None:  # fmt: skip
     """Launches a kernel on the current stream.
 
     Triton would look at every argument at every launch, for ten times as long. So what tells compiled kernels apart is
@@ -67,7 +68,7 @@ def launch(
         kind: a named tuple of compile-time constants. KIND are those that the kernel reads: calls that differ in others
             share what is compiled.
         key: what a compiled kernel depends on besides: the device and the tensors' dtypes.
-        warps: of a program; goes with kernel and kind.
+        warps, registers: of a program, and that a thread may have; they go with kernel and kind.
     """
     if INTERPRETED:
         if grid[0]:
@@ -79,7 +80,7 @@ def launch(
         narrow = narrowed(kernel, kind)
         apart = kernel.fn, narrow, key, warps
         if apart not in _compiled:
-            _compiled[apart] = compiled(kernel, grid, arguments, narrow, warps)
+            _compiled[apart] = compiled(kernel, grid, arguments, narrow, warps, registers)
         found = _known[own] = _compiled[apart]
     if grid[0]:
         found(grid, *arguments, kind)
@@ -109,13 +110,15 @@ def _tuple_of(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(name, fields)
 
 
-def compiled(kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int) -> Launched:
+def compiled(
+    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int, registers: int | None
+) -> Launched:
     """What launches the kernel on a grid, compiled for arguments like these and for the current device.
 
     Where Triton launches, it compiles at the first launch. What launches takes a KIND behind the other arguments, and
     does not look at it. Multiplications and additions are fused, which versions of Triton disagree on by default.
     """
-    options = {"KIND": kind, "num_warps": warps, "enable_fp_fusion": True}
+    options = {"KIND": kind, "num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
     if WHY_BY_TRITON is not None:
         return partial(start_by_triton, kernel, options)
     return partial(start, kernel.warmup(*arguments, grid=grid, **options))

@@ -43,6 +43,7 @@ class Launch:
     arguments: dict[str, Any]
     grid: tuple[int, ...]
     warps: int
+    registers: int | None = None
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class Launch:
         """(source, options, what tells one compilation from another), as Triton's launcher finds them."""
         backend = make_backend(GPUTarget("cuda", architecture, WARP))
         bind = create_function_from_signature(self.kernel.signature, self.kernel.params, backend)
-        keywords = {"enable_fp_fusion": True, "num_warps": self.warps}
+        keywords = {"enable_fp_fusion": True, "num_warps": self.warps, "maxnreg": self.registers}
         bound, specialisation, options = bind(**self.arguments, **keywords)
         parsed, signature, constants, attributes = self.kernel._pack_args(
             backend, keywords, bound, specialisation, options
@@ -86,7 +87,7 @@ class Launch:
     def key(self) -> str:
         """Alike for launches that share a compiled kernel."""
         _, options, parts = self.specialised(ARCHITECTURES[0])
-        return f"{self.name} {parts} {options['num_warps']} {options['num_stages']}"
+        return f"{self.name} {parts} {[options[name] for name in ('num_warps', 'num_stages', 'maxnreg')]}"
 
 
 class Forgetful(dict[Any, Any]):
@@ -105,10 +106,10 @@ def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
     launches: list[Launch] = []
     unsupported = backends.unsupported_reason
 
-    def record(kernel: Any, _grid: Any, _arguments: Any, kind: Any, warps: int) -> Callable[..., None]:
+    def record(kernel: Any, _grid: Any, _arguments: Any, kind: Any, *threads: Any) -> Callable[..., None]:
         def recorder(grid: tuple[int, ...], *given: Any) -> None:
             arguments = (*given[:-1], kind)
-            launches.append(Launch(kernel, dict(zip(kernel.arg_names, arguments, strict=True)), grid, warps))
+            launches.append(Launch(kernel, dict(zip(kernel.arg_names, arguments, strict=True)), grid, *threads))
 
         return recorder
 

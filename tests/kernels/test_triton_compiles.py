@@ -23,7 +23,7 @@ WARPGROUP_ROWS = 64
 # Bytes of stack a thread, nearly all of them spilled registers: on sm_80, on later ones. They hold for Triton 3.6 to
 # 3.9: `make tritons`; what is said of a version beside a bound is the most that it takes.
 STACK_BOUNDS = {
-    "attend": (256, 512),
+    "attend": (320, 512),
     "similarity_gradients": (1280, 1088),
     "gram_gradients": (512, 1152),
     "attend_pairs": (128, 128),
@@ -39,8 +39,8 @@ IEEE_STACK_BOUNDS = {
     "attend": (1920, 256),
     "attend_pairs": (512, 448),  # 416 of 3.7 on sm_90
     "pair_gradients": (1408, 1024),  # 1352 of 3.8 on sm_80, 1136 of 3.6
-    # On sm_80 1512 of 3.6's assembler, as 3.9's takes 32 registers there; on sm_90 840 of 3.6 and 824 of 3.9.
-    "similarity_gradients": (4608, 864),
+    # On sm_80 1512 of 3.6's assembler, as 3.9's takes 32 registers there; on sm_90 1048 of 3.6, 1000 of 3.9.
+    "similarity_gradients": (4608, 1056),
     "gram_gradients": (512, 320),
 }
 OTHERS_STACK_BOUNDS = (128, 64)
@@ -63,6 +63,7 @@ def test_compiles(name: str, tmp_path: Path) -> None:
     result = compiled(launch, architecture, tmp_path)
     assert result.shared <= SHARED_LIMITS[architecture] * 2**10, f"{launch.kind}: {result}"
     assert result.stack <= stack_bound(launch, architecture), f"{launch.kind}: {result}"
+    assert result.registers <= (launch.registers or 255), f"{launch.kind}: {result}"
     if not (launch.precision in ("ieee", "tf32x3", None) and launch.name in COLLIDING_IEEE):
         assert not result.collisions(), f"{launch.kind}: {result.collisions()}"
     if launch.name not in WITHOUT_PRODUCTS and launch.precision != "ieee":

@@ -31,10 +31,11 @@ def test_a_kernel_is_compiled_once_for_a_kind(monkeypatch: pytest.MonkeyPatch) -
     kernel, kind = Kernel(), Kind(ROWS=16, COLUMNS=32, OTHER=1)
     calls = [(3, "a", kind), (4, "a", kind), (5, "b", kind), (6, "a", kind._replace(OTHER=2))]
     for argument, key, own in calls:
-        triton_launch.launch(kernel, (2, 1, 1), (argument,), own, key, warps=8)
+        triton_launch.launch(kernel, (2, 1, 1), (argument,), own, key, warps=8, registers=96)
     assert launched == [("compiled", (2, 1, 1), argument, own) for argument, _, own in calls]
     assert [arguments for arguments, _ in made] == [(3,), (5,)]
-    assert made[0][1] == {"KIND": (32, 16), "grid": (2, 1, 1), "num_warps": 8, "enable_fp_fusion": True}
+    options = {"KIND": (32, 16), "grid": (2, 1, 1), "num_warps": 8, "maxnreg": 96, "enable_fp_fusion": True}
+    assert made[0][1] == options
     triton_launch.launch(kernel, (0, 1, 1), (7,), kind._replace(ROWS=32), "a", warps=8)
     assert (len(made), len(launched)) == (3, 4)
 

@@ -255,7 +255,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
     piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
     begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
-    for item in tl.range(begin, end, num_stages=2):
+    for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, here, OF_RELEVANCES, KIND)
         filled = tl.max((g != 0).to(tl.int32)) > 0  # of a hardest-negative loss most have none

@@ -83,7 +83,9 @@ def attend_to(run: Run, save: bool) -> None:
     launch(gram_matrices, layout.of_grams, arguments, form.kind, form.key)
     multiply(run)
     for mend in (False, True):
-        launch(attend, layout.grid, arguments, replaced(form.kind, SAVE=save, MEND=mend), form.key, layout.warps)
+        kind = replaced(form.kind, SAVE=save, MEND=mend)
+        registers = None if mend else Attention.registers(form.block, layout.warps)
+        launch(attend, layout.grid, arguments, kind, form.key, layout.warps, registers)
 
 
 def multiply(run: Run) -> None:
@@ -275,7 +277,7 @@ def attend(run, KIND: tl.constexpr):
     tile = query_tile(number, run, KIND)
     begin = tile[0] if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
     end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
-    for item in tl.range(begin, end, num_stages=2):
+    for item in tl.range(begin, end, num_stages=1):
         flag = run.cancelled + number
         if not KIND.LISTED:
             flag += wide(item) * tl.num_programs(0)
