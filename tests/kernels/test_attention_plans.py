@@ -14,12 +14,13 @@ from crossret_kernels.backends import INTERPRETED, UnsupportedByBackend
 pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.cross_attention.triton import backward, chunks, forward
+from crossret_kernels.cross_attention.triton import backward, chunks, feature_gradients, forward
 from crossret_kernels.cross_attention.triton.call import Call
 from crossret_kernels.cross_attention.triton.chunks import Layout, Plan, listed, whole_of
 from crossret_kernels.gpu.tuning import Attention
 from crossret_kernels.torch_internals import reduced_float32
 from tests.kernels.offline import Launch, recorded
+from tests.kernels.scan_checks.kernels import nothing_kept
 
 OPTIONS: dict[str, Any] = {
     "direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 9.0,
@@ -116,3 +117,37 @@ def test_what_the_forward_pass_saves_is_not_made_again() -> None:
     with recorded() as launches, torch.no_grad():
         scan_scores(*leaves(), LENGTHS, backend="triton")
     assert not any(launch.kind.SAVE for launch in launches if launch.name == "attend")
+
+
+def contiguous_side(matrix: Tensor) -> int:
+    """Of a matrix, or of a batch of them, the dimension whose elements follow one another."""
+    return -1 if matrix.stride(-1) == 1 else -2
+
+
+@recording
+@pytest.mark.parametrize("options", [{}, {"direction": "i2t"}, {"pairs": torch.tensor([[0, 2], [4, 6], [4, 0]])}])
+@pytest.mark.parametrize("dim", [100, 300, 1024])
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_products_are_of_whole_pitches(
+    dtype: torch.dtype, parts: bool, dim: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever numbers of rows there are: cuBLAS takes kernels of 2018 where a contiguous side is odd or begins so."""
+    if parts:
+        monkeypatch.setattr(Attention, "CELL_BYTES", 2**11)
+        monkeypatch.setattr(Attention, "LISTED_BYTES", 2**11)
+    sides = [torch.zeros(count, rows, dim, dtype=dtype, requires_grad=True) for count, rows in ((5, 37), (7, 21))]
+    products: list[tuple[Tensor, Tensor, Tensor]] = []
+    with nothing_kept(), recorded(), monkeypatch.context() as patch:
+        for module in (chunks, feature_gradients):
+            patch.setattr(module, "multiply", lambda *operands: products.append(operands))
+        lengths = torch.tensor([37, 1, 5, 35, 2]), torch.tensor([3, 21, 1, 7, 20, 2, 2])
+        scores = scan_scores(*sides, *lengths, backend="triton", **options)
+        torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+    assert len(products) >= (12 if parts else 4)
+    for operands in products:
+        for matrix in operands:
+            side = contiguous_side(matrix)
+            rows = [matrix.stride(-3 - side), *matrix.stride()[:-2]]
+            assert matrix.stride(side) == 1
+            assert not any(x % 16 for x in (matrix.data_ptr(), matrix.size(side), *rows)), (matrix.shape, rows)
