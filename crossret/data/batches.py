@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crossret.data.gathering import gathered, pinned, pinning
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import PAD, Vocabulary
@@ -21,7 +22,8 @@ class Regions(NamedTuple):
     """The regions of some images and what is known of them.
 
     Attributes:
-        features: (n, k, d) float32; of pictures ``Prepared``, n for a model's encoder.
+        features: (n, k, d) float32, or float16 until they are ``on`` a device, where they were read for a GPU; of
+            pictures ``Prepared``, n for a model's encoder.
         boxes: (n, k, 4) float32 x0, y0, x1, y1; None where the data have none.
         clusters: (n, k) int64, their clusters, where the model that reads them takes such; see ``corpus_for``.
         lengths: (n,) int64, how many regions each image has, behind which all is zero; None: k each.
@@ -34,7 +36,10 @@ class Regions(NamedTuple):
 
     def on(self, device: torch.device) -> dict[str, Any]:
         """The arguments of ``Matcher.encode_images`` on a device; without those that are None."""
-        return {name: part.to(device, non_blocking=True) for name, part in self._asdict().items() if part is not None}
+        there = {name: part.to(device, non_blocking=True) for name, part in self._asdict().items() if part is not None}
+        if isinstance(there["features"], Tensor):
+            there["features"] = there["features"].float()
+        return there
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Batch:
     """Some captions, each with the regions of the image that it describes (an image can be there more than once).
 
     Attributes:
-        regions: (b, k, d) float32; of pictures, as ``Regions`` has them.
+        regions: (b, k, d), as features of ``Regions``.
         boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
         lengths: (b,) int64, each caption's number of words.
@@ -64,7 +69,10 @@ class Batch:
 
     def pinned(self) -> Batch:
         """The same in memory from which a GPU copies while the CPU goes on."""
-        return replace(self, **{name: part.pin_memory() for name, part in self.fields().items()})
+        there = {
+            name: part for name, part in self.fields().items() if not (isinstance(part, Tensor) and part.is_pinned())
+        }
+        return replace(self, **{name: part.pin_memory() for name, part in there.items()})
 
     def fields(self) -> dict[str, Any]:
         """By name, as ``Model.forward`` takes them; without those that are None."""
@@ -131,7 +139,8 @@ def prefetched(batches: Iterator[Batch], *, pin: bool = False) -> Generator[Batc
     """
 
     def read() -> Batch | None:
-        batch = next(batches, None)
+        with pinned(pin):
+            batch = next(batches, None)
         return batch if batch is None or not pin else batch.pinned()
 
     with ThreadPoolExecutor(1, thread_name_prefix="crossret-batches") as pool:
@@ -150,8 +159,9 @@ def read_regions(
     if isinstance(pictures, PictureFiles):
         return Regions(pictures[rows])
     lengths = None if data.lengths is None else data.lengths[rows]
-    regions = torch.from_numpy(read_rows(data.features, rows, lengths)).float()
-    boxes = None if data.boxes is None else torch.from_numpy(read_rows(data.boxes, rows, lengths))
+    features = read_rows(data.features, rows, lengths)
+    regions = features if pinning() else features.float()  # a GPU widens them itself
+    boxes = None if data.boxes is None else read_rows(data.boxes, rows, lengths)
     numbers = None if clusters is None else torch.from_numpy(np.asarray(clusters[images], np.int64))
     return Regions(regions, boxes, numbers, None if lengths is None else torch.from_numpy(lengths))
 
@@ -162,16 +172,11 @@ def region_blocks(data: PrecomputedDataset, size: int) -> Iterator[Regions]:
     return (read_regions(data, slice(begin, begin + block)) for begin in range(0, data.n_images, block))
 
 
-def read_rows(
-    array: NDArray[np.floating], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None
-) -> NDArray[np.floating]:
-    """Rows in memory of their own, which may be written to; what lies behind a length is not read, and zero."""
-    if lengths is None or not isinstance(array, np.ndarray):  # ``ArrowRegions`` pads by itself
-        return np.asarray(array[rows])  # indexing a memory map by rows copies them
-    read = np.zeros((len(rows), *array.shape[1:]), array.dtype)
-    for into, row, length in zip(read, rows.tolist(), lengths.tolist(), strict=True):
-        into[:length] = array[row][:length]
-    return read
+def read_rows(array: Any, rows: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> Tensor:
+    """Rows in memory of their own; what lies behind a length is not read, and zero."""
+    if isinstance(array, np.ndarray):
+        return gathered(array, rows, lengths)
+    return torch.from_numpy(np.asarray(array[rows]))  # ``ArrowRegions`` pads by itself
 
 
 def pad_tokens(token_lists: Sequence[Sequence[int] | NDArray[np.int32]]) -> tuple[Tensor, Tensor]:

@@ -188,7 +188,7 @@ class PrecomputedCorpus:
             return digest.hexdigest()
         for array in (self.data.features, self.data.boxes):
             if array is not None:  # data without boxes keep the digest that they had before there were any
-                digest.update(read_rows(array, rows, None if lengths is None else lengths[rows]).tobytes())
+                digest.update(read_rows(array, rows, None if lengths is None else lengths[rows]).numpy().tobytes())
         if lengths is not None:
             digest.update(lengths.tobytes())
         if (self.image_of_caption != np.arange(self.n_captions) * self.n_images // self.n_captions).any():
