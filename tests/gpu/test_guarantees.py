@@ -91,6 +91,33 @@ def test_a_graph_of_a_call_follows_its_features_and_lengths(
 
 
 @backends
+@functions
+def test_a_graph_of_a_training_step_follows_its_batch(function: Callable[..., Tensor], backend: str) -> None:
+    """Of scores, loss and gradients: replayed with other features and lengths, as docs/backends.md shows."""
+    regions, words, *of_items = batch()
+    region_lengths, word_lengths = (own.to(DEVICE) for own in of_items)
+
+    def taken() -> tuple[Tensor, ...]:
+        loss = triplet_loss(function(regions, words, region_lengths, word_lengths, backend=backend), backend=backend)
+        return loss.detach(), *torch.autograd.grad(loss, (regions, words))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        taken()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = taken()
+    for seed in (5, 6):
+        with torch.no_grad():
+            regions.copy_(randn(*regions.shape, seed=seed))
+            word_lengths.copy_(lengths(len(word_lengths), 1, SHORT[1], seed=seed))
+        graph.replay()
+        assert_same(captured, taken())
+
+
+@backends
 def test_what_its_lengths_cut_up_is_not_captured(backend: str) -> None:
     arguments = batch(2000, 5000)
     arguments[2:] = [own.to(DEVICE) for own in arguments[2:]]
