@@ -287,7 +287,8 @@ def test_a_suite_that_is_cut_has_had_the_first_case_of_every_test(tmp_path: Path
     tests = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_a(x): assert x != 2\ndef test_b(): ...\n"
     (tmp_path / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "benchmarks.gpu.failures", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(report.ROOT)}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = own | {"PYTHONPATH": str(report.ROOT)}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert re.findall(r"::(\S+) (PASSED|FAILED) ", ran.stdout) == [
         ("test_a[1]", "PASSED"), ("test_b", "PASSED"), ("test_a[2]", "FAILED"),

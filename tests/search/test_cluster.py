@@ -187,8 +187,9 @@ def test_a_node_is_killed_in_the_middle(
 
 
 def test_a_lost_process_is_replaced_and_what_kills_all_is_given_up(
-    files: Path, searched: RayCorpus, tmp_path: Path
+    files: Path, searched: RayCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RAY_TASK_MAX_RETRIES", "1")  # of Ray's three: each process imports PyTorch first
     token = tmp_path / "token"
     token.touch()
 
