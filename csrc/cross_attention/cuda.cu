@@ -314,7 +314,9 @@ void finish_gradients(const SidePart& side, const PackedPart& packed, bool norma
       GramGradients given{};
       given.apart = numbers_of_gram(part), given.numbers = part.n_items * given.apart, given.shares = shares;
       given.values = input<float>(stream, "gradients of Gram matrices", of_grams, shares * given.numbers);
-      launch("add_gram_products", add_gram_products<T>, grid, stream, rows, given,
+      const int units = blocks_for(part.longest, kProductRows) * blocks_for(packed.dim, kProductColumns);
+      const Grid of_units{part.n_items, blocks_for(units, kRowWarps), kRowThreads};
+      launch("add_gram_products", add_gram_products<T>, of_units, stream, rows, given,
              updated<float>(stream, "sums", sums, numbers), packed.dim);
     }
     RowSums given{};

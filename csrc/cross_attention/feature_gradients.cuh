@@ -12,41 +12,63 @@ struct GramGradients {
   int shares;
 };
 
-constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;  // of a block, a row each
-constexpr int kFeatures = 8;                                   // columns that a lane adds to at a time
+constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;  // of a block
+// Rows and columns of a warp that adds products of Gram matrices, of which a lane has pairs.
+constexpr int kProductRows = 4, kProductPairs = 4, kProductColumns = 2 * kProductPairs * kWarp;
 
-// Adds (∂L/∂G + its transpose) C to the sums of an item's rows.
+// Adds (∂L/∂G + its transpose) C to the sums of an item's rows. A context that is read serves all rows of a warp.
 template <class T>
 CROSSRET_KERNEL(kRowThreads, 4)
 add_gram_products(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,
                   int dim) {
-  const int lane = thread_index() % kWarp, row = block_y() * kRowWarps + thread_index() / kWarp;
+  const int lane = thread_index() % kWarp, unit = block_y() * kRowWarps + thread_index() / kWarp;
+  const int across = (dim + kProductColumns - 1) / kProductColumns;
+  const int row = unit / across * kProductRows, first = unit % across * kProductColumns + 2 * lane;
   const PackedItem item = load(side.items, block_x());
   if (row >= item.count) return;
+  const int rows = item.count - row < kProductRows ? item.count - row : kProductRows;
   const Global<const T> contexts = Global<const T>(side.rows) + int64_t{item.first} * dim;
-  const Global<float> to = sums + (int64_t{item.first} + row) * dim;
   const int64_t from = block_x() * grams.apart + int64_t{row} * item.count;
-  for (int first = 0; first < dim; first += kFeatures * kWarp) {
-    float added[kFeatures] = {};
-    for (int begin = 0; begin < item.count; begin += kWarp) {
-      float own = 0.0f;  // of one context a lane
-      for (int share = 0; share < grams.shares; ++share) {
-        if (begin + lane < item.count) own += load(grams.values, share * grams.numbers + from + begin + lane);
-      }
-      const int some = item.count - begin < kWarp ? item.count - begin : kWarp;
-      for (int c = 0; c < some; ++c) {
-        const float gradient = shuffle(own, c);
+  float added[kProductRows][kProductPairs][2] = {};
+  for (int begin = 0; begin < item.count; begin += kWarp) {
+    float own[kProductRows];  // of one context a lane
 #pragma unroll
-        for (int i = 0; i < kFeatures; ++i) {
-          const int d = first + i * kWarp + lane;
-          if (d < dim) added[i] = fmaf(gradient, widened(load(contexts, (int64_t{begin} + c) * dim + d)), added[i]);
+    for (int r = 0; r < kProductRows; ++r) {
+      own[r] = 0.0f;
+      if (r >= rows || begin + lane >= item.count) continue;
+      for (int share = 0; share < grams.shares; ++share) {
+        own[r] += load(grams.values, share * grams.numbers + from + r * item.count + begin + lane);
+      }
+    }
+    const int some = item.count - begin < kWarp ? item.count - begin : kWarp;
+    for (int c = 0; c < some; ++c) {
+      float gradients[kProductRows];
+#pragma unroll
+      for (int r = 0; r < kProductRows; ++r) gradients[r] = shuffle(own[r], c);
+#pragma unroll
+      for (int i = 0; i < kProductPairs; ++i) {
+        const int d = first + 2 * i * kWarp;
+        if (d >= dim) continue;
+        const auto pair = load(Global<const Two<T>>(contexts + ((int64_t{begin} + c) * dim + d)), 0);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const float x = widened(pair.at[k]);
+#pragma unroll
+          for (int r = 0; r < kProductRows; ++r) added[r][i][k] = fmaf(gradients[r], x, added[r][i][k]);
         }
       }
     }
+  }
 #pragma unroll
-    for (int i = 0; i < kFeatures; ++i) {
-      const int d = first + i * kWarp + lane;
-      if (d < dim) store(to, d, load(to, d) + added[i]);
+  for (int r = 0; r < kProductRows; ++r) {
+    if (r >= rows) continue;
+    const Global<Two<float>> to = Global<Two<float>>(sums + (int64_t{item.first} + row + r) * dim);
+#pragma unroll
+    for (int i = 0; i < kProductPairs; ++i) {
+      const int d = first + 2 * i * kWarp;
+      if (d >= dim) continue;
+      const Two<float> before = load(to, d / 2);
+      store(to, d / 2, Two<float>{{before.at[0] + added[r][i][0], before.at[1] + added[r][i][1]}});
     }
   }
 }

@@ -28,10 +28,12 @@ template <int count>
     }
   });
 }
-[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[4], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
+[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[4], simt::Shared<const Chunk> row,
+                                                 int line = __builtin_LINE()) {
   load_rows(to, row, line);
 }
-[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[2], simt::Shared<const Chunk> row, int line = __builtin_LINE()) {
+[[gnu::always_inline]] inline void load_matrices(uint32_t (&to)[2], simt::Shared<const Chunk> row,
+                                                 int line = __builtin_LINE()) {
   load_rows(to, row, line);
 }
 
