@@ -6,7 +6,6 @@ memory, and gives it out again when the copies to a GPU that read it are done.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from crossret.system import cores
 
 MOST_THREADS = 4
 LEAST_BYTES = 2**22  # of a thread
@@ -63,7 +64,7 @@ def gathered(array: NDArray[Any], rows: NDArray[np.int64], lengths: NDArray[np.i
             own[:length] = array[row, :length]
             own[length:] = 0
 
-    threads = min(MOST_THREADS, len(os.sched_getaffinity(0)), into.nbytes // LEAST_BYTES)
+    threads = min(MOST_THREADS, cores(), into.nbytes // LEAST_BYTES)
     if threads < 2:
         gather(slice(None))
         return out
