@@ -19,9 +19,9 @@ struct AttentionGradients {
   int64_t context_stride, query_stride;
   Global<T> of_similarities;  // (rows of queries, pitch): beside each row of contexts ∂L/∂S
   int64_t pitch;
-  Global<float> own;       // (jobs of contexts, rows of queries): negative, what a row gets of itself
-  Global<float> of_grams;  // (shares, items, apart): ∂L/∂G + its transpose, (L, L) of every item of contexts
-  int64_t apart, numbers;  // of an item's first number and the next one's, and of a share's
+  Global<float> own;                   // (jobs of contexts, rows of queries): negative, what a row gets of itself
+  Global<float> of_grams;              // (shares, items, apart): ∂L/∂G + its transpose, (L, gram_pitch) of every item
+  int64_t gram_pitch, apart, numbers;  // between numbers of its rows, of items and of shares
   int n_query_rows, shares;
   int context_slots, query_slots;  // of an item, some of which may be empty where both have them
 };
@@ -315,11 +315,16 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
           multiply<typename Fine::Factor>(sums, heads, head);
         }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int r = left + g + e / 2 * 8, c = right + 2 * t + e % 2;
-          if (r >= count || c >= count) continue;
-          const int64_t cell = int64_t{r} * count + c;
-          store(to, cell, first ? sums[e] : load(to, cell) + sums[e]);
+        for (int half = 0; half < 2; ++half) {  // eight columns of a row are a sector
+          const int r = left + g + 8 * half;
+          if (r >= count) continue;
+          const auto cell = Global<Two<float>>(to + (int64_t{r} * made_.gram_pitch + right + 2 * t));
+          Two<float> sum{{sums[2 * half], sums[2 * half + 1]}};
+          if (!first) {
+            const Two<float> before = load(cell, 0);
+            sum.at[0] += before.at[0], sum.at[1] += before.at[1];
+          }
+          store(cell, 0, sum);
         }
       }
       unit -= units;
@@ -331,7 +336,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     for (int context = 0; context < job.n_contexts; ++context) {
       const int64_t count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
       const Global<float> to = grams_of(job, context);
-      for (int64_t cell = thread_index(); cell < count * count; cell += Shape::threads) store(to, cell, 0.0f);
+      for (int64_t cell = thread_index(); cell < count * made_.gram_pitch; cell += Shape::threads)
+        store(to, cell, 0.0f);
     }
   }
 

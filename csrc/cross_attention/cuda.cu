@@ -85,8 +85,6 @@ int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
   return count;
 }
 
-int64_t numbers_of_gram(const Part& part) { return int64_t{part.longest} * part.longest; }
-
 // What jobs have at most, and where the parts of a block's shared memory begin.
 struct Tiling {
   JobSizes sizes;
@@ -292,7 +290,8 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
         out.context_slots = call.contexts.part.slots, out.query_slots = call.queries.part.slots;
         out.pitch = made.pitch, out.n_query_rows = static_cast<int>(rows), out.shares = made.shares;
         out.own = output<float>(stream, "own gradients", made.own, problem.n_context_jobs * rows);
-        out.apart = numbers_of_gram(call.contexts.part), out.numbers = call.contexts.part.n_items * out.apart;
+        out.gram_pitch = gram_pitch(call.contexts.part.longest);
+        out.apart = numbers_of_gram(call.contexts.part.longest), out.numbers = call.contexts.part.n_items * out.apart;
         out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * out.numbers);
         launch("differentiate", differentiate<Shape, Arithmetic, T>,
                {problem.n_context_jobs, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
@@ -312,7 +311,8 @@ void finish_gradients(const SidePart& side, const PackedPart& packed, bool norma
     using Feature = decltype(feature);
     if (of_grams != nullptr) {
       GramGradients given{};
-      given.apart = numbers_of_gram(part), given.numbers = part.n_items * given.apart, given.shares = shares;
+      given.pitch = gram_pitch(part.longest), given.apart = numbers_of_gram(part.longest),
+      given.numbers = part.n_items * given.apart, given.shares = shares;
       given.values = input<float>(stream, "gradients of Gram matrices", of_grams, shares * given.numbers);
       const int units = blocks_for(part.longest, kProductRows) * blocks_for(packed.dim, kProductColumns);
       const Grid of_units{part.n_items, blocks_for(units, kRowWarps), kRowThreads};

@@ -247,10 +247,11 @@ std::tuple<Tensor, Tensor, Tensor> attention_gradients(Tensor grad_scores, Tenso
   const gpu::GradientParts parts = gpu::gradient_parts(call, stream);
   const gpu::Part &of_context = call.contexts.part, &of_query = call.queries.part;
   const int32_t float32 = aoti_torch_dtype_float32();
-  const int64_t pitch = (of_context.n_rows + int64_t{7}) / 8 * 8, longest = of_context.longest;
+  const int64_t pitch = (of_context.n_rows + int64_t{7}) / 8 * 8;
+  const int64_t of_gram = gpu::numbers_of_gram(of_context.longest);
   const Tensor of_similarities = empty<2>({of_query.n_rows, pitch}, code_of(call.queries.dtype), place);
   const Tensor own = empty<2>({parts.context_jobs, of_query.n_rows}, float32, place);
-  const Tensor of_grams = empty<2>({parts.shares, of_context.n_items * longest * longest}, float32, place);
+  const Tensor of_grams = empty<2>({parts.shares, of_context.n_items * of_gram}, float32, place);
   gpu::GradientsOfAttention made{};
   made.grad_scores = static_cast<const float*>(grad_scores.const_data_ptr()), made.n_scores = extent(call);
   made.of_similarities = of_similarities.mutable_data_ptr(), made.pitch = pitch;
@@ -267,7 +268,7 @@ void finish_gradients(Tensor sums, Tensor packed, Tensor out, OptionalTensor ext
   const gpu::PackedPart rows = packed_part(packed, side.part, chosen, of_grams.has_value());
   const Place place = Place::of(sums);
   STD_TORCH_CHECK(gpu::on_device(sums) && place.holds(out) && place.holds(packed), "all tensors must be on one device");
-  const int64_t n_rows = side.part.n_rows, longest = side.part.longest;
+  const int64_t n_rows = side.part.n_rows, of_gram = gpu::numbers_of_gram(side.part.longest);
   float* const summed = table<float>(sums, place, ScalarType::Float, n_rows * rows.dim, "sums");
   const auto shares = [&](const OptionalTensor& given, int64_t size, const char* name, int& count) {
     count = given ? static_cast<int>(given->size(0)) : 0;
@@ -275,7 +276,7 @@ void finish_gradients(Tensor sums, Tensor packed, Tensor out, OptionalTensor ext
   };
   int own_parts = 0, n_shares = 0;
   const float* const of_rows = shares(own, n_rows, "own", own_parts);
-  const float* const grams = shares(of_grams, side.part.n_items * longest * longest, "of_grams", n_shares);
+  const float* const grams = shares(of_grams, side.part.n_items * of_gram, "of_grams", n_shares);
   const gpu::CurrentStream stream(sums);
   gpu::finish_gradients(side, rows, chosen.normalize, summed, of_rows, own_parts, grams, n_shares,
                         out.mutable_data_ptr(), stream);

@@ -7,8 +7,8 @@ namespace crossret {
 namespace gpu {
 
 struct GramGradients {
-  Global<const float> values;  // (shares, items, apart): (L, L) of every item
-  int64_t apart, numbers;      // of an item's first number and the next one's, and of a share's
+  Global<const float> values;     // (shares, items, apart): (L, pitch) of every item
+  int64_t pitch, apart, numbers;  // between numbers of rows, of items and of shares
   int shares;
 };
 
@@ -28,7 +28,7 @@ add_gram_products(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER GramGra
   if (row >= item.count) return;
   const int rows = item.count - row < kProductRows ? item.count - row : kProductRows;
   const Global<const T> contexts = Global<const T>(side.rows) + int64_t{item.first} * dim;
-  const int64_t from = block_x() * grams.apart + int64_t{row} * item.count;
+  const int64_t from = block_x() * grams.apart + int64_t{row} * grams.pitch;
   float added[kProductRows][kProductPairs][2] = {};
   for (int begin = 0; begin < item.count; begin += kWarp) {
     float own[kProductRows];  // of one context a lane
@@ -37,7 +37,7 @@ add_gram_products(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER GramGra
       own[r] = 0.0f;
       if (r >= rows || begin + lane >= item.count) continue;
       for (int share = 0; share < grams.shares; ++share) {
-        own[r] += load(grams.values, share * grams.numbers + from + r * item.count + begin + lane);
+        own[r] += load(grams.values, share * grams.numbers + from + r * grams.pitch + begin + lane);
       }
     }
     const int some = item.count - begin < kWarp ? item.count - begin : kWarp;

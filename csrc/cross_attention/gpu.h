@@ -96,6 +96,10 @@ int most_attended_rows(bool gradients, int most_shared);
 void score_attention(const AttentionCall& call, const PairList& pairs, float* scores, int64_t n_scores,
                      const Stream& stream);
 
+// Between rows of what a Gram matrix pulls on, where eight columns are a sector, and its numbers.
+constexpr int64_t gram_pitch(int longest) { return (longest + int64_t{7}) / 8 * 8; }
+constexpr int64_t numbers_of_gram(int longest) { return longest * gram_pitch(longest); }
+
 // What similarities and Gram matrices pull on, of all pairs; see `backward.cuh`.
 struct GradientsOfAttention {
   const float* grad_scores;
@@ -103,7 +107,7 @@ struct GradientsOfAttention {
   void* of_similarities;  // (rows of queries, pitch), bfloat16 of such features, else float32
   int64_t pitch;
   float* own;       // (jobs of contexts, rows of queries)
-  float* of_grams;  // (shares, contexts' items, the longest by the longest)
+  float* of_grams;  // (shares, contexts' items, rows of the longest, gram_pitch of them)
   int shares;
 };
 
