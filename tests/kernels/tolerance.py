@@ -178,7 +178,7 @@ class Expectation:
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
         floors = _rounding_floors(batch, truth, unit, options)
-        floors[0] = max(floors[0], _moved_by_lengths(function, batch, truth[0], unit, options))
+        floors = [*map(max, floors, _moved_by_lengths(function, batch, truth, unit, options))]
         scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
         terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
         of_regions, of_words = (
@@ -265,8 +265,8 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
 
 
 def _moved_by_lengths(
-    function: Callable[..., Tensor], batch: Features, true: Tensor, unit: float, options: dict[str, Any]
-) -> float:
+    function: Callable[..., Tensor], batch: Features, truth: Result, unit: float, options: dict[str, Any]
+) -> list[float]:
     """How far results move with rows an eighth of a unit longer or shorter, as rounding makes their similarities.
 
     A softmax of similarities, which λ multiplies, takes that many times.
@@ -276,8 +276,10 @@ def _moved_by_lengths(
         side * (1 + unit / 8 * (2 * torch.randint(2, side.shape[:2], generator=generator) - 1)[..., None])
         for side in (batch.regions, batch.words)
     ]
-    moved = function(*sides, *batch.lengths, pairs=batch.pairs, backend="reference", **options)
-    return float((moved - true).abs().max()) if true.numel() else 0.0
+    moved = evaluate(
+        function, Features(*sides, *batch.lengths, batch.pairs), torch.float64, backend="reference", **options
+    )
+    return [float((own - true).abs().max()) if true.numel() else 0.0 for own, true in zip(moved, truth, strict=True)]
 
 
 def _ragged_sides(batch: Features) -> list[Ragged]:
