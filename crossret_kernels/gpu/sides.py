@@ -139,9 +139,11 @@ def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -
 
 def beside(device: torch.device, *told: Tensor | None) -> list[Tensor | None]:
     """The same with what is on the host on the device: by one copy, as each of pageable memory holds the host up."""
-    far = [x for x in told if x is not None and x.is_cpu and device.type != "cpu"]
-    there = iter(brought(device, *(x.numpy() for x in far)) if far else ())
-    return [next(there, x) if x is not None and x.is_cpu else x for x in told]
+    far = [x.numpy() for x in told if x is not None and x.is_cpu]
+    if device.type == "cpu" or not far:
+        return [*told]
+    there = iter(brought(device, *far))
+    return [next(there) if x is not None and x.is_cpu else x for x in told]
 
 
 def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:

@@ -18,11 +18,10 @@ AS_THEY_ARE = {"tt.splat", "tt.expand_dims", "tt.broadcast", "tt.reshape", "tt.t
 
 
 class Number(NamedTuple):
-    """What is known of a number, or of each of a tile's: its range, and whether the grid or the caller says it."""
+    """The range of a number, or of each of a tile's."""
 
     low: int = LEAST
     high: int = MOST
-    given: bool = False
 
 
 class _Made(Exception):
@@ -54,6 +53,8 @@ def _result(operation: str, a: Number, b: Number) -> tuple[int, int] | None:
     if operation == "arith.muli":
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
         return min(corners), max(corners)
+    if operation == "arith.shli":
+        return _result("arith.muli", a, Number(1 << max(b.low, 0), 1 << min(max(b.high, 0), 31)))
     if operation == "arith.minsi":
         return min(a.low, b.low), min(a.high, b.high)
     if operation == "arith.maxsi":
@@ -66,13 +67,9 @@ def _result(operation: str, a: Number, b: Number) -> tuple[int, int] | None:
 
 
 def products_beyond_32_bits(code: str) -> set[str]:
-    """The lines of source whose products may not fit.
-
-    Left out are sizes that the grid or the caller says times a constant: tiles' rows from their numbers, widths from
-    numbers of steps.
-    """
+    """The lines of source whose products, or shifts to the left, may not fit."""
     locations = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", code, re.MULTILINE))
-    numbers = {name: Number(given=True) for name in re.findall(r"(%[\w.]+): (?:i32|i64)\b", code)}
+    numbers: dict[str, Number] = {}
     found = set()
     for line in code.splitlines():
         parsed = re.match(r"\s*(%\w+) = \"?([\w.]+)\"? ?(.*?)(?: loc\((#loc\d*)\))?$", line)
@@ -87,17 +84,15 @@ def products_beyond_32_bits(code: str) -> set[str]:
             ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", rest)}
             numbers[name] = Number(ends["start"], ends["end"] - 1)
         elif operation in ("tt.get_program_id", "tt.get_num_programs"):
-            numbers[name] = Number(0, MOST, given=True)
+            numbers[name] = Number(0, MOST)
         elif operation in AS_THEY_ARE:
             numbers[name] = a
         else:
             made = _result(operation, a, b)
-            given = a.given and operation in ("arith.remsi", "arith.divsi", "arith.shrsi", "arith.subi")
             low, high = made or (LEAST, MOST)
-            scaled = (a.given and b.low == b.high) or (b.given and a.low == a.high)
-            if operation == "arith.muli" and "i64" not in rest and not scaled and (low < LEAST or high > MOST):
+            if operation in ("arith.muli", "arith.shli") and "i64" not in rest and (low < LEAST or high > MOST):
                 found.add(_source(location, locations))
-            numbers[name] = Number(max(low, LEAST), min(high, MOST), given)
+            numbers[name] = Number(max(low, LEAST), min(high, MOST))
     return found
 
 

@@ -81,6 +81,69 @@ FITTING = {
         "item = tl.program_id(0) // (tiles * parts)",
         "other = (tl.program_id(0) // (KIND.HEADS * blocks)).to(tl.int64)",
     ),
+    "rows, columns, heads or items of a tile, in a grid that covers a side": (
+        "column = tl.program_id(0) % across * COLUMNS",
+        "column = tl.program_id(1) % shown(run.sizes.gram_blocks) * C",
+        "column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)",
+        "column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)",
+        "d = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)",
+        "d = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)",
+        "d = tl.program_id(0) % steps * K",
+        "d = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)",
+        "for first in range(part * ROWS, count, parts * ROWS):",
+        "for first in range(part * ROWS, places, parts * ROWS):",
+        "g = tl.program_id(0) % blocks * KIND.COLUMNS + tl.arange(0, KIND.COLUMNS)",
+        "h = tl.program_id(0) % tiles * HEADS + tl.arange(0, HEADS)",
+        "h = tl.program_id(0) // across % tiles * HEADS + tl.arange(0, HEADS)",
+        "item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)",
+        "left = tl.program_id(1) // shown(run.sizes.gram_blocks) * C",
+        "others = tl.program_id(0) % tiles * KIND.PAIRS + tl.arange(0, KIND.PAIRS)",
+        "place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)",
+        "place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)",
+        "positives = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)",
+        "r = tl.program_id(1) * C + tl.arange(0, C)",
+        "r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)",
+        "right = tl.program_id(1) % shown(run.sizes.gram_blocks) * C",
+        "row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)",
+        "row = tl.program_id(0) // across * ROWS",
+        "row = tl.program_id(1) // shown(run.sizes.gram_blocks) * C",
+        "start = number % shown(sizes.blocks) * KIND.ROWS",
+    ),
+    "a width, from its steps or blocks": (
+        "D = blocks * COLUMNS",
+        "G = blocks * KIND.COLUMNS",
+        "G = gate_steps * KIND.STEP",
+        "H = blocks * COLUMNS",
+        "H = hidden_blocks * HIDDEN",
+        "pitch = shown(run.sizes.gram_blocks) * C",
+    ),
+    "planes of a workspace whose numbers all fit, or of a side's rows": (
+        "along = tl.load(coefficients + 2 * queries + q, mask=q < n_q, other=0.0)[None, :]",
+        "column_keys = tl.load(statistics + 2 * n_rows + at, mask=matched, other=-1.0)",
+        "first = run.tiles + 2 * shown(run.sizes.first_tile)",
+        "moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0",
+        "pitch = shown(run.sizes.pitch) * 16",
+        "places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j",
+        "return tl.load(at, mask=mask, other=0.0), b, tl.load(at + 2 * stride, mask=mask, other=0.0)",
+        "tl.store(at + 2 * stride, c, mask=mask)",
+        "tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)",
+        "tl.store(coefficients + 2 * queries + q, along, mask=q < n_q)",
+        "tl.store(packed.items + 3 * number, first)",
+        "tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)",
+        "tl.store(places + SHIFT * shown(run.sizes.kept_plane), shift, mask=here)",
+        "tl.store(statistics + 2 * n_rows + positives, column_key, mask=inside)",
+        "tl.store(statistics + 3 * n_rows + positives, column_total, mask=inside)",
+        "totals += tl.load(statistics + 3 * n_rows + rows, mask=in_rows, other=0.0)",
+    ),
+    "groups of contexts, of a power of two each, and bands of tiles": (
+        "abreast = 1 << shown(sizes.bits)",
+        "band = program // (GROUP * n_columns)",
+        "first = band * GROUP",
+        "item = group_items(tables, group, slot & ((1 << shown(sizes.bits)) - 1), sizes)",
+        "number = (group << shown(sizes.bits)) + place",
+        "of_table = tl.load(tables.groups + (shown(sizes.first_group) << shown(sizes.bits)) + number, "
+        "mask=planned, other=-1)",
+    ),
     "0 or 1 times rows of an item": (
         "before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)",
     ),
@@ -105,12 +168,23 @@ def rows_in_64_bits(out, KIND: tl.constexpr):  # noqa: N803
     tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)
 
 
+@triton.jit
+def items_in_32_bits(out, KIND: tl.constexpr):  # noqa: N803
+    item = tl.program_id(0)
+    tl.store(out + item * KIND.D, 1.0)
+    tl.store(out + item // tl.num_programs(1) * (KIND.D + 1), 1.0)
+    tl.store(out + (item << 10), 1.0)
+
+
 @pytest.mark.parametrize(
     ("kernel", "found"),
-    [(rows_in_32_bits, {"tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)"}),
-     (rows_in_64_bits, set())],
+    [(rows_in_32_bits, {"tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)",
+                        "row = tl.program_id(0) * 16 + tl.arange(0, 16)"}),
+     (rows_in_64_bits, {"row = (tl.program_id(0) * 16 + tl.arange(0, 16)).to(tl.int64)"}),
+     (items_in_32_bits, {"tl.store(out + item * KIND.D, 1.0)", "tl.store(out + (item << 10), 1.0)",
+                         "tl.store(out + item // tl.num_programs(1) * (KIND.D + 1), 1.0)"})],
 )  # fmt: skip
-def test_a_row_times_its_width_is_found(kernel: triton.JITFunction, found: set[str], tmp_path: Path) -> None:
+def test_a_number_times_a_width_is_found(kernel: triton.JITFunction, found: set[str], tmp_path: Path) -> None:
     launch = Launch(kernel, {"out": torch.zeros(1), "KIND": Width(64)}, (1, 1, 1), 4)
     assert products_beyond_32_bits(first_code_of(launch, tmp_path)) == found
 

@@ -64,10 +64,11 @@ CALLS: list[Callable[[], None]] = [
     *(lambda dtype=dtype: rank(dtype) for dtype in (torch.bfloat16, torch.float32)),
     search,
 ]
-# Of each kernel, over all calls: passes and sectors, as multiples of the fewest that those bytes could take.
+# Of each kernel, over all calls: passes and sectors, as multiples of the fewest that those bytes could take;
+# 0 of kernels without shared memory.
 # A row's best contexts lie an item apart, and statistics of losses are stored a column a lane.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "add_gram_products": (1, 1.05),
+    "add_gram_products": (0, 1.05),
     "attend": (1.08, 1.01),
     "best_contexts": (1.01, 1.01),
     "context_gradients": (1, 1.01),
@@ -75,18 +76,18 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "gram_matrices": (1.06, 1.08),
     "groups_with_better": (1, 1.32),
     "hinge_statistics": (1.03, 1.92),
-    "inverse_norms": (1, 1),
-    "keep_best_query": (1, 1),
-    "list_tiles": (1, 1),
+    "inverse_norms": (0, 1),
+    "keep_best_query": (0, 1),
+    "list_tiles": (0, 1),
     "losses_of_statistics": (1.58, 2.16),
     "merge_better": (1.5, 3),
-    "pack_rows": (1, 1),
-    "pool_pairs": (1, 1.17),
-    "query_gradients": (1, 1.2),
+    "pack_rows": (0, 1),
+    "pool_pairs": (0, 1.17),
+    "query_gradients": (0, 1.2),
     "score_gradients": (1, 1.21),
-    "store_gradients": (1, 1.02),
+    "store_gradients": (0, 1.02),
     "sum_losses": (1, 1),
-    "sum_of_runs": (1, 1.01),
+    "sum_of_runs": (0, 1.01),
 }
 MOST_PASSES, FEW = 4, 0.01  # of one access, for each that it needs; but for such a part of its kernel's
 
@@ -113,7 +114,9 @@ def test_what_kernels_take_of_memory(places: list[Place], simulated: Device, kin
     for kernel, bounds in BOUNDS.items():
         own = [place for place in places if (place.kernel, place.kind) == (kernel, kind)]
         cost, least = (sum(getattr(place, what) for place in own) for what in ("cost", "least"))
-        if cost > bounds[kind == "global"] * least:
+        bound = bounds[kind == "global"]
+        assert (least > 0) == (bound > 0), f"{kernel} has {least} {kind} accesses"
+        if cost > bound * least:
             worst = max(own, key=lambda place: place.cost - place.least)
             over[kernel] = f"{cost / least:.3f}, most at {simulated.source_of(worst)}"
     assert not over

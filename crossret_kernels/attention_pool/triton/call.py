@@ -54,6 +54,11 @@ class Call:
         told = extents[0] if extents else None
         if not capturing(values.device):
             (told,) = beside(values.device, told)
+        elif told is not None and told.device != values.device:
+            raise RuntimeError(
+                "no CUDA graph can be captured of rows whose lengths or masks lie on the host: they would be those of "
+                "the capture whenever the graph runs"
+            )
         self.extents = self.logits if told is None else told.to(values.device).contiguous()
         if given == MASK:
             self.extents = self.extents.view(torch.uint8)
