@@ -10,7 +10,7 @@ import torch
 
 from crossret_kernels import scan_scores
 from tests.kernels.scan_checks.kernels import batch_of
-from tests.kernels.tolerance import Expectation
+from tests.kernels.tolerance import Expectation, RoundedProducts, evaluate
 
 OPTIONS: dict[str, Any] = {"raw_feature_norm": "softmax", "pooling": "lse", "lambda_lse": 0.1}
 
@@ -34,3 +34,17 @@ def test_gradients_that_are_rounding_are_not_asked_for() -> None:
     tiny.check_faults()
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         replace(tiny, floors=(0.0, 0.0)).check_faults()
+
+
+def test_rounded_products_move_what_is_normalised() -> None:
+    """In proportion, and more where λ multiplies them."""
+    batch, moved = batch_of(2, 3), {}
+    for unit, scale in ((1e-6, 1.0), (1e-5, 1.0), (1e-6, 100.0)):
+        options = {"normalize": True, "raw_feature_norm": "no_norm", "lambda_softmax": scale}
+        true = evaluate(scan_scores, batch, torch.float64, backend="reference", **options)
+        with RoundedProducts(unit, 0):
+            made = evaluate(scan_scores, batch, torch.float64, backend="reference", **options)
+        moved[unit, scale] = [float((own - other).abs().max()) for own, other in zip(made, true, strict=True)]
+    usual, more, steeper = moved.values()
+    assert all(5 * a < b < 20 * a and a > 0 for a, b in zip(usual, more, strict=True))
+    assert steeper[0] > usual[0]
