@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from crossret.system import cores
 from tests.until import ENDS_AT
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tests", nargs="*", default=["tests", "tests/interpreted"], help="all by default")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--workers", type=int, default=min(8, len(os.sched_getaffinity(0))))
+    parser.add_argument("--workers", type=int, default=min(8, cores()))
     chosen = parser.parse_args()
     began, total, rounds, fine = time.time(), 0, 0, True
     os.environ[ENDS_AT] = str(began + 60 * chosen.minutes)

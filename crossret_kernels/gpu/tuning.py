@@ -59,10 +59,10 @@ class Attention:
 
     @staticmethod
     def registers(block: int, warps: int) -> int | None:
-        """Of each thread of so many warps that attends to so many contexts at a time, at most.
+        """Registers of a thread, at most, in a program of so many warps that attends to blocks of contexts; None: any.
 
-        Few enough for two programs a processor, one of which works while the other waits: i2t takes 46 ms for 59 (H200,
-        1,000 × 5,000, 36 × 20 rows). Of more contexts half of what is kept would be spilled.
+        128 leave room for two programs a processor, one of which works while the other waits: i2t took 46 ms for 59
+        (H200, 1,000 × 5,000, 36 × 20 rows). Larger blocks take up to 255, and would spill.
         """
         return 128 if block <= 32 and warps == 8 else None
 

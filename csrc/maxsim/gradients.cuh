@@ -56,7 +56,7 @@ CROSSRET_DEVICE void load_columns(Global<const T> from, int64_t begin, int dim, 
   for (int k = 0; k < 4; ++k) x[k] = column + k < dim ? widened(load(from, begin + column + k)) : 0.0f;
 }
 
-// The same of rows without anything between them.
+// Stores four columns of a lane, of `dim` in a row that begins at `begin`; rows follow one another.
 template <class T>
 CROSSRET_DEVICE void store_columns(Global<T> to, int64_t begin, int dim, int column, const float (&x)[4]) {
   Four<T> made;

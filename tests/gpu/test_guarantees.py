@@ -93,7 +93,7 @@ def test_a_graph_of_a_call_follows_its_features_and_lengths(
 @backends
 @functions
 def test_a_graph_of_a_training_step_follows_its_batch(function: Callable[..., Tensor], backend: str) -> None:
-    """Of scores, loss and gradients: replayed with other features and lengths, as docs/backends.md shows."""
+    """Scores, loss and gradients, replayed with other features and lengths, as docs/backends.md shows."""
     regions, words, *of_items = batch()
     region_lengths, word_lengths = (own.to(DEVICE) for own in of_items)
 

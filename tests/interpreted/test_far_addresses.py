@@ -1,7 +1,7 @@
 """Features and scores that begin 2³¹ elements apart, in memory of which only they are ever touched, where kernels read
 them as they lie: other operations copy them first.
 
-What kernels make of calls' shapes themselves is held to 64 bits by tests/kernels/test_triton_addresses.py.
+Offsets that kernels make of shapes are held to 64 bits by tests/kernels/test_triton_addresses.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import torch
 from torch import Tensor
 from triton.runtime import interpreter
 
-from crossret_kernels import (
-    attention_pool,
-    maxsim_scores,
-    scan_attend,
-    scan_scores,
-    triplet_loss,
-)
+from crossret_kernels import attention_pool, maxsim_scores, scan_attend, scan_scores, triplet_loss
 from tests.kernels.offline import tensors_of
 
 DIM, ROWS, APART = 16, (5, 4, 3), 2**31 + 32
@@ -44,7 +38,7 @@ def far_apart(values: Tensor, *strides: int) -> Tensor:
 
 
 def results(function: Score, *leaves: Tensor) -> list[Tensor]:
-    """What it gives, and the gradients of its sum."""
+    """The function's result, and the gradients of its sum in all leaves."""
     for leaf in leaves:
         leaf.requires_grad_()
     made = function(*leaves)
