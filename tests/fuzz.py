@@ -55,6 +55,8 @@ def main() -> None:
                 count, fine = examples_of_round(tests, chosen.workers, interpreted)
                 total += count
         rounds += 1
+    if fine and not total:
+        sys.exit("no example was tried: tests were not begun in that time, or draw none")
     print(f"{total:,} examples in {rounds} rounds, {(time.time() - began) / 60:.0f} minutes: ", end="")
     print("they found nothing" if fine else FOUND)
     sys.exit(0 if fine else 1)

@@ -138,7 +138,7 @@ def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -
 
 
 def beside(device: torch.device, *told: Tensor | None) -> list[Tensor | None]:
-    """Offsets, lengths and masks on the device: those on the host by one copy, as each of pageable memory holds it up."""
+    """Offsets, lengths and masks on the device: those on the host by one copy, as each pageable one holds it up."""
     far = [x.numpy() for x in told if x is not None and x.is_cpu]
     if device.type == "cpu" or not far:
         return [*told]
