@@ -19,7 +19,7 @@ from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
 ITEM_BYTES = 16 * 2**20
-GPU_SHARE = 4  # times as much on a GPU: launches are counted there, not bytes of cache
+GPU_SHARE = 16  # times as much on a GPU: launches are counted there, not bytes of cache
 # Of what pairs take: a few products of them stay in a cache.
 PAIR_BYTES = 16 * 2**20
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +50,31 @@ def most_of_parts(rows: tuple[int, int], longest_query: int, most_rows: int, mos
     """
     queries = max(1, min(rows[1], most_rows, max(most_cells // max(rows[0], 1), isqrt(most_cells))))
     return max(1, min(most_rows, most_cells // max(queries, longest_query))), queries
+
+
+class PartOfPairs(NamedTuple):
+    """Pairs of successive images and captions: where these begin and end."""
+
+    images: tuple[int, int]
+    captions: tuple[int, int]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.images[1] - self.images[0], self.captions[1] - self.captions[0]
+
+
+def parts_of_pairs(n_images: int, n_captions: int, most: int) -> Iterator[PartOfPairs]:
+    """All pairs of at least one image and caption, in parts of at most so many pairs or of one, as even as may be."""
+    most = max(1, most)
+    images = evenly(n_images, max(isqrt(most), most // n_captions))
+    captions = evenly(n_captions, most // max(last - first for first, last in images))
+    return map(PartOfPairs._make, product(images, captions))
+
+
+def evenly(count: int, most: int) -> list[tuple[int, int]]:
+    """Where parts of at most so many items begin and end, none of which has two more than another."""
+    parts = -(-count // max(1, min(most, count)))
+    return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def capturing(device: torch.device) -> bool:

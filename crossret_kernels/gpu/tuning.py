@@ -148,7 +148,7 @@ class HeterogeneousAttention:
     ROWS = 32  # of a tile of logits or of similarities, of either side
     CELLS = 4096  # of rows that are normalised at once
     WARPS = 4
-    WORKSPACE_BYTES = 256 * 2**20  # a part takes the host ten launches, forward
+    WORKSPACE_BYTES = 512 * 2**20  # a part takes the host ten launches, forward, and forty operations, backward
 
 
 class TripletLoss:

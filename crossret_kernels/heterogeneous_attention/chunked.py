@@ -24,7 +24,8 @@ from crossret_kernels.padded.items import Limits, Shared, few_with_gradient
 from crossret_kernels.padded.pairing import Pairing
 
 SHARED_BYTES = 20 * 2**20  # of one side's items in a run, as the first layer takes them
-GPU_SHARE = 8  # times as much on a GPU: launches are counted there, not bytes of cache
+# Of kernels on a GPU, where launches count, not bytes of cache: 128 images of 36 regions fit, D = 1,024 by 8 heads.
+GPU_BYTES = 448 * 2**20
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class _Heterogeneous(Shared):
         alone = 1 if torch.is_grad_enabled() else 2
         of_others = (2 * alone, 2 * alone) if parameters[-1].device.type == "cpu" else (4, 4)
         parts = ((10, 2) if alone == 2 else (3, 1)) if self.fused else of_others
-        times = GPU_SHARE if self.backend == "triton" else 1
+        on_gpu = self.backend == "triton"
         rows = [
-            max(1, SHARED_BYTES * part // 4 * times // (itemsize * (arrays * dim + heads * width)))
+            max(1, (GPU_BYTES if on_gpu else SHARED_BYTES * part // 4) // (itemsize * (arrays * dim + heads * width)))
             for part, width in zip(parts, widths, strict=True)
         ]
         chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
@@ -58,7 +59,7 @@ class _Heterogeneous(Shared):
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> FirstLayer:
         rows = safe_normalize(rows) if self.options.normalize else rows
-        if self.fused:
+        if self.fused and (self.captions if of_captions else self.images).mask is not None:
             rows, mask = in_front(rows, mask)
         options = self.options
         made = share(rows, mask, nested(parameters)[0], options.heads, options.lambda_attention, self.products)

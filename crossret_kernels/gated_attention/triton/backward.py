@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
-from crossret_kernels.gated_attention.triton.call import Call, Part, tile_of_pairs
+from crossret_kernels.gated_attention.triton.call import Call, tile_of_pairs
 from crossret_kernels.gated_attention.triton.forward import attend
+from crossret_kernels.gpu.planning import PartOfPairs
 
 
 @triton.jit(do_not_specialize=["n_others", "blocks", "own_stride", "other_stride"])
@@ -148,7 +149,7 @@ class _Gradients:
         self.weight, self.bias = ([zeros(*own[field].shape) for own in sides] for field in (4, 5))
         self.embedding_bias = zeros(call.dim)
 
-    def add(self, part: Part, grad: Tensor) -> None:
+    def add(self, part: PartOfPairs, grad: Tensor) -> None:
         """Of a part's scores."""
         call = self.call
         made = attend(call, part, grad, grad)

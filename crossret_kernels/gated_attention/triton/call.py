@@ -6,7 +6,6 @@ the "own" one, whose item all rows of its tiles share; the strides of pairs tell
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
+from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import GatedAttention
@@ -68,17 +68,6 @@ class Own(NamedTuple):
         return self._replace(**{name: getattr(self, name)[first:stop] for name in ("keys", "values", "memory", "mask")})
 
 
-class Part(NamedTuple):
-    """Pairs of some images and captions: where these begin and end."""
-
-    images: tuple[int, int]
-    captions: tuple[int, int]
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        return self.images[1] - self.images[0], self.captions[1] - self.captions[0]
-
-
 class Call:
     """Operands of `crossret::gated_attention_triton`, ready for kernels."""
 
@@ -114,22 +103,17 @@ class Call:
         missing = -x.size(-1) % self.kind.HIDDEN
         return _aligned((pad(x, (0, missing)) if missing else x).to(dtype).contiguous())
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[PartOfPairs]:
         """Rectangles whose workspace is bounded."""
         size = self.sides[0].keys.element_size()
         bytes_of = 4 * sum(self.pitches) + size * self.dim
         if self.kind.STORE:
             bytes_of += 4 * sum(self.pitches) + size * (self.dim + sum(self.hidden)) + 2 * (size + 4) * self.gate
-        most = max(1, GatedAttention.WORKSPACE_BYTES // bytes_of)
         n_images, n_captions = self.counts
-        images = min(n_images, max(math.isqrt(most), most // n_captions))
-        captions = max(1, most // images)
-        for i in range(0, n_images, images):
-            for j in range(0, n_captions, captions):
-                yield Part((i, min(i + images, n_images)), (j, min(j + captions, n_captions)))
+        return parts_of_pairs(n_images, n_captions, GatedAttention.WORKSPACE_BYTES // bytes_of)
 
     def run(
-        self, kernel: Any, part: Part, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
+        self, kernel: Any, part: PartOfPairs, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
         blocks: int | None = None,
     ) -> None:  # fmt: skip
         """Launches a kernel on a part's pairs with one side as the own one: a program a tile and one of its blocks."""

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
-from crossret_kernels.gated_attention.triton.call import Call, Part, sigmoid, tanh, tile_of_pairs
+from crossret_kernels.gated_attention.triton.call import Call, sigmoid, tanh, tile_of_pairs
+from crossret_kernels.gpu.planning import PartOfPairs
 
 FLOOR = tl.constexpr(EPS)
 
@@ -141,7 +142,7 @@ class Made(NamedTuple):
     statistics: Tensor
 
 
-def attend(call: Call, part: Part, scores: Tensor, grads: Tensor) -> Made:
+def attend(call: Call, part: PartOfPairs, scores: Tensor, grads: Tensor) -> Made:
     """Launches what makes a part's scores, or what the gradients' kernels read."""
     sides = [own.part(*where) for own, where in zip(call.sides, part, strict=True)]
     n_pairs, store = part.counts[0] * part.counts[1], call.kind.STORE

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.heterogeneous_attention.triton.call import Call, Part
+from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.heterogeneous_attention.triton.call import Call
 from crossret_kernels.heterogeneous_attention.triton.forward import (
     FLOOR,
     Made,
@@ -257,7 +258,7 @@ class _Gradients:
         self.sides = [[torch.zeros_like(x, dtype=torch.float32) for x in side[:5]] for side in call.sides]
         self.gain, self.shift = torch.zeros_like(call.gain), torch.zeros_like(call.shift)
 
-    def add(self, part: Part, grads: Tensor) -> None:
+    def add(self, part: PartOfPairs, grads: Tensor) -> None:
         """Of a part's scores."""
         call, images, captions = self.call, part.images, part.captions
         made = attend(call, part, torch.empty_like(grads))
@@ -268,7 +269,7 @@ class _Gradients:
             strides = (n_captions * rows, rows) if side == 0 else (rows, n_captions * rows)
             self._layer(side, mine, others, (n_own, n_others, rows, *strides), of_rows[side], multiples[side], made)
 
-    def _matching(self, part: Part, grads: Tensor, made: Made) -> tuple[list[Tensor], list[Tensor]]:
+    def _matching(self, part: PartOfPairs, grads: Tensor, made: Made) -> tuple[list[Tensor], list[Tensor]]:
         """∂L/∂matched rows, less a multiple of each row, and these multiples; images first."""
         call, multiples = self.call, [torch.zeros_like(x) for x in made.squares]
         images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
@@ -332,9 +333,10 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """`crossret::heterogeneous_attention_triton_backward`: float32, of what is wanted; else empty."""
     operands, options, wanted = arguments[:14], arguments[14:21], arguments[21:]
     differentiable = [x for index, x in enumerate(operands) if index not in (5, 11)]
-    made = [torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)]
     if not grad.numel():
-        return tuple(made)
+        return tuple(
+            torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)
+        )
     call, grad = Call(operands, options, store=True), grad.contiguous()
     sums = _Gradients(call)
     for part in call.parts():
@@ -343,7 +345,14 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     for (queries, keys, values, own_values, own_logits), side in zip(sums.sides, call.sides, strict=True):
         values = values.unflatten(1, (call.kind.HEADS, side.keys.size(2))).transpose(1, 2)
         found += [queries.permute(1, 2, 0, 3), keys.permute(1, 2, 0, 3), values, own_logits, own_values]
-    for out, own in zip(made, [*found, sums.gain, sums.shift], strict=True):
-        if out.numel():  # of a first row alone there are fewer
-            out[tuple(slice(size) for size in own.shape)] = own
-    return tuple(made)
+    of_all = zip(differentiable, [*found, sums.gain, sums.shift], wanted, strict=True)
+    return tuple(_as_large(made, x) if own else x.new_empty(0) for x, made, own in of_all)
+
+
+def _as_large(made: Tensor, x: Tensor) -> Tensor:
+    """Gradients of x, of which those of a first row alone are made where no others are matched."""
+    if made.shape == x.shape:
+        return made.contiguous()
+    out = torch.zeros_like(x)
+    out[tuple(map(slice, made.shape))] = made
+    return out

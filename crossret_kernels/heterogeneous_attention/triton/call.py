@@ -7,7 +7,6 @@ are matched lie by pairs, (image · captions + caption, L, …).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
+from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import HeterogeneousAttention
 from crossret_kernels.torch_internals import reduced_float32
@@ -84,13 +84,6 @@ class Own(NamedTuple):
         return self.queries.size(1)
 
 
-class Part(NamedTuple):
-    """Pairs of some images and captions: where these begin and end."""
-
-    images: tuple[int, int]
-    captions: tuple[int, int]
-
-
 class Call:
     """Operands of `crossret::heterogeneous_attention_triton`, ready for kernels."""
 
@@ -121,7 +114,7 @@ class Call:
             own_logits[:, :most].contiguous(), lengths.clamp(max=most), lengths.contiguous(),
         )  # fmt: skip
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[PartOfPairs]:
         """Rectangles whose workspace is bounded."""
         size, (regions, words) = self.gain.new_empty(0, dtype=self.dtype).element_size(), self.sides
         keys = [side.keys.size(2) for side in self.sides]
@@ -129,12 +122,7 @@ class Call:
         matched = 8 * (regions.rows + words.rows) ** 2
         cells, arrays = (2 * cells, 3) if self.kind.STORE else (cells, 2)
         bytes_of = cells * (size + 4) + matched + (regions.rows + words.rows) * self.kind.D * size * arrays
-        most = max(1, HeterogeneousAttention.WORKSPACE_BYTES // bytes_of)
-        images = min(regions.items, max(math.isqrt(most), most // words.items))
-        captions = max(1, most // images)
-        for i in range(0, regions.items, images):
-            for j in range(0, words.items, captions):
-                yield Part((i, min(i + images, regions.items)), (j, min(j + captions, words.items)))
+        return parts_of_pairs(regions.items, words.items, HeterogeneousAttention.WORKSPACE_BYTES // bytes_of)
 
     def run(self, kernel: Any, programs: int, *arguments: Any) -> None:
         launch(kernel, (programs, 1, 1), arguments, self.kind, self.key, HeterogeneousAttention.WARPS)

@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
+from crossret_kernels.gpu.planning import PartOfPairs
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS
-from crossret_kernels.heterogeneous_attention.triton.call import Call, Own, Part
+from crossret_kernels.heterogeneous_attention.triton.call import Call, Own
 
 FLOOR, NORM_EPS = tl.constexpr(EPS), tl.constexpr(LAYER_NORM_EPS)
 
@@ -265,7 +266,7 @@ def attended_rows(call: Call, own: Own, other: Own, strides: tuple[int, int], ma
         field.append(tensor)
 
 
-def attend(call: Call, part: Part, scores: Tensor) -> Made:
+def attend(call: Call, part: PartOfPairs, scores: Tensor) -> Made:
     """Launches what makes a part's scores, and what gradients are made of; none of that is kept without `STORE`."""
     images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
     made = Made([], [], [], [], [], [], call.gain, call.gain, [])
