@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.gathering import gathered, pinned, pinning
+from crossret.data.held import HeldRows
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import PAD, Vocabulary
@@ -22,8 +23,8 @@ class Regions(NamedTuple):
     """The regions of some images and what is known of them.
 
     Attributes:
-        features: (n, k, d) float32, or float16 until they are ``on`` a device, where they were read for a GPU; of
-            pictures ``Prepared``, n for a model's encoder.
+        features: (n, k, d) float32, or float16 until they are ``on`` a device, where they were read for a GPU; where
+            that holds all of them ``HeldRows``; of pictures ``Prepared``, n for a model's encoder.
         boxes: (n, k, 4) float32 x0, y0, x1, y1; None where the data have none.
         clusters: (n, k) int64, their clusters, where the model that reads them takes such; see ``corpus_for``.
         lengths: (n,) int64, how many regions each image has, behind which all is zero; None: k each.
@@ -159,8 +160,11 @@ def read_regions(
     if isinstance(pictures, PictureFiles):
         return Regions(pictures[rows])
     lengths = None if data.lengths is None else data.lengths[rows]
-    features = read_rows(data.features, rows, lengths)
-    regions = features if pinning() else features.float()  # a GPU widens them itself
+    if data.held is not None:
+        regions: Any = HeldRows(data.held, torch.from_numpy(np.arange(data.n_images)[images]))
+    else:
+        features = read_rows(data.features, rows, lengths)
+        regions = features if pinning() else features.float()  # a GPU widens them itself
     boxes = None if data.boxes is None else read_rows(data.boxes, rows, lengths)
     numbers = None if clusters is None else torch.from_numpy(np.asarray(clusters[images], np.int64))
     return Regions(regions, boxes, numbers, None if lengths is None else torch.from_numpy(lengths))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from crossret.data.batches import (
     read_rows,
 )
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
+from crossret.data.held import held_on
 from crossret.data.precomputed import PrecomputedDataset, check_words
 from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import Vocabulary
@@ -168,6 +171,17 @@ class PrecomputedCorpus:
         if count is not None:
             corpus.clusters = clusters_of(self.data, self.fingerprint(), count, progress)
         return corpus
+
+    def held_on(self, device: torch.device, progress: Progress | None = None) -> PrecomputedCorpus:
+        """The same with its features on a device, as ``held_on`` of ``crossret.data.held``."""
+        corpus = copy.copy(self)
+        corpus.data = held_on(self.data, device, progress)
+        return corpus
+
+    @property
+    def bytes_held(self) -> int:
+        """Of its features on a device; 0 where none holds them."""
+        return 0 if self.data.held is None else self.data.held.nbytes
 
     def regions(self, images: NDArray[np.int64] | slice) -> Regions:
         """The regions of some images, in memory."""

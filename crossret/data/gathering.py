@@ -41,8 +41,12 @@ def pinning() -> bool:
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
     """Memory that rows are gathered into."""
-    like = torch.from_numpy(np.empty(0, dtype))
-    return torch.empty(shape, dtype=like.dtype, pin_memory=pinning())
+    return torch.empty(shape, dtype=dtype_of(dtype), pin_memory=pinning())
+
+
+def dtype_of(dtype: np.dtype[Any]) -> torch.dtype:
+    """The same of tensors."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def gathered(array: NDArray[Any], rows: NDArray[np.int64], lengths: NDArray[np.int64] | None = None) -> Tensor:

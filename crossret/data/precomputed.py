@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from crossret.data.boxes import check_boxes
 from crossret.data.names import check_name
@@ -152,6 +153,8 @@ class PrecomputedDataset:
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
         n_regions, image_dim: k and d.
         stored: the features, and lengths, with the name of their file, by which an image that is wrong is named.
+        held: (n_images, k, d), the images' features on a GPU, of the same dtype, zero behind an image's length; None
+            where none holds them (see ``held_on``).
 
     Raises:
         FileNotFoundError: the directory, the features or the captions are missing; says what is needed.
@@ -162,6 +165,7 @@ class PrecomputedDataset:
     ids: list[str] | None = None
     caption_ids: list[str] | None = None
     lengths: NDArray[np.int64] | None = None
+    held: Tensor | None = None
 
     def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)

@@ -84,6 +84,8 @@ class TrainingConfig(Config):
         gradient_norm: gradients are scaled down to this L2 norm where they exceed it; None leaves them as they are.
         amp: whether encoders and scores compute in bfloat16 where torch.autocast holds that to be safe. Weights, their
             gradients and the optimizer stay in float32, and so does validation.
+        tf32: whether a GPU makes products of float32 in TF32, whose numbers have 10 binary digits behind the first,
+            in validation, too. Elsewhere it makes no difference.
         same_image_negatives: whether another caption of a caption's image, where a batch has one, is a negative, as any
             other caption is. It does describe the image, so by default it is none. The published code of SCAN and VSE++
             makes no such exception: this is how to have its loss. On the papers' data few batches have two captions of
@@ -118,6 +120,7 @@ class TrainingConfig(Config):
         2.0, "Scale larger gradients down to this norm; none keeps them.", most=LARGEST_FLOAT32
     )
     amp: bool = option(False, "Compute in bfloat16 where that is safe.")
+    tf32: bool = option(False, "On a GPU make products of float32 in TF32: faster, by 10 binary digits.")
     same_image_negatives: bool = option(False, "Let captions of one image be each other's negatives.")
     select_by: Literal["rsum", "r1"] = option("rsum", "What is highest in the best epoch: rsum, or R@1 both ways.")
     patience: int | None = option(None, "End after so many epochs without a better one; by default never.")

@@ -85,11 +85,13 @@ class Model(nn.Module):
             raise TypeError(f"features must be floating point, got {features.dtype}")
         if features.dim() != 3 or features.shape[2] != self.config.image_dim:
             raise ValueError(f"features must have shape (n, R, {self.config.image_dim}), got {tuple(features.shape)}")
+        given = lengths is not None
         if lengths is None:
             lengths = torch.full((len(features),), features.shape[1], dtype=torch.int64, device=features.device)
         if lengths.shape != (len(features),):
             raise ValueError(f"lengths must have shape ({len(features)},), one an image, got {tuple(lengths.shape)}")
-        check_lengths(lengths, features.shape[1])
+        if given:
+            check_lengths(lengths, features.shape[1])
         if boxes is not None and boxes.shape != (*features.shape[:2], 4):
             raise ValueError(f"boxes must have shape {(*features.shape[:2], 4)}, got {tuple(boxes.shape)}")
         return features, lengths, boxes

@@ -29,7 +29,7 @@ class Encoded:
 
     Raises:
         TypeError: a field is no tensor of the right kind.
-        ValueError: shapes do not agree, or a length is out of range (the message names the item).
+        ValueError: shapes do not agree, or a length in the host's memory is out of range (the message names the item).
     """
 
     sequences: Tensor
@@ -49,7 +49,8 @@ class Encoded:
         for name, vector in self.vectors.items():
             if vector.dim() == 0 or len(vector) != n:
                 raise ValueError(f"vectors[{name!r}] must have {n} entries, one an item, got {tuple(vector.shape)}")
-        check_lengths(self.lengths, self.sequences.shape[1])
+        if self.lengths.is_cpu:  # a GPU's are looked at by what scores them: each look waits for the device
+            check_lengths(self.lengths, self.sequences.shape[1])
 
     def __len__(self) -> int:
         return len(self.sequences)

@@ -46,6 +46,7 @@ class Start:
         epoch, step: epochs finished and steps taken before.
         epoch_steps: steps of an epoch.
         lines: of the log, those of before.
+        bytes_held: of the data's features that the model's GPU holds.
     """
 
     directory: Path
@@ -56,6 +57,7 @@ class Start:
     step: int
     epoch_steps: int
     lines: Sequence[Line]
+    bytes_held: int = 0
 
 
 @dataclass(frozen=True)

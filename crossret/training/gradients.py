@@ -35,25 +35,32 @@ def add_gradients(
         ValueError: the loss or the norm is not finite; names the step and, if it is the features' fault, their image.
             On all ranks. RankLost: another rank has ended.
     """
-    terms: dict[str, float] = {}
+    parts: list[dict[str, Tensor]] = []
     for share, batch in batches:
         loss = _BatchLoss(model, share, batch, config)
-        _check_finite("loss", loss.terms["loss"], [batch], group, place)
         loss.backward()
-        for name, value in loss.terms.items():
-            terms[name] = terms.get(name, 0.0) + value / len(batches)
+        parts.append({name: term.detach() for name, term in loss.terms.items()})
     sum_gradients(group, model.parameters())
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     total = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if config.gradient_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, config.gradient_norm, total)
-    norm = total.item()
+    # A GPU is waited for once a step, when it has been told all of it.
+    told = [*(term for part in parts for term in part.values()), total]
+    *values, norm = torch.stack([x.double() for x in told]).tolist()
+    summed = iter(group.summed(values))
+    terms: dict[str, float] = {}
+    for part, (_, batch) in zip(parts, batches, strict=True):
+        found = {name: next(summed) for name in part}
+        _check_finite("loss", found["loss"], [batch], group, place)
+        for name, value in found.items():
+            terms[name] = terms.get(name, 0.0) + value / len(batches)
     _check_finite("gradient's norm", norm, [batch for _, batch in batches], group, place)
     return terms, norm
 
 
 class _BatchLoss:
-    """The loss of a batch of which this rank has a share; ``terms`` are the whole batch's, the same on all ranks."""
+    """The loss of a batch of which this rank has a share; ``terms`` are its share of the whole batch's."""
 
     def __init__(self, model: Matcher, share: Share, batch: Batch, config: TrainingConfig) -> None:
         device = next(model.parameters()).device
@@ -81,14 +88,11 @@ class _BatchLoss:
         images, captions = (side[: share.n] for side in sides)
         image_ids = None if config.same_image_negatives else batch.image_ids[: share.n].to(device)
         with autocast():
-            terms = model.loss(images, captions, image_ids, share)
-        self._loss = terms["loss"]
-        summed = share.group.summed([term.item() for term in terms.values()])
-        self.terms = dict(zip(terms, summed, strict=True))
+            self.terms = model.loss(images, captions, image_ids, share)
 
     def backward(self) -> None:
         """Add the gradients of this rank's share to those that the parameters have."""
-        torch.autograd.backward(self._loss)
+        torch.autograd.backward(self.terms["loss"])
         for cache in self._caches:
             cache.backward()
 
@@ -107,9 +111,10 @@ def _check_finite(name: str, value: float, batches: Sequence[Batch], group: Grou
 def _not_finite(batches: Sequence[Batch]) -> int | None:
     """The first image of which a feature is not finite, if there is one."""
     for batch in batches:
-        if not isinstance(batch.regions, Tensor):  # pictures, whose pixels are
+        features = batch.regions.to(torch.device("cpu"))
+        if not isinstance(features, Tensor):  # pictures, whose pixels are
             continue
-        wrong = (~batch.regions.isfinite().flatten(1).all(1)).nonzero()
+        wrong = (~features.isfinite().flatten(1).all(1)).nonzero()
         if len(wrong):
             return int(batch.image_ids[wrong[0]])
     return None

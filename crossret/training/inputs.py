@@ -1,4 +1,4 @@
-"""What a training looks for before it writes anything: in all of its data, and on all ranks."""
+"""What a training looks for before it writes anything, in all of its data and on all ranks; where it keeps features."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from crossret.data.corpus import Corpus
+from crossret.data.corpus import Corpus, PrecomputedCorpus
+from crossret.data.held import bytes_of
 from crossret.distributed import Group, Share
 from crossret.evaluation.finiteness import check_features
 from crossret.hyperparameters import TrainingConfig
@@ -43,6 +45,36 @@ def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: boo
     wrong = next((message for message in group.values(found) if message is not None), None)
     if wrong is not None:
         raise ValueError(wrong)
+
+
+def held_on_gpu(
+    corpora: Sequence[Corpus], device: torch.device, gibibytes: float | None, *, progress: bool
+) -> list[Corpus]:
+    """The corpora, of which a GPU holds the features of as many as fit, one after another (see ``held_on``).
+
+    Args:
+        corpora: the more often read ones first.
+        device: where the model is; elsewhere than on a GPU they stay as they are.
+        gibibytes: of the GPU's memory that features may take; None: half of what is free.
+        progress: whether to show it on the terminal (standard error).
+    """
+    if device.type != "cuda":
+        return list(corpora)
+    left = torch.cuda.mem_get_info(device)[0] // 2 if gibibytes is None else int(gibibytes * 2**30)
+    return held_within(corpora, device, left, progress=progress)
+
+
+def held_within(corpora: Sequence[Corpus], device: torch.device, left: int, *, progress: bool) -> list[Corpus]:
+    """The same of so many bytes, on any device."""
+    found = []
+    for corpus in corpora:
+        needed = bytes_of(corpus.data) if isinstance(corpus, PrecomputedCorpus) else 0
+        if isinstance(corpus, PrecomputedCorpus) and 0 < needed <= left:
+            left -= needed
+            with progress_bar("features to the GPU") if progress else nullcontext() as show:
+                corpus = corpus.held_on(device, show)
+        found.append(corpus)
+    return found
 
 
 def check_agreement(group: Group, own: Mapping[str, Any]) -> None:

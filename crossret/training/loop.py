@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from crossret.data.batches import Batch, prefetched
-from crossret.data.corpus import Corpus, check_boxes_agree, check_readable, corpus_for
+from crossret.data.corpus import Corpus, PrecomputedCorpus, check_boxes_agree, check_readable, corpus_for
 from crossret.distributed import Group, RankLost, Share
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.directories import occupied
@@ -27,9 +27,10 @@ from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
 from crossret.training.callbacks import LOG, Callback, Epoch, JsonLines, Start, Step, TrainingResult
 from crossret.training.gradients import add_gradients
-from crossret.training.inputs import check_agreement, check_all_features, warn_of_partial_statistics
+from crossret.training.inputs import check_agreement, check_all_features, held_on_gpu, warn_of_partial_statistics
 from crossret.training.interruptions import uninterrupted
 from crossret.training.optimizer import optimizer_of, set_learning_rate
+from crossret.training.precision import products_in_tf32
 from crossret.training.progress import TerminalProgress
 from crossret.training.randomness import random_state, seed_rank, set_random_state
 from crossret.training.state import Machine, Position, load_state, save_state
@@ -55,6 +56,7 @@ def train(
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     group: Group | None = None,
+    gpu_features: float | None = None,
 ) -> TrainingResult:
     """Train ``model`` on whatever device it is, in this process or, with the same arguments in each, in several.
 
@@ -87,6 +89,8 @@ def train(
             or whatever is yours.
         group: the processes that train together; by default those of ``torch.distributed``'s default process group,
             else this one alone.
+        gpu_features: GiB of a GPU's memory that features may take, to be read from there at every step; by default half
+            of what is free once the model is there. A split that does not fit stays where it is.
 
     Raises:
         FileExistsError: ``out_dir`` has a checkpoint and ``resume`` is False.
@@ -109,12 +113,14 @@ def train(
     out_dir = Path(out_dir)
     device = next(model.parameters()).device
     # The caller's generators are as before when training ends, and training does not depend on them.
-    with ExitStack() as lock, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with ExitStack() as lock, drawn, products_in_tf32(config.tf32):
         group.first(lambda: _occupy(out_dir, resume, lock))
         if not resume:  # or it has been done
             check_all_features([train_data, dev_data], group, progress=progress and group.is_first)
         with progress_bar("clustering regions") if progress and group.is_first else nullcontext() as clustered:
-            train_data, dev_data = (corpus_for(model.config, data, clustered) for data in (train_data, dev_data))
+            corpora = [corpus_for(model.config, data, clustered) for data in (train_data, dev_data)]
+        train_data, dev_data = held_on_gpu(corpora, device, gpu_features, progress=progress and group.is_first)
         run = _Run(model, train_data, dev_data, config, out_dir, resume, group)
         model.train()  # all but what is frozen
         warn_of_partial_statistics(model, config, min(config.batch_size, train_data.n_captions), group)
@@ -201,9 +207,11 @@ class _Run:
         position = self.position
         self.log = log = JsonLines(self.out_dir / LOG, position.log_bytes)
         self.callbacks.append(log)
+        held = sum(data.bytes_held for data in (self.train_data, self.dev_data) if isinstance(data, PrecomputedCorpus))
         start = Start(
-            self.out_dir, self.model, self.config, resume, position.epoch, position.step, self.epoch_steps, log.lines
-        )
+            self.out_dir, self.model, self.config, resume, position.epoch, position.step, self.epoch_steps, log.lines,
+            held,
+        )  # fmt: skip
         for callback in callbacks:
             callback.on_start(start)
             self.callbacks.append(callback)

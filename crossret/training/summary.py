@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from crossret.data.corpus import Corpus, may_read_boxes
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import ModelConfig, TrainingConfig
@@ -36,11 +38,14 @@ def facts_of(
     device = next(model.parameters()).device
     machine = Machine.this(device, ranks)
     precision = "bfloat16 where that is safe" if config.amp else "float32"
+    if config.tf32 and device.type == "cuda":
+        precision += ", products of float32 in TF32"
     return {
         "to train": _size(train_data),
         "to choose": f"{_size(dev_data, dev_images)}, by the highest {_MERITS[config.select_by]}",
         "words": _words(train_data.vocabulary, counts),
         **_order(model.config, train_data),
+        **_features(start, device),
         "model": f"{model.kind}, {count_learnt(model, config):,} parameters to learn",
         "on": f"{machine}, {precision}",
         "start": _start(start),
@@ -65,6 +70,14 @@ def _words(vocabulary: Vocabulary, counts: Mapping[str, int]) -> str:
     unknown = [count for word, count in counts.items() if word not in vocabulary]
     share = sum(unknown) / max(sum(counts.values()), 1)
     return f"{len(vocabulary):,} known; {len(unknown):,} others, {share:.1%} of the training captions, are <unk>"
+
+
+def _features(start: Start, device: torch.device) -> dict[str, str]:
+    """Where a GPU's batches have them from."""
+    if device.type != "cuda":
+        return {}
+    held = f"{start.bytes_held / 1e9:,.1f} GB are on the GPU" if start.bytes_held else "read batch by batch"
+    return {"features": held}
 
 
 def _order(config: ModelConfig, data: Corpus) -> dict[str, str]:

@@ -9,6 +9,7 @@ from crossret.data.corpus import Corpus
 from crossret.distributed import Group, Share
 from crossret.evaluation import RetrievalMetrics, encode_dataset, retrieval_metrics, score_matrix
 from crossret.evaluation.finiteness import check_finite
+from crossret.evaluation.scoring import items_at_once
 from crossret.models.protocol import Matcher
 
 
@@ -17,7 +18,7 @@ def validate(model: Matcher, data: Corpus, group: Group, *, batch_size: int) -> 
 
     Args:
         model: with the same weights on every rank.
-        batch_size: items encoded at a time.
+        batch_size: items encoded at a time, and more on a GPU (see ``items_at_once``).
 
     Raises:
         ValueError: as ``check_finite``, on every rank. RankLost: another rank has ended.
@@ -26,7 +27,7 @@ def validate(model: Matcher, data: Corpus, group: Group, *, batch_size: int) -> 
     images, captions = encode_dataset(
         model,
         data,
-        batch_size=batch_size,
+        batch_size=items_at_once(model, batch_size),
         image_items=image_share.encoded_rows,
         caption_items=caption_share.encoded_rows,
     )

@@ -60,7 +60,7 @@ def test_every_option_of_the_schedule_is_followed(crossret: Cli, data: Path, tmp
     changed = {
         "epochs": 3, "decay": "cosine", "decay_epochs": (1, 2), "batch_size": 9, "accumulate": 2, "encode_chunk": 4,
         "optimizer": "adadelta", "learning_rate": 0.5, "warmup_steps": 6, "weight_decay": 0.25, "gradient_norm": None,
-        "parameter_groups": (ParameterGroup("text", 0.5),), "amp": True, "same_image_negatives": True,
+        "parameter_groups": (ParameterGroup("text", 0.5),), "amp": True, "tf32": True, "same_image_negatives": True,
         "select_by": "r1", "patience": 5, "log_every": 7, "checkpoint_every": 8,
     }  # fmt: skip
     assert changed.keys() == settable(TrainingConfig).keys()
@@ -72,7 +72,7 @@ def test_every_option_of_the_schedule_is_followed(crossret: Cli, data: Path, tmp
     assert how.seed == 4
     assert crossret("train", "--help") == 0
     names = set(re.findall(r"^  (--[\w-]+)", crossret.out, re.M))
-    assert len(names) <= 40
+    assert len(names) <= 41
 
 
 @pytest.mark.parametrize(
@@ -138,3 +138,10 @@ def test_no_bar_is_drawn_into_a_file(
     assert crossret("train", data, "--output", tmp_path / "run", "--epochs", "2", *TINY) == 0
     lines = [line for line in crossret.err.splitlines() if line[0] not in "┌│└"]  # the summary
     assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
+
+
+def test_features_are_held_by_gpus_alone(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
+    command = ["train", data, "--output", tmp_path / "run", "--gpu-features", "2"]
+    assert crossret(*command, "--device", "cpu") == 2
+    assert crossret.err == "crossret: --gpu-features makes no difference on the CPU\n"
+    assert not seen

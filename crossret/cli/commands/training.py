@@ -153,6 +153,14 @@ def train(
         ),
     ] = None,
     device: Device = None,
+    gpu_features: Annotated[
+        float | None,
+        option(
+            "GiB of the GPU's memory that features may take, so that no step copies any; by default half of what is "
+            "free. A split that does not fit is read batch by batch.",
+            min=0,
+        ),
+    ] = None,
     threads: Threads = None,
     rank_timeout: Annotated[
         float, option("With torchrun: seconds without an answer after which another rank counts as lost.", min=1)
@@ -219,6 +227,8 @@ def train(
         if name not in LOGS:
             raise ValueError(f"--log must be one of {', '.join(LOGS)}, not {name!r}")
     place = own_device(use_device(device))
+    if place.type == "cpu":
+        refuse(typed(context, {"gpu_features": gpu_features}), "makes no difference on the CPU")
     use_threads(threads)
     system.return_large_blocks()
     if fine_tune is not None and reads_pictures(model_directory(fine_tune)):
@@ -283,6 +293,7 @@ def train(
             run |= {"freeze_encoder": freeze_encoder or None, "checkpoint_encoder": checkpoint_encoder or None}
             if fine_tune is None and vocabulary is None:
                 run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
+            run |= {"gpu_features": gpu_features}
             run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
             write_config(output / CONFIG, "train", run)
             facts = facts_of(start, learnt, judged, counts, group.size, dev_images=dev_data.n_images)
@@ -297,6 +308,7 @@ def train(
                 how,
                 output,
                 resume=resume,
+                gpu_features=gpu_features,
                 callbacks=[*(LOGS[name]() for name in dict.fromkeys(log or ())), Curves(), Announced()],
             )
     except KeyboardInterrupt:
