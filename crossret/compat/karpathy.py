@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from crossret.data.names import check_name
+from crossret.data.owners import PUBLISHED_CAPTIONS
 from crossret.data.precomputed import (
-    CAPTIONS_PER_IMAGE,
     caption_ids_path,
     captions_path,
     check_caption,
@@ -70,14 +70,14 @@ def read_karpathy(path: Path, splits: Mapping[str, str] = SPLITS) -> dict[str, C
         part = found[splits[split]]
         if name in part.captions:
             raise ValueError(f"{place}: another image has the id {name}, too")
-        if len(captions) < CAPTIONS_PER_IMAGE:
-            raise ValueError(f"{place}, {name}: has {len(captions)} captions, fewer than {CAPTIONS_PER_IMAGE}")
-        part.captions[name] = captions[:CAPTIONS_PER_IMAGE]
+        if len(captions) < PUBLISHED_CAPTIONS:
+            raise ValueError(f"{place}, {name}: has {len(captions)} captions, fewer than {PUBLISHED_CAPTIONS}")
+        part.captions[name] = captions[:PUBLISHED_CAPTIONS]
         if part.caption_ids is not None and ids is not None:
-            part.caption_ids[name] = ids[:CAPTIONS_PER_IMAGE]
+            part.caption_ids[name] = ids[:PUBLISHED_CAPTIONS]
         else:
             part.caption_ids = None
-        part.cut += len(captions) > CAPTIONS_PER_IMAGE
+        part.cut += len(captions) > PUBLISHED_CAPTIONS
     return {name: part for name, part in found.items() if part.captions}
 
 
@@ -115,9 +115,9 @@ def import_captions(
                 if path_there.exists():
                     raise FileExistsError(f"{path_there}: is there already; choose another directory")
             ids = read_ids(ids_file) if ids_file.exists() else list(part.captions)
-            once = ids[::CAPTIONS_PER_IMAGE]
+            once = ids[::PUBLISHED_CAPTIONS]
             if ids == [
-                name for name in once for _ in range(CAPTIONS_PER_IMAGE)
+                name for name in once for _ in range(PUBLISHED_CAPTIONS)
             ]:  # a line a caption, and so are features
                 ids = once
             absent = next((name for name in ids if name not in part.captions), None)

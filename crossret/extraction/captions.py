@@ -7,12 +7,11 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from crossret.data.precomputed import CAPTIONS_PER_IMAGE, check_caption
+from crossret.data.precomputed import check_caption
 from crossret.files.json import parse_json_object
 from crossret.files.regular import LARGEST_LINES, read_regular
 from crossret.files.unicode import escaped
 
-_COUNTS = (1, CAPTIONS_PER_IMAGE)
 _NUMBERED = re.compile(r"#[0-9]+$")
 
 
@@ -37,15 +36,15 @@ def read_captions_of_pictures(path: str | os.PathLike[str], per_picture: int | N
 
     Args:
         path: the file, UTF-8.
-        per_picture: take the first so many of each, 1 or 5; None where all have 1 or all have 5.
+        per_picture: take the first so many of each; None takes all.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: a line is malformed, or a caption (see ``check_caption``); a picture has fewer captions than
-            ``per_picture``, or another number than 1 or 5, or than the first; there is none. Names file and line.
+            ``per_picture``; there is none. Names file and line.
     """
-    if per_picture not in (None, *_COUNTS):
-        raise ValueError(f"captions of a picture must be 1 or {CAPTIONS_PER_IMAGE}, not {per_picture}")
+    if per_picture is not None and per_picture < 1:
+        raise ValueError(f"captions of a picture must be at least 1, not {per_picture}")
     found: dict[str, Captioned] = {}
     text = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), start=1):
@@ -57,10 +56,10 @@ def read_captions_of_pictures(path: str | os.PathLike[str], per_picture: int | N
         caption = " ".join(caption.split())
         check_caption(caption, place)
         found.setdefault(name, Captioned(place)).captions.append(caption)
-    count = per_picture or len(next(iter(found.values())).captions)
     for name, own in found.items():
-        _check_count(name, own, count, cut=per_picture is not None)
-    return {name: Captioned(own.place, own.captions[:count]) for name, own in found.items()}
+        if per_picture is not None and len(own.captions) < per_picture:
+            raise ValueError(f"{own.place}: {name} has {len(own.captions)} captions, fewer than {per_picture}")
+    return {name: Captioned(own.place, own.captions[:per_picture]) for name, own in found.items()}
 
 
 def _parsed(line: str, place: str) -> tuple[str, str]:
@@ -75,20 +74,3 @@ def _parsed(line: str, place: str) -> tuple[str, str]:
     if not tab or not name:
         raise ValueError(f"{place}: {escaped(line)!r} is not a picture's file, a tab and its caption")
     return _NUMBERED.sub("", name), caption
-
-
-def _check_count(name: str, own: Captioned, count: int, *, cut: bool) -> None:
-    has = len(own.captions)
-    if cut:
-        if has < count:
-            raise ValueError(f"{own.place}: {name} has {has} captions, fewer than {count}")
-    elif has not in _COUNTS:
-        raise ValueError(
-            f"{own.place}: {name} has {has} captions, where a picture has 1 or {CAPTIONS_PER_IMAGE}: "
-            "--captions-per-picture takes the first so many"
-        )
-    elif has != count:
-        raise ValueError(
-            f"{own.place}: {name} has {has} captions, but the first picture has {count}: "
-            "--captions-per-picture takes the first so many"
-        )

@@ -18,12 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from crossret.data.owners import write_owners
 from crossret.data.precomputed import (
     boxes_path,
     captions_path,
     features_path,
     ids_path,
     lengths_path,
+    owners_path,
     split_path,
 )
 from crossret.extraction.captions import Captioned
@@ -106,8 +108,9 @@ def extract_pictures(
 ) -> Extracted:
     """Write tokens of the pictures in a folder as ``{split}_ims.npy``, ``_boxes.npy`` and ``_ids.txt``.
 
-    And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt``; with an encoder of texts
-    ``{split}_words``, a directory of packed tokens of all captions, ``values.npy`` and ``offsets.npy``.
+    And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt`` and, where pictures differ in their
+    number, ``_image_of_caption.npy``; with an encoder of texts ``{split}_words``, a directory of packed tokens of all
+    captions, ``values.npy`` and ``offsets.npy``.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
@@ -151,7 +154,7 @@ def extract_pictures(
         if not part.exists():
             outputs = [place(directory, split) for place in (boxes_path, lengths_path)]
             outputs += [] if source.named else [ids_path(directory, split)]
-            outputs += [] if captions is None else [captions_path(directory, split)]
+            outputs += [] if captions is None else [captions_path(directory, split), owners_path(directory, split)]
             outputs += [] if texts is None else [words_directory]
             _check_free(outputs)
         _check_free([features_path(directory, split)])
@@ -185,8 +188,9 @@ def extract_pictures(
                 with shown("captions") as show:
                     _encode_captions(part / WORDS, lines, texts, how, show, words_directory)
             words = len(map_array(words_directory / VALUES, ndim=2, dtypes=[how.dtype]))
-        if captions is not None:
+        if captions is not None and source.captions is not None:
             _write_lines(captions_path(directory, split), lines)
+            write_owners(owners_path(directory, split), [len(source.captions[place]) for place in kept])
         if not source.named:
             ids = source.ids
             _write_lines(ids_path(directory, split), [ids[place] for place in kept])

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
+from crossret.data.owners import alike, read_owners
 from crossret.data.pictures import find_pictures, id_of, pictures_below
-from crossret.data.precomputed import CAPTIONS_PER_IMAGE, captions_path, ids_path, is_name, read_captions, read_ids
+from crossret.data.precomputed import captions_path, ids_path, is_name, owners_path, read_captions, read_ids
 from crossret.extraction.captions import Captioned
 from crossret.files.unicode import escaped
 
@@ -93,13 +97,18 @@ def find_source(
     if not captions_file.exists():
         raise ValueError(f"an encoder of texts needs captions: a file of them, or {captions_file}")
     lines = read_captions(captions_file)
-    count = len(lines) // len(every)
-    if len(lines) != count * len(every) or count not in (1, CAPTIONS_PER_IMAGE):
+    owners_file = owners_path(directory, split)
+    if owners_file.exists():
+        owners = read_owners(owners_file, len(every), len(lines))
+    elif len(lines) % len(every):
         raise ValueError(
-            f"{captions_file}: {len(lines):,} captions of {len(every):,} pictures: there must be one of each, or "
-            f"{CAPTIONS_PER_IMAGE}"
+            f"{captions_file}: {len(lines):,} captions of {len(every):,} pictures: there must be as many of each, or "
+            f"{owners_file.name}, which tells the picture of each"
         )
-    return Source(folder, every, [lines[first : first + count] for first in range(0, len(lines), count)], named, 0)
+    else:
+        owners = alike(len(every), len(lines))
+    bounds = np.searchsorted(owners, np.arange(len(every) + 1)).tolist()
+    return Source(folder, every, [lines[first:last] for first, last in pairwise(bounds)], named, 0)
 
 
 def _check_ids(folder: Path, names: Iterable[str]) -> None:

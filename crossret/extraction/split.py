@@ -25,8 +25,8 @@ class PictureSplit(PrecomputedDataset):
     """One split of a directory of pictures with their captions, in the place of a split of features.
 
     Either ``{split}.tsv`` or ``{split}.jsonl`` names the pictures and their captions, as ``read_captions_of_pictures``
-    has it, and the pictures are in the folder ``{split}``; or captions are in ``{split}_caps.txt``, one or five a
-    picture, and the pictures in ``images/{split}``, as rendered scenes have them, or in ``{split}``: those that
+    has it, and the pictures are in the folder ``{split}``; or captions are in ``{split}_caps.txt``, as those of a split
+    of features, and the pictures in ``images/{split}``, as rendered scenes have them, or in ``{split}``: those that
     ``{split}_ids.txt`` names, else all, sorted by name.
 
     Attributes:
@@ -78,7 +78,7 @@ class PictureSplit(PrecomputedDataset):
         pictures: Any = PictureFiles(source.files, encoder.prepare_file, (self.n_regions, encoder.dim), workers)
         self.features, self.boxes = pictures, None
         self.stored = _Pictures(folder, pictures)
-        self.image_of_caption = np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
+        self.image_of_caption = np.repeat(np.arange(self.n_images), [len(own) for own in source.captions])
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         self.ids = source.ids
 

@@ -49,6 +49,9 @@ def evaluate(
         list[Path] | None,
         option("Average the scores with this one's, given as RUN is; may be repeated.", exists=True),
     ] = None,
+    folds: Annotated[
+        int | None, option("Means over so many folds of the images, each with its captions.", min=1)
+    ] = None,
     five_fold: Annotated[bool, option("Means over five folds, as MS-COCO's 1K results.", "--five-fold")] = False,
     protocol: Annotated[
         Literal["eccv", "fico_itr"] | None, option("Also measure as ECCV Caption and CxC do, or FiCo-ITR.")
@@ -88,6 +91,7 @@ def evaluate(
 
     from crossret import evaluation, system
     from crossret.data import PrecomputedDataset
+    from crossret.data.owners import PUBLISHED_FOLDS
     from crossret.files.json import write_json
     from crossret.machine import describe_machine
     from crossret.models.checkpoints import model_directory, reads_pictures
@@ -101,8 +105,12 @@ def evaluate(
     through = next((member for member in given if member.is_dir() and reads_pictures(model_directory(member))), None)
     trained = None if through is None else load_trained(through, data, split, device)
     images = PrecomputedDataset(data, split) if trained is None else trained[1].data
-    if five_fold and images.n_images % 5:
-        raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
+    if five_fold:
+        refuse({"folds": folds}, "is --five-fold already")
+        folds = PUBLISHED_FOLDS
+    if folds is not None and images.n_images % folds:
+        asked = "--five-fold" if five_fold else "--folds"
+        raise ValueError(f"{asked}: the {images.n_images} images of {split} cannot be divided into {folds} equal folds")
     measured_by = None if protocol is None else _protocol(protocol, data, split, images)
     if pointing_game and (ensemble or run.is_file()):
         raise ValueError("--pointing-game is of one model, not of scores or an ensemble")
@@ -123,19 +131,22 @@ def evaluate(
     with _written_to(scores, (images.n_images, images.n_captions)) as write:
         matrix = evaluation.average_scores(members)
         write(matrix)
-    measure = evaluation.five_fold if five_fold else evaluation.retrieval_metrics
-    metrics = measure(matrix, images.image_of_caption)
+    metrics = evaluation.five_fold(matrix, images.image_of_caption, folds=folds or 1)
     others = {} if measured_by is None else {f"{protocol}": measured_by.figures(matrix)}
     if output is not None:
-        what = {"members": [str(member) for member in given], "split": split, "five_fold": five_fold}
+        what = {
+            "members": [str(member) for member in given],
+            "split": split,
+            "folds": folds or 1,
+        }
         sizes = {"images": images.n_images, "captions": images.n_captions}
         cost = {"models": [model.figures for model in models], "peak_mebibytes": system.peak_mebibytes()}
         write_json(output, {**what, **sizes, **metrics.as_dict(), **others, **cost, "machine": describe_machine()})
     title = f"{split}: {images.n_images:,} images, {images.n_captions:,} captions"
     if ensemble:
         title += f", ensemble of {len(given)}"
-    if five_fold:
-        title += ", means of five folds"
+    if folds is not None:
+        title += f", means of {folds} folds"
     console = Console(emoji=False)
     console.print(retrieval_table(metrics, title))
     for name, figures in others.items():

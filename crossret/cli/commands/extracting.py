@@ -33,7 +33,7 @@ def extract(
         option("Lines of file<TAB>caption, or JSON lines; the pictures are those, in their order.", dir_okay=False),
     ] = None,
     captions_per_picture: Annotated[
-        int | None, option("Take the first so many of each, 1 or 5; by default all have 1, or all 5.")
+        int | None, option("Take the first so many of each; by default all.", min=1)
     ] = None,
     text_encoder: Annotated[
         str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words.")
