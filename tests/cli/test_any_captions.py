@@ -1,4 +1,4 @@
-"""Images with different numbers of captions through every command that reads a split."""
+"""Images with different numbers of captions through every command that reads a split; `compare` is `train` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -90,9 +90,3 @@ def test_data_made_of_others(crossret: Cli, data: Path, tmp_path: Path) -> None:
         for split, counts in COUNTS.items():
             owners = PrecomputedDataset(directory, split).image_of_caption
             assert np.bincount(owners).tolist() == counts
-
-
-def test_compare(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    sizes = "epochs=1 embed_dim=8 word_dim=4 batch_size=16"
-    assert crossret("compare", data, f"scan {sizes}", f"vse {sizes}", "--output", tmp_path) == 0
-    assert "11 captions" in (tmp_path / "compare.md").read_text()
