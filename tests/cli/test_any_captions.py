@@ -1,4 +1,4 @@
-"""Images with different numbers of captions through every command that reads a split; `compare` is `train` and `evaluate`."""
+"""Images with different numbers of captions through the commands that read a split; compare is train and evaluate."""
 
 from __future__ import annotations
 
