@@ -38,14 +38,6 @@ _ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 ]
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """As ``read_saved``, of a dictionary by strings; a ValueError that names the file where it holds another object."""
-    contents = read_saved(path)
-    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
-        raise ValueError(f"{path}: not a checkpoint: no dictionary by strings, but {type(contents).__name__}")
-    return contents
-
-
 def read_saved(path: str | os.PathLike[str]) -> Any:
     """The object that torch.save wrote; its tensors are on the CPU, and mapped where the format lets them be.
 

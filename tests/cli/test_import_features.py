@@ -71,12 +71,10 @@ def test_mistakes_are_one_line(crossret: Cli, tmp_path: Path) -> None:
     assert mistake(path) == f"crossret: {path}, line 2: image_w is b'wide', not a whole number above 0\n"
     np.save(tmp_path / "x.npy", np.ones((4, 3, 2)))
     (tmp_path / "x.csv").touch()
-    assert (
-        "x.csv: not features by what it begins with, nor by its name, which would end in .tsv, .npy, .npz, .h5, "
-        in (mistake(tmp_path / "x.csv"))
-    )
-    assert "x.npy: not a .tsv file as the one before it" in mistake(path, tmp_path / "x.npy")
-    assert "x.tsv: of .npy one at a time is read" in mistake(tmp_path / "x.npy", path)
+    message = "x.csv: not features by what it begins with, nor by its name: .tsv, .npy, .npz, .h5, .safetensors, .pt, "
+    assert message in mistake(tmp_path / "x.csv")
+    for two in ((path, tmp_path / "x.npy"), (tmp_path / "x.npy", path)):
+        assert f"{two[1]}: after {two[0]}, but several may only be .tsv files" in mistake(*two)
     np.savez(tmp_path / "1.npz", np.ones((4, 3, 2)))
     for option, kinds, given in (
         ("--ids", ".tsv, .safetensors, .pt, a folder", tmp_path / "x.npy"),

@@ -7,15 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
-from crossret.compat.features.images import Image, StoredImages
+from crossret.compat.features.images import Arrays, Image, Images
+from crossret.compat.features.kinds import ENDINGS, kind_of
+from crossret.compat.features.npz import members_of
 from crossret.compat.features.rows import read_wanted
-from crossret.compat.features.stored import arrays_of
+from crossret.compat.features.tensors import arrays_in, read_tensors
 from crossret.data.pictures import find_files, id_of
 from crossret.data.precomputed import PICTURES, is_name
+from crossret.files.arrays import map_array
+from crossret.files.features import FEATURE_DTYPES
+from crossret.files.regular import LARGEST
 from crossret.files.unicode import is_unicode
 
 
-class Folder(StoredImages):
+class Folder(Images):
     """Files of one kind in a folder and in those inside it, but hidden ones: a ``Source``.
 
     A file is of the picture that its name tells without its ending: ``391895.npz``, ``red kite.jpg.npz``. Files are
@@ -59,9 +64,22 @@ class Folder(StoredImages):
     @contextmanager
     def opened(self, number: int) -> Iterator[Image]:
         with ExitStack() as files:
-            arrays = files.enter_context(arrays_of(self._files[number]))
-            boxes = None if self._boxes is None else files.enter_context(arrays_of(self._boxes[number]))
-            yield Image(arrays, boxes, self._names)
+            boxes = None if self._boxes is None else _arrays(self._boxes[number], files)
+            yield Image(_arrays(self._files[number], files), boxes, self._names)
+
+
+def _arrays(path: Path, files: ExitStack) -> tuple[str, Arrays]:
+    """A file of one image and its arrays, by their names; that of .npy has none."""
+    kind = kind_of(path)
+    if os.path.getsize(path) > LARGEST:
+        raise ValueError(f"{path}: has more than {LARGEST:,} bytes, which no image's features have")
+    if kind == ".npy":
+        return str(path), {"": map_array(path, ndim=(1, 2, 3), dtypes=FEATURE_DTYPES, any_order=True)}
+    if kind == ".npz":
+        return str(path), members_of(path, files)
+    if kind not in (".safetensors", ".pt"):
+        raise ValueError(f"{path}: a {kind} file, which is not one image's")
+    return str(path), arrays_in(read_tensors(path))
 
 
 def _files(directory: Path) -> list[tuple[str, Path]]:
@@ -77,10 +95,10 @@ def _files(directory: Path) -> list[tuple[str, Path]]:
     found.sort()
     if not found:
         raise ValueError(f"{directory}: no files in it")
-    files = []
+    files, first = [], next((path for path in found if path.suffix in ENDINGS), found[0])
     for path in found:
-        if path.suffix != found[0].suffix:
-            raise ValueError(f"{path}: not a {found[0].suffix} file as {found[0].name}, and a folder holds one kind")
+        if path.suffix != first.suffix:
+            raise ValueError(f"{path}: not a {first.suffix} file as {first.name}, and a folder holds one kind")
         name = PurePosixPath(id_of(path.relative_to(directory).as_posix()))
         own = str(name.with_suffix("") if name.suffix.lower() in PICTURES else name)
         if not is_unicode(own) or not is_name(own):

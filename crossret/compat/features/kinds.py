@@ -1,4 +1,4 @@
-"""What kind a file of features is: by what it begins with, else by its name."""
+"""What kind a file of features is."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from pathlib import Path
 from crossret.files.regular import open_regular
 
 FOLDER = "a folder"
-_ENDINGS = {
-    **{ending: ending for ending in (".npy", ".npz", ".h5", ".safetensors", ".pt")},
-    ".hdf5": ".h5",
-    ".pth": ".pt",
-}
+ENDINGS = {ending: ending for ending in (".tsv", ".npy", ".npz", ".h5", ".safetensors", ".pt")}
+ENDINGS |= {".hdf5": ".h5", ".pth": ".pt"}
 
 
 def kind_of(path: Path) -> str:
-    """``FOLDER``, ".npy", ".npz", ".h5", ".safetensors", ".pt" or ".tsv", also of x.tsv.0.
+    """``FOLDER``, ".npy", ".npz", ".h5", ".safetensors", ".pt" or ".tsv", by what it begins with, else by its name.
 
     Raises:
         OSError: there is nothing, or it cannot be read.
@@ -25,19 +22,12 @@ def kind_of(path: Path) -> str:
         return FOLDER
     with open_regular(path) as file:
         begin = file.read(9)
-    ending = _ENDINGS.get(path.suffix.lower())
-    if begin.startswith(b"\x93NUMPY"):
-        return ".npy"
-    if begin.startswith(b"\x89HDF"):
-        return ".h5"
+    named = ENDINGS.get(path.suffix.lower(), ".tsv" if ".tsv" in path.suffixes[-2:] else None)  # x.tsv.0
     if begin.startswith(b"PK\x03\x04"):  # of NumPy and of torch.save
-        return ending if ending == ".npz" else ".pt"
+        return ".npz" if named == ".npz" else ".pt"
     if begin[4:] == b"\0\0\0\0{":  # a header in JSON after its length, which is less than 4 GiB
         return ".safetensors"
-    kind = ".tsv" if ".tsv" in path.suffixes[-2:] else ending
+    kind = {b"\x93NUM": ".npy", b"\x89HDF": ".h5"}.get(begin[:4], named)
     if kind is None:
-        raise ValueError(
-            f"{path}: not features by what it begins with, nor by its name, which would end in .tsv, "
-            f"{', '.join(_ENDINGS)}"
-        )
+        raise ValueError(f"{path}: not features by what it begins with, nor by its name: {', '.join(ENDINGS)}")
     return kind

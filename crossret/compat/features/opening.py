@@ -36,8 +36,7 @@ def open_source(paths: Sequence[Path], **options: Any) -> Source:
 
     Args:
         paths: one or several.
-        options: of ``ids``, ``boxes``, ``dataset`` and ``box_dataset`` those that the kind of source takes; None is as
-            not given.
+        options: of the source's class; None is as not given.
 
     Raises:
         OSError: a file cannot be read.
@@ -52,11 +51,7 @@ def open_source(paths: Sequence[Path], **options: Any) -> Source:
         if name not in taken:
             kinds = ", ".join(other for other, (_, names) in _KINDS.items() if name in names)
             raise ValueError(f"--{name.replace('_', '-')} is for {kinds}, and {paths[0]} is none of these")
-    if kind == ".tsv":
-        other = next((path for path in paths if kind_of(path) != kind), None)
-        if other is not None:
-            raise ValueError(f"{other}: not a .tsv file as the one before it")
-        return opened(paths, **given)
-    if len(paths) > 1:
-        raise ValueError(f"{paths[1]}: of {kind} one at a time is read; several may only be .tsv")
-    return opened(paths[0], **given)
+    for path in paths[1:]:
+        if kind != ".tsv" or kind_of(path) != kind:
+            raise ValueError(f"{path}: after {paths[0]}, but several may only be .tsv files")
+    return opened(paths if kind == ".tsv" else paths[0], **given)

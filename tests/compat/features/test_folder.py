@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from crossret.compat.features import Folder, import_features, stored
+from crossret.compat.features import Folder, import_features
+from crossret.compat.features import folder as module
 from crossret.data import PrecomputedDataset
 
 Array = NDArray[Any]
@@ -201,28 +202,29 @@ def zipped(contents: bytes, kind: int = zipfile.ZIP_STORED) -> bytes:
     [
         ({"x": SPOILT}, r": x: features of region 1 are not finite in float32$"),
         ({"x": FEATURES[:, :4]}, r": x: 4 dimensions, but the first image has 5$"),
-        ({"x": FEATURES[:0]}, r": x: has shape \(0, 5\), which is empty$"),
-        ({"x": FEATURES.astype(object)}, r": x: holds object, Python's objects, which are not read, not float16"),
-        ({"x": FEATURES.astype(int)}, r": x: holds int64, not float16, float32 or float64$"),
+        ({"x": FEATURES[:0]}, r": x: shape \(0, 5\) is empty, or larger than any image's$"),
+        ({"x": FEATURES.astype(object)}, r": x: holds Python objects, which are not read, expected float16"),
+        ({"x": FEATURES.astype(int)}, r": x: holds int64, expected float16, float32 or float64$"),
         ({"x": np.float32(1)}, r": x: shape \(\) is not \(regions, dimensions\)$"),
         ({"x": np.ones((5, 2, 2), np.float32)}, r": x: shape \(5, 2, 2\) is not \(regions, dimensions\)$"),
         ({"x": FEATURES, "bbox": BOXES[:2]}, r": bbox: shape \(2, 4\) is not \(3, 4\), four numbers for every region$"),
         ({"x": FEATURES, "bbox": BOXES}, r": x: has boxes, unlike the first image$"),
         ({"x": FEATURES, "bbox": BOXES - [0, 0, 2, 0]}, r": bbox: the box of region 0 is "),
-        ({"x": FEATURES, "num_bbox": 4}, r": num_bbox: is 4, expected 1 to 3$"),
+        ({"x": FEATURES, "num_bbox": []}, r": num_bbox is 0, expected 1 to 3$"),
+        ({"x": FEATURES, "num_bbox": 4}, r": num_bbox is 4, expected 1 to 3$"),
         ({"a": FEATURES, "b": FEATURES}, r": no array of a known name in it \(features, .*; there is a, b$"),
-        ({}, r": no array of a known name in it .*; there is nothing with a name$"),
+        ({}, r": no array of a known name in it .*; there is none of numbers$"),
         (b"hello", r": damaged \(File is not a zip file\)$"),
-        (deflated(2**40, 1), r": x: of shape \(1099511627776, 5\) it is larger than any image's$"),
-        (deflated(2**16, 3), r": x: cut short or padded: an array of shape \(65536, 5\) has 1310720 bytes$"),
-        (deflated(3, 2**22), r": x: cut short or padded: an array of shape \(3, 5\) has 60 bytes$"),
+        (deflated(2**40, 1), r": x: shape \(1099511627776, 5\) is empty, or larger than any image's$"),
+        (deflated(2**16, 3), r": x: damaged \(not the 1310720 bytes of shape \(65536, 5\)\)$"),
+        (deflated(3, 2**22), r": x: damaged \(not the 60 bytes of shape \(3, 5\)\)$"),
         (zipped(b"hello"), r": x: damaged \(.*magic"),
         (
             zipped(b"\x93NUMPY\x02\0" + b"\xff" * 4 + bytes(2**20), zipfile.ZIP_DEFLATED),
             r": x: damaged \(of another ver",
         ),
-        (zipped(bytes(2**20), zipfile.ZIP_LZMA), r": x: neither stored nor deflated"),
-        (zipped(bytes(2**20), zipfile.ZIP_BZIP2), r": x: neither stored nor deflated"),
+        (zipped(bytes(2**20), zipfile.ZIP_LZMA), r": x: damaged \(neither stored nor deflated\)$"),
+        (zipped(bytes(2**20), zipfile.ZIP_BZIP2), r": x: damaged \(neither stored nor deflated\)$"),
     ],
 )
 def test_files_that_do_not_fit_are_named(tmp_path: Path, contents: Any, message: str) -> None:
@@ -256,6 +258,14 @@ def test_float16_is_not_what_float32_becomes(tmp_path: Path) -> None:
         import_features(Folder(path), tmp_path / "none", "test")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tensor_that_repeats_itself_is_not_written_out(tmp_path: Path, dtype: torch.dtype) -> None:
+    (tmp_path / "x").mkdir()
+    torch.save(torch.ones(1, dtype=dtype).expand(2**20, 2**20), tmp_path / "x" / "1.pt")
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/x/1.pt: no array of a known name in it .* none of numbers$"):
+        list(Folder(tmp_path / "x"))
+
+
 def test_a_members_checksum_is_compared(tmp_path: Path) -> None:
     path = tmp_path / "x" / "1.npz"
     folder(tmp_path / "x", lambda path, _: np.savez(path, x=FEATURES), path.name)
@@ -271,7 +281,10 @@ def test_folders_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.M
     (path / "11.npy").touch()
     with pytest.raises(ValueError, match=rf"^{path}/11.npy: not a .npz file as 1.npz, and a folder holds one kind$"):
         Folder(path)
-    (path / "11.npy").unlink()
+    (path / "11.npy").rename(path / "0.md")
+    with pytest.raises(ValueError, match=rf"^{path}/0.md: not a .npz file as 1.npz, and a folder holds one kind$"):
+        Folder(path)
+    (path / "0.md").unlink()
     (path / " 3.npz").touch()
     with pytest.raises(ValueError, match=rf"^{path}/ 3.npz: its name is none of a picture"):
         Folder(path)
@@ -282,7 +295,7 @@ def test_folders_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=r"1.tsv: a .tsv file, which is not one image's$"):
         list(Folder(tmp_path / "empty"))
     (path / " 3.npz").unlink()
-    monkeypatch.setattr(stored, "LARGEST", 100)
+    monkeypatch.setattr(module, "LARGEST", 100)
     with pytest.raises(ValueError, match=rf"^{path}/1.npz: has more than 100 bytes, which no image's features have$"):
         list(Folder(path))
 
