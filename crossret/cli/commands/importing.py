@@ -131,18 +131,18 @@ def import_features(
 ) -> None:
     """Write region features of other programs as a split.
 
-    A folder holds an image a file, .npz, .npy, .pt or .safetensors, in it or in
-    folders inside it: features (regions, dimensions), or (height, width,
-    dimensions) of a map, and perhaps boxes (regions, 4), each found by its name:
-    x and bbox of bottom-up-attention.pytorch, feat of captioning code, whose boxes
-    are in a folder of their own. An image is called as its file, without the ending;
-    --ids has that name, or the number at its end.
+    A folder holds a file an image, .npz, .npy, .pt or .safetensors: features
+    (regions, dimensions), or of a map (height, width, dimensions), and perhaps boxes
+    (regions, 4), found by their names: x and bbox of bottom-up-attention.pytorch,
+    feat of captioning code, whose boxes are in a folder of their own. An image is
+    called as its file without the ending; --ids has that name, or the number at its
+    end.
 
     .tsv is bottom-up attention's: image_id, image_w, image_h, num_boxes, boxes,
     features, the last two as base64 of float32; its names may go on, as in .tsv.0.
     .npy, .h5, .pt, .pth and .safetensors hold features (images, regions,
-    dimensions); the last three also an array an image by its id. Nothing in them is
-    run. h5 needs pip install 'crossret[hdf5]'.
+    dimensions); .pt, .pth and .safetensors may instead hold a tensor an image by its
+    id. Nothing in a file is run. .h5 needs pip install 'crossret[hdf5]'.
 
     Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
     SPLIT_ids.txt, and of images with different numbers of regions

@@ -40,7 +40,9 @@ def test_arrays_of_any_layout(tmp_path: Path, dtype: str, order: Any, monkeypatc
     expected = FEATURES.astype(dtype)
     np.save(tmp_path / "x.npy", np.asarray(expected, order=order))
     np.save(tmp_path / "boxes.npy", np.asarray(BOXES.astype(">f8"), order=order))
-    import_features(ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy"), tmp_path / "data", "test")
+    source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
+    assert all(row.features.flags.c_contiguous for row in source)  # and so of a block, not across the file
+    import_features(source, tmp_path / "data", "test")
     written = np.load(tmp_path / "data" / "test_ims.npy")
     assert written.dtype == (np.float16 if dtype[1:] == "f2" else np.float32)
     np.testing.assert_array_equal(written, expected.astype(np.float32))
