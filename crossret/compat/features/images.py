@@ -33,12 +33,12 @@ def find_name(
     """
     found = [name for name in (known if given is None else (given,)) if name in arrays][:1]
     if not found and given is None:
-        found = list(arrays) if len(arrays) == 1 else [n for n in arrays if n not in BOXES and fits(arrays[n])]
+        others = [name for name in arrays if name not in BOXES]
+        found = others if len(others) == 1 else [name for name in others if fits(arrays[name])]
     if len(found) != 1:
         asked = f"of a known name in it ({', '.join(known)})" if given is None else f"{given!r} in it"
-        raise ValueError(
-            f"{place}: no array {asked}; there is {', '.join(sorted(arrays)[:_SHOWN]) or 'none of numbers'}"
-        )
+        there = ", ".join(sorted(arrays)[:_SHOWN]) or "none of numbers"
+        raise ValueError(f"{place}: no array {asked}; there is {there}")
     return found[0]
 
 

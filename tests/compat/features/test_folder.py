@@ -213,6 +213,7 @@ def zipped(contents: bytes, kind: int = zipfile.ZIP_STORED) -> bytes:
         ({"x": FEATURES, "num_bbox": []}, r": num_bbox is 0, expected 1 to 3$"),
         ({"x": FEATURES, "num_bbox": 4}, r": num_bbox is 4, expected 1 to 3$"),
         ({"a": FEATURES, "b": FEATURES}, r": no array of a known name in it \(features, .*; there is a, b$"),
+        ({"bbox": BOXES}, r": no array of a known name in it .*; there is bbox$"),
         ({}, r": no array of a known name in it .*; there is none of numbers$"),
         (b"hello", r": damaged \(File is not a zip file\)$"),
         (deflated(2**40, 1), r": x: shape \(1099511627776, 5\) is empty, or larger than any image's$"),
@@ -256,6 +257,12 @@ def test_float16_is_not_what_float32_becomes(tmp_path: Path) -> None:
     path = folder(tmp_path / "y", write, "2.npz", "1.npz")
     with pytest.raises(ValueError, match=rf"^{path}/2.npz: x: float32, but the first image is in float16$"):
         import_features(Folder(path), tmp_path / "none", "test")
+
+
+def test_arrays_of_python_objects_are_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path / "x", lambda path, _: np.save(path, FEATURES.astype(object)), "1.npy")
+    with pytest.raises(ValueError, match=rf"^{path}/1.npy: not a readable .npy file, .*Python objects in dtype"):
+        list(Folder(path))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
