@@ -7,7 +7,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -17,25 +17,21 @@ from PIL import Image, ImageOps
 from crossret.data.precomputed import PICTURES
 from crossret.files.regular import open_regular
 
-MOST_PIXELS = 2**29 // 3
-"""Pixels of the largest picture that is read, 512 MiB in RGB: a small file may claim any number."""
-
+MOST_PIXELS = 2**29 // 3  # of a picture that is read, 512 MiB in RGB: a small file may claim any number
 # Formats that are not asked for: drawn by other programs, measured, films, and of marks that other files begin with.
 _NO_PICTURES = {"EPS", "WMF", "BUFR", "FITS", "GRIB", "HDF5", "MCIDAS", "FLI", "MPEG", "DIB", "GBR"}
-_ALPHA = ("LA", "PA", "RGBA", "RGBa")
 _LARGE = threading.Lock()
 
 
 def pictures_below(directory: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
-    """The pictures in a directory and in those inside it, and its other files, which are left out.
+    """The pictures in a directory and in those inside it, but hidden ones, and the other files, which are left out.
 
-    A file with an ending of ``PICTURES`` is a picture, unopened, so that reading a broken one fails. Of others the
-    first bytes tell: a picture is what Pillow opens, but no format that another program draws, such as EPS, and none
-    of films or measurements. Formats without a mark, such as TGA, are known by their own ending. What is hidden does
-    not count.
+    A file with an ending of ``PICTURES`` is one, unopened: reading a broken one is to fail. Of others the first bytes
+    tell: a picture is what Pillow opens, but for what other programs draw, such as EPS, films and measurements. Formats
+    without a mark of their own, such as TGA, are known by their ending.
 
     Returns:
-        Paths within the directory, with "/", sorted: at least one picture; the others.
+        Paths within the directory, with "/", sorted: one picture or more, and the others.
 
     Raises:
         OSError: a directory cannot be read. ValueError: there are no pictures; names it.
@@ -48,7 +44,10 @@ def pictures_below(directory: str | os.PathLike[str]) -> tuple[list[str], list[s
     for place, inside, files in os.walk(directory, onerror=fail):
         inside[:] = [name for name in inside if not name.startswith(".")]
         for path in (Path(place, name) for name in files if not name.startswith(".")):
-            known = path.suffix.lower() in PICTURES or _is_picture(path)
+            known = path.suffix.lower() in PICTURES
+            if not known:
+                with suppress(Exception), open_regular(path) as file:
+                    known = bool(_begun(file, path.suffix.lower()))
             found[not known].append(path.relative_to(directory).as_posix())
     if not found[0]:
         raise ValueError(f"{os.fspath(directory)}: no pictures in it")
@@ -90,20 +89,23 @@ def read_picture(path: Path) -> Image.Image:
     """A picture in RGB, upright as it is shown: cameras say in the file's EXIF how they were held.
 
     What is transparent lies on white, and of an animation the first frame is read. Greys of more than 8 bits are scaled
-    by what their mode holds, less than zero being black: of I;16 white is 65,535, or what the bits of a TIFF's sample
-    hold; of I it is 65,535, and of F the first of 1, 255 and 65,535 that no value exceeds, but the largest value where
-    that is more. All else is as ``convert`` of Pillow makes it.
+    by their mode: white is 65,535 of I;16, or what the bits of a TIFF's samples hold; 65,535 of I; the first of 1, 255
+    and 65,535 that no value exceeds of F; of both the largest value where that is more. Less than zero is black.
 
     Raises:
-        OSError: it is missing or cannot be read. ValueError: it is malformed, of more pixels than ``MOST_PIXELS`` or no
-            picture; names it.
+        OSError: it is missing or cannot be read. ValueError: it is malformed, or has more pixels than ``MOST_PIXELS``;
+            names it.
     """
-    with _opened(path) as picture:
+    with _opened(path) as picture, ExitStack() as stack:
+        if 2 * picture.width * picture.height > MOST_PIXELS:  # one at a time: memory, and filters of the whole process
+            stack.enter_context(_LARGE)
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         ImageOps.exif_transpose(picture, in_place=True)
         if picture.mode == "F" or picture.mode.startswith("I"):
             return _scaled(picture)
-        alpha = picture.palette.mode if picture.mode == "P" and picture.palette else picture.mode
-        if alpha not in _ALPHA and "transparency" not in picture.info:
+        layers = picture.palette.mode if picture.mode == "P" and picture.palette else picture.mode
+        if not layers.upper().endswith("A") and "transparency" not in picture.info:
             return picture.convert("RGB")
         layer, shown = picture.convert("RGBA"), Image.new("RGB", picture.size, "white")
         shown.paste(layer, mask=layer)
@@ -111,20 +113,18 @@ def read_picture(path: Path) -> Image.Image:
 
 
 def _scaled(picture: Image.Image) -> Image.Image:
-    """A grey picture of more than 8 bits in RGB."""
     tags, values = getattr(picture, "tag_v2", {}), np.asarray(picture)
-    if values.dtype == np.int32 and tags.get(339, (1,))[0] == 1:  # SampleFormat: unsigned
+    if picture.mode == "I" and tags.get(339, (1,))[0] == 1:  # SampleFormat: unsigned
         values = values.view(np.uint32)
-    whites = (1, 255, 65535) if picture.mode == "F" else (65535,)
-    if picture.mode.startswith("I;16"):
-        whites = (2 ** tags.get(258, (16,))[0] - 1,)  # BitsPerSample
+    whites = {"I": [65535], "F": [1, 255, 65535]}.get(picture.mode, [2 ** tags.get(258, (16,))[0] - 1])  # BitsPerSample
     largest = float(values.max(initial=0, where=np.isfinite(values)))
     white = next((white for white in whites if largest <= white), largest)
-    shades = np.nan_to_num(values.clip(0, white).astype(np.float32), copy=False)
+    shades = np.nan_to_num(values.astype(np.float32).clip(0, white), copy=False)
     shades *= 255 / white
     if tags.get(262) == 0:  # PhotometricInterpretation: zero is white
-        shades = 255 - shades
-    shades[values == picture.info.get("transparency")] = 255
+        np.subtract(255, shades, out=shades)
+    if "transparency" in picture.info:
+        shades[values == picture.info["transparency"]] = 255
     return Image.fromarray(shades.round().astype(np.uint8)).convert("RGB")
 
 
@@ -134,53 +134,27 @@ def check_picture(path: Path) -> None:
         pass
 
 
-def _is_picture(path: Path) -> bool:
-    try:
-        with open_regular(path) as file:
-            _begun(file, path)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     with open_regular(path) as file:
         try:
-            with _begun(file, path) as picture:
-                pixels = picture.width * picture.height
-                if pixels > MOST_PIXELS:
+            with _begun(file, path.suffix.lower()) as picture:
+                if (pixels := picture.width * picture.height) > MOST_PIXELS:
                     raise ValueError(f"{pixels:,} pixels, and at most {MOST_PIXELS:,} are read")
-                if 2 * pixels <= MOST_PIXELS:
-                    yield picture
-                    return
-                # One at a time, for the memory that each takes; filters of warnings are the whole process's.
-                with _LARGE, warnings.catch_warnings():
-                    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                    yield picture
-        except MemoryError:
-            raise
+                yield picture
         except Exception as error:  # whatever decoders raise of malformed files, which does not name them
-            raise ValueError(f"{path}: not a readable image ({error})") from error
+            raise ValueError(f"{path}: not a readable image ({str(error) or repr(error)})") from error
 
 
-def _begun(file: BinaryIO, path: Path) -> Image.Image:
-    """A picture of which the head is read, by the first format that takes it; raises a ValueError that says why none.
-
-    ``Image.open`` asks the same formats, but warns and refuses by a limit that the whole process shares.
-    """
+def _begun(file: BinaryIO, ending: str) -> Image.Image:
+    """As ``Image.open``, which warns and refuses by a limit that the whole process shares."""
     Image.init()
-    start, why = file.read(16), "of no format that Pillow reads pictures of"
+    start, why = file.read(16), Exception("no format of pictures that Pillow opens")
     for name, (factory, accept) in Image.OPEN.items():
-        if name in _NO_PICTURES:
-            continue
         try:
-            known = accept(start) if accept else Image.EXTENSION.get(path.suffix.lower()) == name
-            if isinstance(known, str):  # what Pillow was built without
-                raise ValueError(known)
-            if known:
+            if name not in _NO_PICTURES and (accept(start) if accept else Image.EXTENSION.get(ending) == name):
                 file.seek(0)
                 return factory(file, "")
         except Exception as error:  # as in _opened
-            why = f"{name}: {error}"
-    raise ValueError(why)
+            why = error
+    raise why
