@@ -66,11 +66,9 @@ def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list
     ways: list[dict[str, list[Path]]] = [{}, {}, {}]
     for name in pictures_below(directory)[0]:
         path = Path(directory, name)
-        number = re.search(r"[0-9]+$", path.stem)
-        keys = (id_of(name), path.stem, None if number is None else number[0].lstrip("0") or "0")
-        for way, key in zip(ways, keys, strict=True):
-            if key is not None:
-                way.setdefault(key, []).append(path)
+        number = re.search(r"0*([0-9]+)$", path.stem)
+        for way, key in zip(ways, (id_of(name), path.stem, *(number.groups() if number else ())), strict=False):
+            way.setdefault(key, []).append(path)
     found = []
     for name in ids:
         own = next((way[name] for way in ways if name in way), [])
@@ -93,8 +91,7 @@ def read_picture(path: Path) -> Image.Image:
     and 65,535 that no value exceeds of F; of both the largest value where that is more. Less than zero is black.
 
     Raises:
-        OSError: it is missing or cannot be read. ValueError: it is malformed, or has more pixels than ``MOST_PIXELS``;
-            names it.
+        OSError: it cannot be read. ValueError: it is malformed, or has more pixels than ``MOST_PIXELS``; names it.
     """
     with _opened(path) as picture, ExitStack() as stack:
         if 2 * picture.width * picture.height > MOST_PIXELS:  # one at a time: memory, and filters of the whole process
