@@ -69,13 +69,13 @@ def import_scan(
 
 
 def import_captions(
-    captions: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file of captions of a kind below.")],
+    captions: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file of captions of a kind above.")],
     output: Annotated[Path, option("Data directory to write the splits into.", file_okay=False)],
     splits: Annotated[
         str | None,
         option(
-            "By the file's names of splits what they become; others are left out. By default train=train,"
-            "restval=train,val=dev,validation=dev,dev=dev,test=test.",
+            "By the file's names of splits what they become; others are left out. By default restval becomes train, val "
+            "and validation become dev, and train, dev and test stay.",
             metavar="<from=to,...>",
         ),
     ] = None,
