@@ -38,8 +38,7 @@ def import_captions(
     are in the file's order, or the list's, and ``import-features`` follows it.
 
     Args:
-        path: as ``read_captions_file``.
-        directory: the data directory, made if needed.
+        path, directory: of the captions, as ``read_captions_file``; the data directory, made if needed.
         splits: by the file's name of a split, what it becomes; images of others are left out.
         split: what all images become, or those of the list, whatever the file says.
         listed: images of ``split``, in order: an id or a file a line, or VSE∞'s numbers beside ``id_mapping.json``.
@@ -64,8 +63,10 @@ def import_captions(
         else:
             parts.setdefault(own, []).append(image)
     others = [f"left out: {count:,} images of {own}" for own, count in left_out.items()]
-    if not parts:
+    if not parts and split is None:
         raise ValueError(f"{path}: no images of {', '.join(splits)}; {'; '.join(others)}; --split NAME takes all")
+    if not parts:
+        raise ValueError(f"{listed}: names no images")
     counts: dict[str, list[int]] = {}
     lines: dict[Path, list[str]] = {}
     with occupied(directory):
@@ -98,9 +99,7 @@ def import_captions(
     return counts, found.notes + others
 
 
-def _named(
-    names: Sequence[str], names_file: Path, images: Sequence[CaptionedImage], path: Path
-) -> list[CaptionedImage]:
+def _named(names: Sequence[str], listed: Path, images: Sequence[CaptionedImage], path: Path) -> list[CaptionedImage]:
     """The images of names, which may repeat in succession: ids, files, their names with or without ending, own ids."""
     by_id = {image.id: image for image in images}
     by_others: dict[str | None, list[CaptionedImage]] = {}
@@ -112,7 +111,7 @@ def _named(
     for name, _ in groupby(names):
         own = [by_id[name]] if name in by_id else by_others.get(name, [])
         if len(own) != 1 or own[0].id in found:
-            why = "has no captions" if not own else "is one of several" if len(own) > 1 else "is named again: one"
-            raise ValueError(f"{names_file}: image {name} {why} in {path}")
+            why = "is named twice" if len(own) == 1 else f"is one of {len(own)} in {path}"
+            raise ValueError(f"{listed}: image {name} {why if own else f'has no captions in {path}'}")
         found[own[0].id] = own[0]
     return list(found.values())

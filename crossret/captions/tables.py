@@ -33,8 +33,8 @@ def read_table(lines: Sequence[str], found: Reading) -> None:
         expected += f"; quotes are read as text, for {error}"
     for number, cells in rows[header:]:
         place = f"{found.path}, line {number}"
-        both = re.fullmatch(r"\s*([0-9]+)\s+(\S.*)", cells[-1]) if columns[1] == "" and len(cells) == 2 else None
-        if both is not None:
+        lacking = len(cells) == 2 and columns == ["image", "", "caption"]
+        if lacking and (both := re.fullmatch(r"\s*([0-9]+)\s+(\S.*)", cells[1])):
             cells[1:] = both.groups()
             found.notes[f"lacks the {delimiter!r} before its caption, and is read"].append(place)
         row = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}

@@ -157,14 +157,14 @@ def _by_pictures(captions: Mapping[str, CaptionedImage], names: list[str]) -> di
     Raises:
         ValueError: two files are one picture; names the place.
     """
-    there, named = set(names), defaultdict[str, list[str]](list)
+    named: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
         named[PurePosixPath(name).name].append(name)
     found: dict[str, CaptionedImage] = {}
     for file, own in captions.items():
         alike = named[PurePosixPath(file).name]
         ends = [name for name in alike if f"/{file}".endswith(f"/{name}") or f"/{name}".endswith(f"/{file}")]
-        name = ends[0] if file not in there and len(ends) == 1 else file
+        name = ends[0] if len(ends) == 1 else file
         if name in found:
             raise ValueError(f"{own.place}: {file!r} is the picture {name!r}, as is {found[name].file!r}")
         found[name] = own

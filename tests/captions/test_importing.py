@@ -150,10 +150,12 @@ def test_images_of_lists_are_found_by_paths_and_by_their_own_ids(tmp_path: Path)
     (tmp_path / "ids.txt").write_text("own_b\n12\na/x\nval2014/COCO_val2014_000000391895\n")
     import_captions(tmp_path / "x.json", tmp_path, split="test", listed=tmp_path / "ids.txt")
     assert (tmp_path / "test_ids.txt").read_text().split() == ["b/x", "VG/12", "a/x", "391895"]
+    assert not (tmp_path / "test_caption_ids.txt").exists()
     for name, message in (
-        ("x.jpg", r"ids.txt: image x.jpg is one of several in .*x.json"),
+        ("x.jpg", r"ids.txt: image x.jpg is one of 2 in .*x.json"),
         ("y", r"ids.txt: image y has no captions in .*x.json"),
-        ("12\na/x\n12", r"ids.txt: image 12 is named again: one in .*x.json"),
+        ("12\na/x\n12", r"ids.txt: image 12 is named twice"),
+        ("", r"ids.txt: names no images"),
     ):
         (tmp_path / "ids.txt").write_text(name)
         with pytest.raises(ValueError, match=message):
@@ -197,9 +199,17 @@ def test_mistakes_are_one_line(tmp_path: Path, crossret: Cli) -> None:
     assert "train_image_of_caption.npy: is there already" in crossret.err
 
 
-@pytest.mark.parametrize("failing_call", [2, 4], ids=str)
+def test_an_id_goes_before_what_a_list_calls_another_image(tmp_path: Path) -> None:
+    entries = [{"image": f"{3 - number}.jpg", "caption": "x", "image_id": number} for number in (1, 2)]
+    (tmp_path / "x.json").write_text(json.dumps(entries))
+    (tmp_path / "ids.txt").write_text("1\n2\n")
+    import_captions(tmp_path / "x.json", tmp_path, split="test", listed=tmp_path / "ids.txt")
+    assert (tmp_path / "test_ids.txt").read_text() == "1\n2\n"
+
+
+@pytest.mark.parametrize("failing_call", [2, 8], ids=str)
 def test_a_write_that_fails_leaves_nothing(failing_call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = dataset(tmp_path / "x.json", image(7), image(8, captions=6))
+    path = dataset(tmp_path / "x.json", image(1), image(2, captions=6), image(3, "val"), image(4, "val", captions=6))
     calls: list[Path] = []
 
     def failing(write: Any) -> Any:

@@ -89,6 +89,19 @@ def test_quotes_of_captions_that_are_not_csv(tmp_path: Path) -> None:
     assert captions(tmp_path, kaggle) == {"a.jpg": ['says "stop", and goes', '"Stop" , he says', 'one, "two"']}
 
 
+def test_what_is_between_columns_without_a_header(tmp_path: Path) -> None:
+    for line, file, caption in (
+        ("a,b.jpg\tx", "a,b.jpg", "x"),
+        ("a,b.jpg#0\tx", "a,b.jpg", "x"),
+        ("a b,c\td, e", "a b,c", "d, e"),
+        ("b.jpg,a\tb|c", "b.jpg", "a b|c"),
+        ("b.jpg;see c.jpg, d", "b.jpg", "see c.jpg, d"),
+        ('"b,.JPG",x', "b,.JPG", "x"),
+        ("12,2 dogs, one cat", "12", "2 dogs, one cat"),
+    ):
+        assert captions(tmp_path, line) == {file: [caption]}, line
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
@@ -101,6 +114,7 @@ def test_quotes_of_captions_that_are_not_csv(tmp_path: Path) -> None:
         ("caption,image\na, b,a.jpg\n", ", line 2: 'a, b,a.jpg' is not a row of caption, image with ',' between"),
         ('a.jpg,"x\ny"\nb.jpg,a "z"\n', ", line 2: 'y\"' is not a row of image, caption with ',' between; quotes are "
          "read as text, for line 3 is not quoted as CSV"),
+        ('"a.jpg",says "x"\n', ", line 1: '\"a.jpg\",says \"x\"' is not a row of image, caption with ',' between"),
         ('a.jpg,x\nb.jpg,"y, z",v\n', ", line 2: 'b.jpg,\"y, z\",v' is not a row"),
         (b"a.jpg\tx\nb.jpg\t\xff\n", ", line 2: not UTF-8 (invalid start byte at byte 6)"),
         ('{"image": "a.jpg"}\n', ', line 1: must be an object with "image", a text, and "caption", a text or a list'),

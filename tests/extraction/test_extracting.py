@@ -223,7 +223,7 @@ def test_pictures_in_folders_and_with_white_space_in_their_names(folder: Path, t
 def test_files_with_other_folders_before_them(folder: Path, tmp_path: Path) -> None:
     (folder / "val").mkdir()
     (folder / "a.png").rename(folder / "val/a.png")
-    (folder / "captions.tsv").write_text("2014/c.png\tone\n/data/val/a.png\ttwo\nb.png\tthree\n")
+    (folder / "captions.tsv").write_text("2014/c.png\tone\na.png\ttwo\nb.png\tthree\n")
     assert extract(folder, tmp_path / "data").pictures == 3
     assert PrecomputedDataset(tmp_path / "data", "test").ids == ["c", "val/a", "b"]
     shutil.copy(folder / "b.png", folder / "val/b.png")

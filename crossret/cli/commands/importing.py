@@ -74,8 +74,8 @@ def import_captions(
     splits: Annotated[
         str | None,
         option(
-            "By the file's names of splits what they become; others are left out. By default restval becomes train, val "
-            "and validation become dev, and train, dev and test stay.",
+            "By the file's names of splits what they become; others are left out. By default restval becomes train, "
+            "val and validation become dev, and train, dev and test stay.",
             metavar="<from=to,...>",
         ),
     ] = None,

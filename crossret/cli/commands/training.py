@@ -98,8 +98,8 @@ def train(
         str | None,
         option(
             "Read pictures through this vision model, which is trained, too: its folder, or its name on the Hub. "
-            "DATA has SPLIT.tsv (.csv, .token, .json, .jsonl) of captions and pictures in SPLIT/, or SPLIT_caps.txt and "
-            "images/SPLIT/.",
+            "DATA has SPLIT.tsv (.csv, .token, .json, .jsonl) of captions and pictures in SPLIT/, or SPLIT_caps.txt "
+            "and images/SPLIT/.",
         ),
     ] = None,
     encoder_learning_rate: Annotated[
