@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -34,28 +34,35 @@ def pictures_below(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
-    """The files of images in a directory and in those inside it, by their ids.
+    """The files of images in a directory and in those inside it, by their ids, as ``find_files``."""
+    return find_files(directory, ((id_of(name), Path(directory, name)) for name in pictures_below(directory)), ids)
+
+
+def find_files(
+    directory: str | os.PathLike[str], files: Iterable[tuple[str, Path]], ids: Sequence[str], what: str = "pictures"
+) -> list[Path]:
+    """Of the files of a directory, each with where it is as ``id_of`` says, those of images, by their ids.
 
     An id is where a file is, without its ending, ``beach/red kite``; or what it is called, ``red kite``; or the number
-    that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895.
+    that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895; or where a file is, with
+    folders before it that are around the directory.
 
     Raises:
-        OSError: a directory cannot be read. ValueError: there is no file of an image, or several; names the image.
+        ValueError: there is no file of an image, or several; names the directory and the image.
     """
     ways: list[dict[str, list[Path]]] = [{}, {}, {}]
-    for name in pictures_below(directory):
-        path = Path(directory, name)
-        number = re.search(r"[0-9]+$", path.stem)
-        keys = (id_of(name), path.stem, None if number is None else number[0].lstrip("0") or "0")
-        for way, key in zip(ways, keys, strict=True):
-            if key is not None:
-                way.setdefault(key, []).append(path)
+    for own, path in files:
+        keys = own, own.rpartition("/")[2], *re.findall(r"0*([0-9]+)$", own)
+        for way, key in zip(ways, keys, strict=False):
+            way.setdefault(key, []).append(path)
     found = []
     for name in ids:
-        own = next((way[name] for way in ways if name in way), [])
-        if len(own) != 1:
-            raise ValueError(f"{directory}: {len(own) or 'no'} pictures of image {name}")
-        found.append(own[0])
+        inside = [name[slash.end() :] for slash in re.finditer("/", name)]
+        found_by = [(way, name) for way in ways] + [(ways[0], end) for end in inside]
+        of_image = next((way[key] for way, key in found_by if key in way), [])
+        if len(of_image) != 1:
+            raise ValueError(f"{directory}: {len(of_image) or 'no'} {what} of image {name}")
+        found += of_image
     return found
 
 

@@ -162,6 +162,25 @@ def test_images_of_lists_are_found_by_paths_and_by_their_own_ids(tmp_path: Path)
             import_captions(tmp_path / "x.json", tmp_path, split="dev", listed=tmp_path / "ids.txt")
 
 
+@pytest.mark.parametrize("features_first", [False, True])
+def test_images_in_folders_lie_beside_features_of_a_folder(features_first: bool, tmp_path: Path, crossret: Cli) -> None:
+    """As BLIP's list of Flickr30K names pictures: flickr30k-images/12.jpg."""
+    entries = [{"image": f"flickr/{number}.jpg", "caption": [f"{number}"] * (number + 1)} for number in (2, 1)]
+    (tmp_path / "x.json").write_text(json.dumps(entries))
+    (tmp_path / "regions").mkdir()
+    for number in (1, 2):
+        np.save(tmp_path / f"regions/{number}.npy", np.full((3, 4), number, np.float32))
+    commands = [
+        ["import-captions", tmp_path / "x.json", "--output", tmp_path / "data", "--split", "test"],
+        ["import-features", tmp_path / "regions", "--output", tmp_path / "data", "--split", "test"],
+    ]
+    for command in reversed(commands) if features_first else commands:
+        assert crossret(*command) == 0, crossret.err
+    data = PrecomputedDataset(tmp_path / "data", "test")
+    described = [data.features[row, 0, 0] for row in data.feature_rows[data.image_of_caption]]
+    assert described == [float(caption) for caption in data.captions] and len(data.captions) == 5
+
+
 def test_features_in_another_order_are_refused(tmp_path: Path) -> None:
     import_captions(dataset(tmp_path / "x.json", image(7), image(9)), tmp_path / "data")
     with pytest.raises(ValueError, match=r"x.tsv, line 1: image 9 is not what .*train_ids.txt, line 1 names"):

@@ -155,7 +155,7 @@ def test_a_missing_file_and_what_makes_it(tmp_path: Path, present: list[str], me
         PrecomputedDataset(tmp_path, "train")
 
 
-@pytest.mark.parametrize(("rows", "captions"), [(2, 5), (1, 10), (5, 1), (3, 4)])
+@pytest.mark.parametrize(("rows", "captions"), [(2, 5), (5, 1), (3, 4)])
 def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: int) -> None:
     write(tmp_path, features_of(rows), captions)
     with pytest.raises(ValueError, match=rf"train_ims.npy: {rows} rows do not fit the {captions} captions"):

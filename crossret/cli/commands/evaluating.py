@@ -106,7 +106,7 @@ def evaluate(
     trained = None if through is None else load_trained(through, data, split, device)
     images = PrecomputedDataset(data, split) if trained is None else trained[1].data
     if five_fold:
-        refuse({"folds": folds}, "is --five-fold already")
+        refuse({"folds": folds}, "cannot go with --five-fold, which is five folds")
         folds = PUBLISHED_FOLDS
     if folds is not None and images.n_images % folds:
         asked = "--five-fold" if five_fold else "--folds"

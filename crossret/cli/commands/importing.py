@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import NewDirectory, option
 from crossret.cli.output import say
-
-if TYPE_CHECKING:
-    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
 
 
 def import_scan(
@@ -147,7 +144,7 @@ def import_captions(
 
 def import_features(
     sources: Annotated[
-        list[Path], typer.Argument(exists=True, dir_okay=False, help="A .npy or .h5 file, or one or more .tsv.")
+        list[Path], typer.Argument(exists=True, help="A folder with a file an image, or one file, or several .tsv.")
     ],
     output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
     split: Annotated[str, option("Which SPLIT_ims.npy to write.")],
@@ -157,80 +154,66 @@ def import_features(
     ids: Annotated[
         Path | None,
         option(
-            "Of .tsv: ids of the images to take, in order, a line each; SPLIT_ids.txt where there is one.",
+            "Of a folder, .tsv, .pt and .safetensors: ids of the images to take, in order, a line each; SPLIT_ids.txt "
+            "where there is one.",
             dir_okay=False,
         ),
     ] = None,
-    boxes: Annotated[Path | None, option("Of .npy: the file of boxes (images, regions, 4).", dir_okay=False)] = None,
-    dataset: Annotated[str | None, option("Of .h5: name of the features; by default features.")] = None,
-    box_dataset: Annotated[str | None, option("Of .h5: name of the boxes (images, regions, 4).")] = None,
+    boxes: Annotated[
+        Path | None,
+        option("Of .npy: the file of boxes (images, regions, 4); of a folder: that of boxes, one an image."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        option(
+            "Of a folder, .h5, .pt and .safetensors: name of the features; by default a usual one, of .h5 features."
+        ),
+    ] = None,
+    box_dataset: Annotated[
+        str | None, option("Of the same: name of the boxes; by default a usual one, of .h5 none.")
+    ] = None,
 ) -> None:
     """Write region features of other programs as a split.
 
+    A folder holds a file an image, .npz, .npy, .pt or .safetensors: features
+    (regions, dimensions), or of a map (height, width, dimensions), and perhaps boxes
+    (regions, 4), found by their names: x and bbox of bottom-up-attention.pytorch,
+    feat of captioning code, whose boxes are in a folder of their own. An image is
+    called as its file without the ending; --ids has that name, or the number at its
+    end.
+
     .tsv is bottom-up attention's: image_id, image_w, image_h, num_boxes, boxes,
     features, the last two as base64 of float32; its names may go on, as in .tsv.0.
-    .npy and .h5 hold features (images, regions, dimensions). h5 needs
-    pip install 'crossret[hdf5]'.
+    .npy, .h5, .pt, .pth and .safetensors hold features (images, regions,
+    dimensions); .pt, .pth and .safetensors may instead hold a tensor an image by its
+    id. Nothing in a file is run. .h5 needs pip install 'crossret[hdf5]'.
 
     Writes SPLIT_ims.npy and, as far as the source has them, SPLIT_boxes.npy and
     SPLIT_ids.txt, and of images with different numbers of regions
     SPLIT_lengths.npy; SPLIT_caps.txt, the captions, is import-captions' or yours to
     add. float16 stays float16, which trains as float32 does and is half as large.
-    A malformed row ends the command with file, line and reason, and nothing is
+    What is malformed ends the command with file, row and reason, and nothing is
     written.
 
     \b
     Examples:
       crossret import-features trainval_36.tsv --output data/coco --split train --ids train_ids.txt
+      crossret import-features bua_features/ --output data/coco --split train
+      crossret import-features cocobu_att/ --output data/coco --split train --boxes cocobu_box/
       crossret import-features regions.npy --output data/f30k --boxes boxes.npy --split test
       crossret import-features train36.hdf5 --output data/f30k --split train --dataset features --box-dataset image_bb
     """
     from crossret.compat.features import import_features as write_split
+    from crossret.compat.features import open_source, takes_ids
     from crossret.data.precomputed import ids_path
     from crossret.terminal import progress_bar
 
-    of_kinds: dict[str, dict[str, Any]] = {
-        ".tsv": {"ids": ids},
-        ".npy": {"boxes": boxes},
-        ".h5": {"dataset": dataset, "box_dataset": box_dataset},
-    }
     named = ids_path(output, split)
-    if ids is None and named.is_file() and _kind(sources[0]) == ".tsv":
-        of_kinds[".tsv"]["ids"] = named
+    if ids is None and named.is_file() and takes_ids(sources[0]):
+        ids = named
     with progress_bar("reading") as progress:
-        source = _source(sources, of_kinds)
+        source = open_source(sources, ids=ids, boxes=boxes, dataset=dataset, box_dataset=box_dataset)
         done = write_split(source, output, split, regions=region_count, progress=progress)
     written = "features and boxes" if done.with_boxes else "features"
     count = f"{done.regions}" if done.fewest == done.regions else f"{done.fewest} to {done.regions}"
     say(f"{output}: {written} of {done.images:,} images, {count} regions of {done.dimensions:,} each")
-
-
-def _source(paths: list[Path], of_kinds: dict[str, dict[str, Any]]) -> ArrayFile | BottomUpFiles | Hdf5File:
-    """What the files' names say that they are, opened with the options that are for it."""
-    from crossret.compat.features import ArrayFile, BottomUpFiles, Hdf5File
-
-    kind = _kind(paths[0])
-    for other, options in of_kinds.items():
-        if other != kind:
-            refuse(options, f"is for {other} files, and {paths[0]} is none")
-    if kind == ".tsv":
-        for path in paths:
-            if _kind(path) != kind:
-                raise ValueError(f"{path}: not a .tsv file as the one before it")
-        return BottomUpFiles(paths, **of_kinds[kind])
-    if len(paths) > 1:
-        raise ValueError(f"{paths[1]}: of {kind} files one at a time is read; several may only be .tsv")
-    if kind == ".npy":
-        return ArrayFile(paths[0], **of_kinds[kind])
-    return Hdf5File(paths[0], of_kinds[kind]["dataset"] or "features", of_kinds[kind]["box_dataset"])
-
-
-def _kind(path: Path) -> str:
-    """ ".tsv", also of x.tsv.0, ".npy" or ".h5"."""
-    suffixes = path.suffixes
-    if ".tsv" in suffixes[-2:]:
-        return ".tsv"
-    kind = {".npy": ".npy", ".h5": ".h5", ".hdf5": ".h5"}.get(path.suffix)
-    if kind is None:
-        raise ValueError(f"{path}: its name must end in .tsv, .npy, .h5 or .hdf5, which says what it is")
-    return kind

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from crossret.files.regular import LARGEST_LINES, read_regular
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,24 @@ class Source(Protocol):
 
     def __iter__(self) -> Iterator[Row]:
         """Every image; raises a ValueError that names file, line or row, and reason, where one is malformed."""
+
+
+def read_wanted(path: Path) -> list[str]:
+    """The ids of the images that are wanted, a line each.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: there are none in it; names it.
+    """
+    lines = read_regular(path, LARGEST_LINES).splitlines()
+    if not lines:
+        raise ValueError(f"{path}: no ids in it")
+    return [line.strip().decode("utf-8", "backslashreplace") for line in lines]
+
+
+@contextmanager
+def undamaged(place: str | os.PathLike[str]) -> Iterator[None]:
+    """Of a damaged file libraries raise what they like: one error, which names the place."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{place}: damaged ({' '.join(str(error).split()) or type(error).__name__})") from error
