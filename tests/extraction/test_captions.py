@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from crossret.extraction import read_captions_of_pictures
+from crossret.extraction import PictureSplit, read_captions_of_pictures
+from tests.cli.command import Cli
+from tests.extraction.stand_in import Columns
 
 
 def read(tmp_path: Path, text: str, per_picture: int | None = None, split: str | None = None) -> dict[str, list[str]]:
@@ -35,6 +38,36 @@ def test_a_split_of_the_files_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="captions: no images of split mine, but of train, restval, val, test"):
         read(tmp_path, text, split="mine")
     assert read(tmp_path, "a.jpg\tx\n", split="mine") == {"a.jpg": ["x"]}
+
+
+def test_extract_takes_its_split_of_the_files_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    crossret = Cli(capsys)
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (20, 20)).save(tmp_path / "pictures/a.png")
+    (tmp_path / "x.json").write_text('[{"image": "a.png", "caption": "x", "split": "val"}]')
+    options = ["--encoder", tmp_path / "no encoder", "--output", tmp_path / "data", "--captions", tmp_path / "x.json"]
+    assert crossret("extract", tmp_path / "pictures", *options, "--split", "test") == 2
+    assert crossret.err == f"crossret: {tmp_path}/x.json: no images of split test, but of val\n"
+    assert crossret("extract", tmp_path / "pictures", *options, "--split", "dev") == 2
+    assert "no encoder" in crossret.err  # which is loaded after captions are read
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (".csv", 'image,caption\na.png,"one, two"\na.png,three\n'),
+        (".json", '{"a.png": ["one, two", "three"]}'),
+        (".token", "a.png#0\tone, two\na.png#1\tthree\n"),
+    ],
+)
+def test_a_split_of_pictures_beside_any_file(ending: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name, width in (("a", 20), ("b", 30)):
+        Image.new("RGB", (width, 10)).save(tmp_path / f"dev/{name}.png")
+    (tmp_path / f"dev{ending}").write_text(text)
+    found = PictureSplit(tmp_path, "dev", Columns())
+    assert (found.ids, found.captions, found.n_regions) == (["a"], ["one, two", "three"], 2)
+    assert found.image_of_caption.tolist() == [0, 0]
 
 
 def test_what_was_wrong_and_read_is_a_warning(tmp_path: Path) -> None:
