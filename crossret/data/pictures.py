@@ -70,7 +70,8 @@ def find_files(
     """Of the files of a directory, each with where it is as ``id_of`` says, those of images, by their ids.
 
     An id is where a file is, without its ending, ``beach/red kite``; or what it is called, ``red kite``; or the number
-    that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895.
+    that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895; or where a file is, with
+    folders before it that are around the directory.
 
     Raises:
         ValueError: there is no file of an image, or several; names the directory and the image.
@@ -82,7 +83,9 @@ def find_files(
             way.setdefault(key, []).append(path)
     found = []
     for name in ids:
-        of_image = next((way[name] for way in ways if name in way), [])
+        inside = [name[slash.end() :] for slash in re.finditer("/", name)]
+        found_by = [(way, name) for way in ways] + [(ways[0], end) for end in inside]
+        of_image = next((way[key] for way, key in found_by if key in way), [])
         if len(of_image) != 1:
             raise ValueError(f"{directory}: {len(of_image) or 'no'} {what} of image {name}")
         found += of_image

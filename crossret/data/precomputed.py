@@ -58,9 +58,9 @@ caption_ids_path = partial(split_path, ending=_CAPTION_IDS)
 owners_path = partial(split_path, ending=_OWNERS)
 
 
-def mapping_path(directory: str | os.PathLike[str], split: str) -> Path:
+def mapping_path(ids_file: Path) -> Path:
     """Where VSE∞ tells the files of the images by their names in SPLIT_ids.txt: beside that, or above ``precomp``."""
-    place = ids_path(directory, split).parent
+    place = ids_file.parent
     return (place.parent if place.name == _PRECOMP else place) / MAPPING
 
 
@@ -89,8 +89,18 @@ def is_name(text: str) -> bool:
     return text.strip().splitlines() == [text] and all(char.isprintable() or char.isspace() for char in text)
 
 
-def _names_of_files(names: list[str], ids_file: Path, mapping_file: Path) -> list[str]:
-    """The names of images by their files: MS-COCO's ids as they are, of Flickr30K the numbers of the files."""
+def read_image_ids(ids_file: Path) -> list[str]:
+    """The names of a split's images, a line an image or a caption.
+
+    Where there is VSE∞'s ``id_mapping.json``, names are those of files: MS-COCO's ids as they are, of Flickr30K the
+    numbers of the files.
+
+    Raises:
+        OSError, ValueError: as ``read_ids``, and of that file; it has no file of an image.
+    """
+    names = read_ids(ids_file)
+    if not (mapping_file := mapping_path(ids_file)).exists():
+        return names
     files = parse_json_object(read_regular(mapping_file), mapping_file)
     found = []
     for number, name in enumerate(names, start=1):
@@ -211,13 +221,11 @@ class PrecomputedDataset:
         self.n_regions, self.image_dim = self.features[0].shape
         ids_file = ids_path(directory, split)
         if ids_file.exists():
-            names = read_ids(ids_file)
+            names = read_image_ids(ids_file)
             if len(names) not in (self.n_images, captions):  # a line an image, or a caption as in published data
                 raise ValueError(f"{ids_file}: names {len(names)} images, but {rows_file.name} has {self.n_images}")
             firsts = np.unique(self.image_of_caption, return_index=True)[1]
             self.ids = names if len(names) == self.n_images else [names[caption] for caption in firsts]
-            if (mapping := mapping_path(directory, split)).exists():
-                self.ids = _names_of_files(self.ids, ids_file, mapping)
         ids_file = caption_ids_path(directory, split)
         if ids_file.exists():
             self.caption_ids = read_ids(ids_file)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from crossret.captions.images import CaptionedImage
 from crossret.data.owners import write_owners
 from crossret.data.precomputed import (
     boxes_path,
@@ -28,7 +29,6 @@ from crossret.data.precomputed import (
     owners_path,
     split_path,
 )
-from crossret.extraction.captions import Captioned
 from crossret.extraction.grids import device_of
 from crossret.extraction.parts import Column, Part
 from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
@@ -103,7 +103,7 @@ def extract_pictures(
     directory: str | os.PathLike[str],
     split: str,
     *,
-    captions: Mapping[str, Captioned] | None = None,
+    captions: Mapping[str, CaptionedImage] | None = None,
     texts: TextEncoder | None = None,
     options: Options | None = None,
     progress: ProgressOf | None = None,

@@ -221,6 +221,23 @@ def test_pictures_in_folders_and_with_white_space_in_their_names(folder: Path, t
     assert (tmp_path / "all" / "test_ids.txt").read_text().splitlines() == every
 
 
+def test_files_with_other_folders_before_them(folder: Path, tmp_path: Path) -> None:
+    (folder / "val").mkdir()
+    (folder / "a.png").rename(folder / "val/a.png")
+    (folder / "captions.tsv").write_text("2014/c.png\tone\na.png\ttwo\nb.png\tthree\n")
+    assert extract(folder, tmp_path / "data").pictures == 3
+    assert PrecomputedDataset(tmp_path / "data", "test").ids == ["c", "val/a", "b"]
+    shutil.copy(folder / "b.png", folder / "val/b.png")
+    for file, message in (
+        ("2014/val/b.png", r"captions\.tsv, line 1: there is no picture '2014/val/b\.png'"),
+        ("other/a.png", r"captions\.tsv, line 1: there is no picture 'other/a\.png'"),
+        ("c.png\tx\n2014/c.png", r"captions\.tsv, line 2: '2014/c\.png' is the picture 'c\.png', as is 'c\.png'"),
+    ):
+        (folder / "captions.tsv").write_text(f"{file}\tx\n")
+        with pytest.raises(ValueError, match=message):
+            extract(folder, tmp_path / "none")
+
+
 def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> None:
     for name in "bad":
         (folder / f"{name}.png").write_text("no picture")
@@ -275,7 +292,7 @@ def test_what_failed_at_once_leaves_nothing(folder: Path, tmp_path: Path) -> Non
 def test_captions_that_do_not_fit_the_pictures(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test_caps.txt").write_text("x\ny\n")
-    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be one of each, or 5"):
+    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be as many of each"):
         extract_pictures(folder, Columns(), tmp_path / "data", "test", texts=Columns())
 
 

@@ -74,8 +74,8 @@ def evaluate(
     The figures that --output writes have seconds, pairs/s, memory and machine, too.
 
     --protocol eccv is for MS-COCO's 5K test, with SPLIT_ids.txt and
-    SPLIT_caption_ids.txt as import-captions writes them, and adds PMRP where DATA
-    has its pm_*.json. fico_itr adds mAP over categories where DATA has
+    SPLIT_caption_ids.txt as import-captions --protocol published writes them, and
+    adds PMRP where DATA has its pm_*.json. fico_itr adds mAP over categories where DATA has
     SPLIT_labels.npy: (images,) integers, or (images, categories) of 0 and 1. Both
     need pip install 'crossret[protocols]'.
 
@@ -170,7 +170,7 @@ def _protocol(name: str, data: Path, split: str, images: PrecomputedDataset) -> 
     if images.ids is None or images.caption_ids is None:
         raise ValueError(
             f"{missing(data, split)}: no such file; --protocol eccv needs MS-COCO's ids of images and captions, which "
-            "crossret import-captions writes of Karpathy's dataset_coco.json"
+            "crossret import-captions --protocol published writes of Karpathy's dataset_coco.json"
         )
     plausible = data if all((data / file).exists() for file in PLAUSIBLE) else None
     return EccvCaption(images.ids, images.caption_ids, plausible)

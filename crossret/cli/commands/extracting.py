@@ -27,10 +27,20 @@ def extract(
         str, option("A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's.")
     ],
     output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
-    split: Annotated[str, option("Which SPLIT_ims.npy to write.")] = "train",
+    split: Annotated[
+        str,
+        option(
+            "Which SPLIT_ims.npy to write; where the captions' file tells splits, the images are those of this one, "
+            "val's where it is dev, restval's, too, where it is train."
+        ),
+    ] = "train",
     captions: Annotated[
         Path | None,
-        option("Lines of file<TAB>caption, or JSON lines; the pictures are those, in their order.", dir_okay=False),
+        option(
+            "A file of pictures and their captions, as `import-captions` reads them; the pictures are those, in their "
+            "order.",
+            dir_okay=False,
+        ),
     ] = None,
     captions_per_picture: Annotated[
         int | None, option("Take the first so many of each; by default all.", min=1)
@@ -92,7 +102,8 @@ def extract(
     if captions is None:
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
     else:
-        given = read_captions_of_pictures(captions, captions_per_picture)
+        with warnings_as_lines():
+            given = read_captions_of_pictures(captions, captions_per_picture, split)
     options = Options(batch_size, workers or reading_threads(), amp, half, unreadable)
     try:
         chosen = load_picture_encoder(encoder)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from crossret.cli.errors import warnings_as_lines
+from crossret.cli.errors import refuse, warnings_as_lines
 from crossret.cli.options import NewDirectory, option
 from crossret.cli.output import say
 
@@ -66,36 +66,80 @@ def import_scan(
 
 
 def import_captions(
-    dataset: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="Karpathy's dataset_flickr30k.json, dataset_coco.json.")
-    ],
+    captions: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file of captions of a kind above.")],
     output: Annotated[Path, option("Data directory to write the splits into.", file_okay=False)],
     splits: Annotated[
-        str, option("By the file's names of splits what they become; others are left out.", metavar="<from=to,...>")
-    ] = "train=train,restval=train,val=dev,test=test",
+        str | None,
+        option(
+            "By the file's names of splits what they become; others are left out. By default restval becomes train, "
+            "val and validation become dev, and train, dev and test stay.",
+            metavar="<from=to,...>",
+        ),
+    ] = None,
+    split: Annotated[str | None, option("What all images become, whatever the file says.")] = None,
+    images: Annotated[
+        Path | None,
+        option(
+            "With --split: the images to take, in order, an id or a file a line; also _ids.txt of VSE++ and VSE∞, with "
+            "id_mapping.json beside it.",
+            dir_okay=False,
+        ),
+    ] = None,
+    captions_per_picture: Annotated[
+        int | None, option("Take the first so many of each; by default all.", min=1)
+    ] = None,
+    protocol: Annotated[
+        Literal["published"] | None, option("The published tables': the first five captions of each image.")
+    ] = None,
 ) -> None:
-    """Write the captions of Karpathy's splits.
+    """Write the captions of a file as splits.
 
-    Writes SPLIT_caps.txt, five captions an image; SPLIT_ids.txt, the images'
-    names, by which features are found: MS-COCO's ids, of Flickr the numbers of
-    the files; and SPLIT_caption_ids.txt, the captions' ids. Of more than five
-    captions the first five are taken. Where there is SPLIT_ids.txt, as
-    import-features leaves it, captions are in its order.
+    What the file is is told by what is in it:
+
+    \b
+      Karpathy's JSON             dataset_flickr30k.json, dataset_coco.json
+      MS-COCO's annotations       captions_val2014.json
+      JSON of LAVIS and BLIP      [{"image": "a.jpg", "caption": "..." or [...]}, ...]
+      JSON by file                {"a.jpg": "..." or [...], ...}
+      JSON lines                  {"image" or "file_name": "a.jpg", "caption" or "text": "..."}
+      Flickr's tokens             results_20130124.token: a.jpg#0<TAB>...
+      TSV; CSV with , ; or |      with a header that names image and caption, or without
+
+    Writes SPLIT_caps.txt, all captions of each image; SPLIT_ids.txt, the images'
+    names, by which features are found: MS-COCO's ids, of others the files without
+    endings; SPLIT_caption_ids.txt, the captions' ids, where the file has some; and
+    SPLIT_image_of_caption.npy where images have different numbers of captions.
+    Where there is SPLIT_ids.txt, as import-features leaves it, captions are in its
+    order.
 
     \b
     Examples:
-      crossret import-captions dataset_coco.json --output data/coco
+      crossret import-captions dataset_coco.json --output data/coco --protocol published
       crossret import-features trainval_36.tsv --output data/coco --split train
       crossret import-captions dataset_coco.json --output data/coco_1k --splits train=train,val=dev
+      crossret import-captions captions_val2014.json --output data/coco --split test --images test_ids.txt
     """
-    from crossret.compat.karpathy import import_captions as write_splits
+    from crossret.captions.importing import SPLITS
+    from crossret.captions.importing import import_captions as write_splits
+    from crossret.data.owners import PUBLISHED_CAPTIONS
 
-    parts = [part.split("=") for part in splits.split(",")]
+    parts = [] if splits is None else [part.split("=") for part in splits.split(",")]
     if not all(len(part) == 2 and all(part) for part in parts):
         raise ValueError(f"--splits must be like train=train,val=dev, not {splits!r}")
-    for split, done in write_splits(dataset, output, dict(parts)).items():
-        more = f"; of {done.cut:,} the first five of more" if done.cut else ""
-        say(f"{output}: {split}, {len(done.captions):,} images with five captions each{more}")
+    if split is None:
+        refuse({"images": images}, "needs --split")
+    else:
+        refuse({"splits": splits}, "is for a file's own splits, and --split for none")
+    if protocol is not None:
+        refuse({"captions_per_picture": captions_per_picture}, "is not for --protocol")
+        captions_per_picture = PUBLISHED_CAPTIONS
+    becomes = {own: name for own, name in parts} or SPLITS
+    counts, notes = write_splits(captions, output, becomes, split=split, listed=images, per_image=captions_per_picture)
+    for name, own in counts.items():
+        count = f"{min(own)}" if min(own) == max(own) else f"{min(own)} to {max(own)}"
+        say(f"{output}: {name}, {len(own):,} images with {count} captions each")
+    for note in notes:
+        say(note)
 
 
 def import_features(

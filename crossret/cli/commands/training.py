@@ -98,7 +98,8 @@ def train(
         str | None,
         option(
             "Read pictures through this vision model, which is trained, too: its folder, or its name on the Hub. "
-            "DATA has SPLIT.tsv of captions and pictures in SPLIT/, or SPLIT_caps.txt and images/SPLIT/.",
+            "DATA has SPLIT.tsv (.csv, .token, .json, .jsonl) of captions and pictures in SPLIT/, or SPLIT_caps.txt "
+            "and images/SPLIT/.",
         ),
     ] = None,
     encoder_learning_rate: Annotated[
@@ -246,10 +247,11 @@ def train(
         refuse(learning, "makes no difference with --freeze-encoder")
     elif checkpoint_encoder:
         reader.checkpoint_gradients()
-    training_data, dev_data = (
-        PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
-        for split in ("train", "dev")
-    )
+    with warnings_as_lines():
+        training_data, dev_data = (
+            PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
+            for split in ("train", "dev")
+        )
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
     if fine_tune is not None:
         if reader is None or encoder is not None:
