@@ -9,7 +9,7 @@ from crossret.captions.images import FIELDS, CaptionedImage, Reading
 from crossret.files.json import parse_json
 
 
-def read_lines(lines: Iterable[str], found: Reading) -> None:
+def read_json_lines(lines: Iterable[str], found: Reading) -> None:
     """Read an entry a line; raises a ValueError that names the line where one is malformed."""
     for number, line in enumerate(lines, start=1):
         place = f"{found.path}, line {number}"

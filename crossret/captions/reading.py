@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from typing import NamedTuple
 
-from crossret.captions.documents import read_document, read_lines
+from crossret.captions.documents import read_document, read_json_lines
 from crossret.captions.images import CaptionedImage, Reading
 from crossret.captions.tables import read_table
-from crossret.files.regular import LARGEST_LINES, read_regular
+from crossret.files.lines import read_lines
 
 
 class CaptionsFile(NamedTuple):
@@ -33,19 +32,12 @@ def read_captions_file(path: str | os.PathLike[str]) -> CaptionsFile:
         OSError: the file cannot be read.
         ValueError: it is of no such kind, or a row or an entry is malformed; names it and what is expected.
     """
-    data = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8)
-    found = Reading(path)
-    try:
-        text = data.decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        line, start = data.count(b"\n", 0, error.start) + 1, data.rfind(b"\n", 0, error.start) + 1
-        why = f"{error.reason} at byte {error.start - start}"
-        raise ValueError(f"{found.path}, line {line}: not UTF-8 ({why})") from error
-    lines = text.split("\n")
+    found, lines = Reading(path), read_lines(path) or [""]
+    text = "\n".join(lines)
     if not text.lstrip().startswith(("{", "[")):
         read_table(lines, found)
     elif len(lines) > 1 and lines[0].startswith("{") and lines[0].rstrip().endswith("}"):
-        read_lines(lines, found)
+        read_json_lines(lines, found)
     else:
         read_document(text, found)
     images = [image for image in found.images.values() if image.captions]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import copy
 import math
 import os
@@ -24,7 +23,8 @@ from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems, read_lengths
 from crossret.files.json import parse_json_object
-from crossret.files.regular import LARGEST_LINES, read_regular
+from crossret.files.lines import read_lines
+from crossret.files.regular import read_regular
 from crossret.files.unicode import escaped, is_unicode
 from crossret.hyperparameters import ModelConfig
 
@@ -70,15 +70,10 @@ def read_ids(path: Path) -> list[str]:
     Raises:
         OSError: the file cannot be read. ValueError: a line is no name (see ``is_name``); names it.
     """
-    names = []
-    for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
-        try:
-            name = line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    names = read_lines(path)
+    for number, name in enumerate(names, start=1):
         if not is_name(name):
             raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name, which has white space at no end")
-        names.append(name)
     return names
 
 
@@ -284,19 +279,11 @@ def read_captions(path: Path) -> list[str]:
         ValueError: the file is empty, or a line shows nothing, holds a NUL, is not UTF-8 or has more than
             2¹⁶ characters; names the file and the line.
     """
-    lines = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8).split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    if not lines:
+    captions = [line.strip() for line in read_lines(path)]
+    if not captions:
         raise ValueError(f"{path}: no captions")
-    captions = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            caption = line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    for number, caption in enumerate(captions, start=1):
         check_caption(caption, f"{path}, line {number}")
-        captions.append(caption)
     return captions
 
 

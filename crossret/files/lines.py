@@ -1,0 +1,24 @@
+"""Lines of texts in UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import os
+
+from crossret.files.regular import LARGEST_LINES, read_regular
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file without their ends, CRLF or LF, and without a byte order mark; of an empty file none.
+
+    Raises:
+        OSError: the file cannot be read. ValueError: a line is not UTF-8; names the file, the line and the byte.
+    """
+    contents = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8)
+    try:
+        text = contents.decode()
+    except UnicodeDecodeError as error:
+        line, start = contents.count(b"\n", 0, error.start) + 1, contents.rfind(b"\n", 0, error.start) + 1
+        why = f"{error.reason} at byte {error.start - start}"
+        raise ValueError(f"{os.fspath(path)}, line {line}: not UTF-8 ({why})") from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
