@@ -38,7 +38,7 @@ OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
 OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS, _OWNERS)
 _PRECOMP = "precomp"
 MAPPING = "id_mapping.json"
-PICTURES = (".jpg", ".jpeg", ".png")
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
 
 def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Path:

@@ -80,6 +80,7 @@ class Extracted:
         pictures: how many.
         left_out: names of those that could not be read.
         without_captions: how many in the folder the file of captions does not name.
+        others: names of files in the folder that are no pictures.
         fewest, most, dimensions: tokens of a picture, and numbers of each.
         captions: how many; 0 where none were given.
         words: tokens of all captions; 0 where there is no encoder of texts.
@@ -88,6 +89,7 @@ class Extracted:
     pictures: int
     left_out: tuple[str, ...]
     without_captions: int
+    others: tuple[str, ...]
     fewest: int
     most: int
     dimensions: int
@@ -119,7 +121,7 @@ def extract_pictures(
     from the last batch, and writes the bytes that it would have written.
 
     Args:
-        pictures: the folder; pictures in folders inside it count, but hidden ones.
+        pictures: the folder; pictures in folders inside it count, but hidden ones (see ``pictures_below``).
         encoder: of pictures.
         directory: the data directory, made if needed.
         split: the split's name.
@@ -202,7 +204,7 @@ def extract_pictures(
         shutil.rmtree(part)
     names = tuple(source.names[place] for place in images.left_out)
     shape = min(images.lengths), max(images.lengths), encoder.dim
-    return Extracted(len(kept), names, source.without, *shape, len(lines), words)
+    return Extracted(len(kept), names, source.without, tuple(source.others), *shape, len(lines), words)
 
 
 def _check_free(outputs: Sequence[Path]) -> None:

@@ -31,6 +31,7 @@ class Source:
         captions: of each; None where there are none, or where they are not asked for.
         named: whether the split's ids, which were there, name the pictures.
         without: how many pictures of the folder are left out for want of captions.
+        others: files in the folder that are no pictures: their paths within it, with "/".
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class Source:
     captions: list[list[str]] | None
     named: bool
     without: int
+    others: list[str]
 
     @property
     def names(self) -> list[str]:
@@ -111,18 +113,18 @@ def find_source(
     Raises:
         ValueError: as ``extract_pictures``.
     """
-    names = pictures_below(folder)
-    if not names:
-        raise ValueError(f"{folder}: no pictures (.jpg, .jpeg, .png) in it")
+    names, others = pictures_below(folder)
     if captions is not None:
         captions = _by_pictures(captions, names)
         there = set(names)
         for name, own in captions.items():
             if name not in there:
-                raise ValueError(f"{own.place}: there is no picture {name!r} in {folder}")
+                why = f"{name!r} is no picture" if name in others else f"there is no picture {name!r}"
+                raise ValueError(f"{own.place}: {why} in {folder}")
         _check_ids(folder, captions)
         chosen = [folder / name for name in captions]
-        return Source(folder, chosen, [own.captions for own in captions.values()], False, len(names) - len(chosen))
+        given = [own.captions for own in captions.values()]
+        return Source(folder, chosen, given, False, len(names) - len(chosen), others)
     every = [folder / name for name in names]
     ids_file, captions_file = ids_path(directory, split), captions_path(directory, split)
     for file in (ids_file, captions_file):
@@ -133,7 +135,7 @@ def find_source(
     else:
         _check_ids(folder, names)
     if not with_captions:
-        return Source(folder, every, None, named, 0)
+        return Source(folder, every, None, named, 0, others)
     if not captions_file.exists():
         raise ValueError(f"an encoder of texts needs captions: a file of them, or {captions_file}")
     lines = read_captions(captions_file)
@@ -148,7 +150,7 @@ def find_source(
     else:
         owners = alike(len(every), len(lines))
     bounds = np.searchsorted(owners, np.arange(len(every) + 1)).tolist()
-    return Source(folder, every, [lines[first:last] for first, last in pairwise(bounds)], named, 0)
+    return Source(folder, every, [lines[first:last] for first, last in pairwise(bounds)], named, 0, others)
 
 
 def _by_pictures(captions: Mapping[str, CaptionedImage], names: list[str]) -> dict[str, CaptionedImage]:

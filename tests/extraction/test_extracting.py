@@ -49,6 +49,7 @@ def test_a_split_is_written_in_the_order_of_the_captions(folder: Path, tmp_path:
     done = extract(folder, tmp_path / "data")
     assert (done.pictures, done.fewest, done.most, done.dimensions) == (7, 1, 7, 4)
     assert (done.captions, done.left_out, done.without_captions) == (7, (), 0)
+    assert done.others == ("captions.tsv", "notes.txt")
     data = PrecomputedDataset(tmp_path / "data", "test")
     assert data.ids == NAMES
     assert data.lengths is not None and data.lengths.tolist() == [width // 10 for width in WIDTHS.values()]
@@ -251,9 +252,10 @@ def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> N
 
 def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    (folder / "captions.tsv").write_text("b.png\tx\nz.png\ty\n")
-    with pytest.raises(ValueError, match=r"captions\.tsv, line 2: there is no picture 'z\.png' in .*photographs"):
-        extract(folder, data)
+    for name, why in (("z.png", "there is no picture 'z.png'"), ("notes.txt", "'notes.txt' is no picture")):
+        (folder / "captions.tsv").write_text(f"b.png\tx\n{name}\ty\n")
+        with pytest.raises(ValueError, match=rf"captions\.tsv, line 2: {why} in .*photographs"):
+            extract(folder, data)
     for name, message in (
         ("a .png", "no white space at an end: rename it"),
         ("a.jpg", "has the same id as a.jpg, a: rename one"),
@@ -263,7 +265,7 @@ def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_pat
             extract_pictures(folder, Columns(), data, "test")
         (folder / name).unlink()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty: no pictures \(\.jpg, \.jpeg, \.png\) in it"):
+    with pytest.raises(ValueError, match=r"empty: no pictures in it"):
         extract_pictures(tmp_path / "empty", Columns(), data, "test")
     with pytest.raises(ValueError, match=r"an encoder of texts needs captions: a file of them, or .*test_caps\.txt"):
         extract_pictures(folder, Columns(), data, "test", texts=Columns())

@@ -11,7 +11,7 @@ import typer
 from crossret.cli.encoding_options import Amp, BatchSize, Unreadable, Workers, reading_threads
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import Device, Threads, option, use_device, use_threads
-from crossret.cli.output import say
+from crossret.cli.output import say, say_left_out
 
 
 def extract(
@@ -20,7 +20,7 @@ def extract(
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="A folder of pictures, .jpg, .jpeg or .png, in it or in folders inside it.",
+            help="A folder of pictures that Pillow opens, in it or in folders inside it.",
         ),
     ],
     encoder: Annotated[
@@ -97,8 +97,7 @@ def extract(
 
     use_threads(threads)
     place = use_device(device)
-    if not pictures_below(pictures):  # an encoder takes long to load
-        raise ValueError(f"{pictures}: no pictures (.jpg, .jpeg, .png) in it")
+    pictures_below(pictures)  # which fails without any: an encoder takes long to load
     given = None
     if captions is None:
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
@@ -125,7 +124,7 @@ def extract(
         say(f"{output}: {done.captions:,} captions, {done.words:,} tokens")
     elif done.captions:
         say(f"{output}: {done.captions:,} captions")
-    if done.left_out:
-        say(f"left out, as they could not be read: {', '.join(done.left_out)}")
+    say_left_out(done.left_out, "could not be read")
+    say_left_out(done.others, "are no pictures")
     if done.without_captions:
         say(f"left out, as {captions} does not name them: {done.without_captions:,} pictures")

@@ -12,7 +12,7 @@ from crossret.compat.features.kinds import ENDINGS, kind_of
 from crossret.compat.features.npz import members_of
 from crossret.compat.features.rows import read_wanted
 from crossret.compat.features.tensors import arrays_in, read_tensors
-from crossret.data.pictures import find_files, id_of
+from crossret.data.pictures import files_below, find_files, id_of
 from crossret.data.precomputed import PICTURES, is_name
 from crossret.files.arrays import map_array
 from crossret.files.features import FEATURE_DTYPES
@@ -84,18 +84,11 @@ def _arrays(path: Path, files: ExitStack) -> tuple[str, Arrays]:
 
 def _files(directory: Path) -> list[tuple[str, Path]]:
     """The ids and the files of a folder's images, by the files' names."""
-    found = []
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for place, inside, names in os.walk(directory, onerror=fail):
-        inside[:] = [name for name in inside if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".")]
-    found.sort()
+    found = sorted(files_below(directory))
     if not found:
         raise ValueError(f"{directory}: no files in it")
-    files, first = [], next((path for path in found if path.suffix in ENDINGS), found[0])
+    files: list[tuple[str, Path]] = []
+    first = next((path for path in found if path.suffix in ENDINGS), found[0])
     for path in found:
         if path.suffix != first.suffix:
             raise ValueError(f"{path}: not a {first.suffix} file as {first.name}, and a folder holds one kind")
