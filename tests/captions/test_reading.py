@@ -160,6 +160,7 @@ HEADERS = st.sampled_from([None, ["image", "caption"], ["caption", "file_name"],
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
+@example(rows=[("0.jpg", 'x"x'), ("0.jpg", "x\rx")], header=None, delimiter="\t", quoting=csv.QUOTE_MINIMAL, end="\n")
 @example(rows=[("0.jpg", 'x"x'), ("1.jpg", "x\nx")], header=None, delimiter=",", quoting=csv.QUOTE_MINIMAL, end="\n")
 def test_what_the_csv_module_writes_comes_back(
     rows: list[tuple[str, str]],
