@@ -22,7 +22,7 @@ def read_table(lines: Sequence[str], found: Reading) -> None:
     the csv module does, over several lines, too. Where a file is not written so throughout, quotes are parts of
     captions, but for those around one between commas. Raises a ValueError that names the line of a malformed row.
     """
-    lines = [line.replace("", " ") for line in lines]  # within a row, as csv takes it for the end of one
+    lines = [line.replace("\r", " ") for line in lines]  # within a row, as csv takes it for the end of one
     delimiter, columns, header = _layout(lines[0], f"{found.path}, line 1")
     most = len(columns) - 1 if columns[-1] == "caption" else -1  # delimiters in a caption that comes last are its own
     expected = f"{', '.join(name or 'another' for name in columns)} with {delimiter!r} between"
