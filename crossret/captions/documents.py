@@ -13,7 +13,8 @@ def read_json_lines(lines: Iterable[str], found: Reading) -> None:
     """Read an entry a line; raises a ValueError that names the line where one is malformed."""
     for number, line in enumerate(lines, start=1):
         place = f"{found.path}, line {number}"
-        _read_entry(parse_json(line, place), place, found)
+        if line.strip():
+            _read_entry(parse_json(line, place), place, found)
 
 
 def read_document(text: str, found: Reading) -> None:
@@ -51,7 +52,8 @@ def _read_images(images: list[Any], annotations: Any, found: Reading) -> None:
         sentences = image.get("sentences") if isinstance(image, dict) and annotations is None else []
         if not isinstance(image, dict) or not isinstance(sentences, list):
             raise ValueError(f"{place}: not an image with 'sentences', nor are there 'annotations' beside 'images'")
-        own = found.image(place, image.get(file), image.get(own_id), image.get("split"), once=True)
+        names = image.get(file), image.get(own_id), image.get("split")
+        own = found.image(place, *names, once=True, number=image.get("imgid"))
         for number_there, sentence in enumerate(sentences):
             _add(own, sentence, f"{place}, {own.id}: sentences[{number_there}]", "raw", "sentid")
     for number, annotation in enumerate(annotations if isinstance(annotations, list) else []):

@@ -13,11 +13,14 @@ from crossret.data.pictures import id_of
 from crossret.data.precomputed import check_caption, is_name
 
 FIELDS = {
-    "image": ("image", "image_name", "image_path", "file", "file_name", "filename", "filepath"),
+    "image": (
+        *("image", "image_name", "image_path", "img", "img_path"),
+        *("file", "file_name", "filename", "filepath", "file_path", "image_id"),
+    ),
     "caption": ("caption", "captions", "text", "comment", "sentence", "title"),
     "split": ("split",),
 }
-"""What fields of JSON objects and columns of tables are called."""
+"""What fields of JSON objects and columns of tables are called, the likeliest first."""
 
 _COCO = re.compile("COCO_[a-z]+[0-9]{4}_0*([0-9]+)")
 
@@ -30,7 +33,7 @@ class CaptionedImage:
         place: the file and the line, or the entry, that names the image first, for errors.
         id: by which features are found: cocoid, MS-COCO's number in the name of the file, else its path without ending.
         file: the image's file as the file of captions says it; None where it names none.
-        own_id: what the file of captions calls the image beside that: cocoid, image_id.
+        own_id: what the file of captions calls the image beside that: cocoid, image_id, imgid, which VSE++ lists.
         split: the file's own.
         captions: in the file's order, white space as single spaces.
         caption_ids: their numbers in the file, up to the first caption that has none.
@@ -67,8 +70,11 @@ class Reading:
         self.images: dict[str, CaptionedImage] = {}
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
 
-    def image(self, place: str, file: Any, own_id: Any, split: Any, *, once: bool = False) -> CaptionedImage:
-        """The image that an entry or a row names; where each is named ``once``, ``own_id`` is its id, if there is one.
+    def image(
+        self, place: str, file: Any, own_id: Any, split: Any, *, once: bool = False, number: Any = None
+    ) -> CaptionedImage:
+        """The image that an entry or a row names; where each is named ``once``, ``own_id`` is its id, if there is one,
+        and ``number`` what lists call it where there is none.
 
         Raises:
             ValueError: nothing names it, another one has its id, or it was of another split; begins with the place.
@@ -76,13 +82,14 @@ class Reading:
         own = str(own_id) if isinstance(own_id, (int, str)) else None
         file = file if isinstance(file, str) and PurePosixPath(file).name else None
         split = split if isinstance(split, str) and split else None
-        number = _COCO.fullmatch(PurePosixPath(file).stem) if file else None
-        name = own if once and own else number[1] if number else id_of(file) if file else ""
+        of_coco = _COCO.fullmatch(PurePosixPath(file).stem) if file else None
+        name = own if once and own else of_coco[1] if of_coco else id_of(file) if file else ""
+        own = own or (str(number) if isinstance(number, int) else None)
         if not is_name(name):
             raise ValueError(f"{place}: neither an id nor the path of a file names the image")
         known = self.images.setdefault(name, CaptionedImage(place, name, file, own, split))
         if known.file != file or (once and known.place != place):
             raise ValueError(f"{place}: another image has the id {name}, too: {known.place}")
-        if known.split != (split):
+        if known.split != split:
             raise ValueError(f"{place}: image {name} is of split {split} here, of {known.split} in {known.place}")
         return known

@@ -63,6 +63,8 @@ def import_captions(
         else:
             parts.setdefault(own, []).append(image)
     others = [f"left out: {count:,} images of {own}" for own, count in left_out.items()]
+    if listed is not None:
+        others += _left_out(len(found.images) - sum(map(len, parts.values())) - left_out.total(), listed)
     if not parts and split is None:
         raise ValueError(f"{path}: no images of {', '.join(splits)}; {'; '.join(others)}; --split NAME takes all")
     if not parts:
@@ -78,9 +80,13 @@ def import_captions(
             images = [image.first(per_image) for image in part]
             if (ids_file := ids_path(directory, name)).exists():
                 names = read_image_ids(ids_file)
-                images = _named(names, ids_file, images, path)
-                if len(names) not in (len(images), sum(len(image.captions) for image in images)):
-                    raise ValueError(f"{ids_file}: {len(names):,} lines must name each image once, or once a caption")
+                images = _named(names, ids_file, images, path, again=True)
+                runs = [len(list(run)) for _, run in groupby(names)]
+                if runs not in ([1] * len(images), [len(image.captions) for image in images]):
+                    raise ValueError(
+                        f"{ids_file}: its {len(names):,} lines must name each image once, or once a caption"
+                    )
+                others += _left_out(len(part) - len({image.id for image in images}), ids_file)
             else:
                 lines[ids_file] = [image.id for image in images]
             counts[name] = [len(image.captions) for image in images]
@@ -99,19 +105,29 @@ def import_captions(
     return counts, found.notes + others
 
 
-def _named(names: Sequence[str], listed: Path, images: Sequence[CaptionedImage], path: Path) -> list[CaptionedImage]:
-    """The images of names, which may repeat in succession: ids, files, their names with or without ending, own ids."""
+def _left_out(count: int, names: Path) -> list[str]:
+    return [f"left out: {count:,} images that {names} does not name"] * (count > 0)
+
+
+def _named(
+    names: Sequence[str], listed: Path, images: Sequence[CaptionedImage], path: Path, *, again: bool = False
+) -> list[CaptionedImage]:
+    """The images of names: ids, files, their names with or without ending, own ids. Lines in succession are of one
+    image; whether it may come ``again`` behind others.
+    """
     by_id = {image.id: image for image in images}
     by_others: dict[str | None, list[CaptionedImage]] = {}
     for image in images:
         file = PurePosixPath(image.file or image.id)
         for other in {image.file, id_of(str(file)), file.name, file.stem, image.own_id}:
             by_others.setdefault(other, []).append(image)
-    found: dict[str, CaptionedImage] = {}
+    found: list[CaptionedImage] = []
+    seen: set[str] = set()
     for name, _ in groupby(names):
         own = [by_id[name]] if name in by_id else by_others.get(name, [])
-        if len(own) != 1 or own[0].id in found:
+        if len(own) != 1 or (own[0].id in seen and not again):
             why = "is named twice" if len(own) == 1 else f"is one of {len(own)} in {path}"
             raise ValueError(f"{listed}: image {name} {why if own else f'has no captions in {path}'}")
-        found[own[0].id] = own[0]
-    return list(found.values())
+        found.append(own[0])
+        seen.add(own[0].id)
+    return found

@@ -151,7 +151,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         try:
             with _begun(file, path.suffix.lower()) as picture:
                 if (pixels := picture.width * picture.height) > MOST_PIXELS:
-                    raise ValueError(f"{pixels:,} pixels, and at most {MOST_PIXELS:,} are read")
+                    raise ValueError(f"{pixels:,} pixels, more than MOST_PIXELS, {MOST_PIXELS:,}")
                 yield picture
         except Exception as error:  # whatever decoders raise of malformed files, which does not name them
             raise ValueError(f"{path}: not a readable image ({str(error) or repr(error)})") from error

@@ -236,12 +236,13 @@ class PrecomputedDataset:
         if not 1 <= images <= self.n_images:
             raise ValueError(f"{self.name}: has {self.n_images} images, of which the first {images} cannot be taken")
         part = copy.copy(self)
-        part.n_images, part.n_captions = images, int(np.searchsorted(self.image_of_caption, images))
-        part.captions = self.captions[: part.n_captions]
-        part.image_of_caption = self.image_of_caption[: part.n_captions]
+        kept = np.flatnonzero(self.image_of_caption < images)
+        part.n_images, part.n_captions = images, len(kept)
+        part.captions = [self.captions[caption] for caption in kept]
+        part.image_of_caption = self.image_of_caption[kept]
         part.feature_rows = self.feature_rows[:images]
         part.ids = None if self.ids is None else self.ids[:images]
-        part.caption_ids = None if self.caption_ids is None else self.caption_ids[: part.n_captions]
+        part.caption_ids = None if self.caption_ids is None else [self.caption_ids[caption] for caption in kept]
         return part
 
 

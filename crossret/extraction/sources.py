@@ -164,8 +164,8 @@ def _by_pictures(captions: Mapping[str, CaptionedImage], names: list[str]) -> di
         named[PurePosixPath(name).name].append(name)
     found: dict[str, CaptionedImage] = {}
     for file, own in captions.items():
-        alike = named[PurePosixPath(file).name]
-        ends = [name for name in alike if f"/{file}".endswith(f"/{name}") or f"/{name}".endswith(f"/{file}")]
+        namesakes = named[PurePosixPath(file).name]
+        ends = [name for name in namesakes if f"/{file}".endswith(f"/{name}") or f"/{name}".endswith(f"/{file}")]
         name = ends[0] if len(ends) == 1 else file
         if name in found:
             raise ValueError(f"{own.place}: {file!r} is the picture {name!r}, as is {found[name].file!r}")

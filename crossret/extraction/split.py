@@ -48,8 +48,9 @@ class PictureSplit(PrecomputedDataset):
         root = Path(directory)
         if not root.is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
-        own = [root / f"{split}{ending}" for ending in _ENDINGS if (root / f"{split}{ending}").exists()]
         captions, ids = captions_path(root, split), ids_path(root, split)
+        named_so = [root / f"{split}{ending}" for ending in _ENDINGS]
+        own = [path for path in named_so if path.exists() and ((root / split).is_dir() or not captions.exists())]
         if not own and not captions.exists():
             raise FileNotFoundError(
                 f"{root / split}{_ENDINGS[0]}: no such file; pictures in {root / split} have captions there, a line "
@@ -58,7 +59,7 @@ class PictureSplit(PrecomputedDataset):
             )
         inside = root / "images" / split
         folder = root / split if own or not inside.is_dir() else inside
-        given = read_captions_of_pictures(own[0]) if own else None
+        given = read_captions_of_pictures(own[0], split=split) if own else None
         named = given is None and ids.exists()
         source = find_source(folder, given, root, split, named=named, with_captions=True, skip=False)
         assert source.captions is not None

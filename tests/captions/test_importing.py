@@ -137,7 +137,8 @@ def test_listed_images_in_the_order_of_the_list(names: list[str], tmp_path: Path
     if "0" in names:
         (tmp_path / "list/id_mapping.json").write_text(json.dumps({"0": "COCO_8.jpg", "1": "COCO_7.jpg"}))
     assert crossret("import-captions", path, "--output", data, "--split", "part", "--images", listed) == 0
-    assert crossret.out == f"{data}: part, 2 images with 5 to 6 captions each\n"
+    assert f"{data}: part, 2 images with 5 to 6 captions each\n" in crossret.out
+    assert f"left out: 1 images that {listed} does not name\n" in crossret.out
     assert (data / "part_ids.txt").read_text() == "8\n7\n"
     assert (data / "part_caps.txt").read_text().splitlines() == ["Image 8, caption 0.", *captions_of(8, 7)[1:5],
                                                                  "Image 8, caption 5.", *captions_of(7)]  # fmt: skip
@@ -160,6 +161,30 @@ def test_images_of_lists_are_found_by_paths_and_by_their_own_ids(tmp_path: Path)
         (tmp_path / "ids.txt").write_text(name)
         with pytest.raises(ValueError, match=message):
             import_captions(tmp_path / "x.json", tmp_path, split="dev", listed=tmp_path / "ids.txt")
+
+
+def test_runs_of_names_are_as_long_as_captions_are_many(tmp_path: Path) -> None:
+    path = dataset(tmp_path / "x.json", image(7, captions=2), image(8, captions=2), image(9, captions=2))
+    (tmp_path / "train_ids.txt").write_text("7\n7\n7\n8\n")
+    with pytest.raises(ValueError, match=r"train_ids.txt: its 4 lines must name each image once, or once a caption"):
+        import_captions(path, tmp_path)
+    (tmp_path / "train_ids.txt").write_text("7\n8\n7\n")  # as features are, which may come repeatedly
+    assert import_captions(path, tmp_path) == (
+        {"train": [2, 2, 2]},
+        [f"left out: 1 images that {tmp_path / 'train_ids.txt'} does not name"],
+    )
+    assert (tmp_path / "train_caps.txt").read_text().splitlines() == [*captions_of(7)[:2], *captions_of(8)[:2],
+                                                                      *captions_of(7)[:2]]  # fmt: skip
+
+
+def test_lists_name_images_by_karpathy_s_numbers(tmp_path: Path) -> None:
+    flickr = [{**image(7), "imgid": 67}, {**image(8), "imgid": 68}]
+    for number, of in enumerate(flickr):
+        of.pop("cocoid", None)
+        of["filename"] = f"100{number}.jpg"
+    (tmp_path / "ids.txt").write_text("68\n67\n")
+    import_captions(dataset(tmp_path / "x.json", *flickr), tmp_path, split="test", listed=tmp_path / "ids.txt")
+    assert (tmp_path / "test_ids.txt").read_text() == "1001\n1000\n"
 
 
 @pytest.mark.parametrize("features_first", [False, True])

@@ -89,6 +89,40 @@ def test_quotes_of_captions_that_are_not_csv(tmp_path: Path) -> None:
     assert captions(tmp_path, kaggle) == {"a.jpg": ['says "stop", and goes', '"Stop" , he says', 'one, "two"']}
 
 
+def test_quotes_between_tabs_are_text(tmp_path: Path) -> None:
+    contents = 'a.jpg\t"Stop"\na.jpg\t"a dog\nb.jpg\ta cat"\n'
+    assert captions(tmp_path, contents) == {"a.jpg": ['"Stop"', '"a dog'], "b.jpg": ['a cat"']}
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("image_id,caption", "1.jpg,a dog"),
+        ("img,captions", "1.jpg,a dog"),
+        ("Image Name,Caption", "1.jpg,a dog"),
+        ("file_path,caption", "1.jpg,a dog"),
+        ("image,title,caption", "1.jpg,My title,a dog"),
+        ("image,image_path,caption", "1.jpg,x/1.jpg,a dog"),
+        ("caption_id,image_id,caption", "10,1.jpg,a dog"),
+    ],
+)
+def test_headers_tell_columns_by_the_likeliest_names(header: str, row: str, tmp_path: Path) -> None:
+    assert captions(tmp_path, f"{header}\n{row}\n\n") == {"1.jpg": ["a dog"]}
+
+
+def test_known_mistakes_are_read_and_said(tmp_path: Path) -> None:
+    found = read(tmp_path, "1.jpg| 0| a dog\n1.jpg| 4   A dog runs | and a cat\n")
+    assert found.images[0].captions == ["a dog", "A dog runs | and a cat"]
+    assert "lacks the '|' before its caption" in found.notes[0]
+    found = read(tmp_path, "22.jpg.1#0\ta dog\n22.jpg.1#1\ta cat\n")
+    assert (found.images[0].id, found.images[0].captions) == ("22", ["a dog", "a cat"])
+    assert "has a number behind the ending of its image, which is left out; there are 2 such" in found.notes[0]
+
+
+def test_lines_may_end_in_carriage_returns_alone(tmp_path: Path) -> None:
+    assert captions(tmp_path, "image,caption\ra.jpg,x\rb.jpg,y\r") == {"a.jpg": ["x"], "b.jpg": ["y"]}
+
+
 def test_what_is_between_columns_without_a_header(tmp_path: Path) -> None:
     for line, file, caption in (
         ("a,b.jpg\tx", "a,b.jpg", "x"),
@@ -107,7 +141,10 @@ def test_what_is_between_columns_without_a_header(tmp_path: Path) -> None:
     [
         ("", ", line 1: '' is not an image's file, a tab, '|', ',' or ';', and a caption"),
         ("a.jpg a bus\n", ", line 1: 'a.jpg a bus' is not an image's file, a tab,"),
-        ("a.jpg\tx\n\n", r", line 2: '' is not a row of image, caption with '\t' between"),
+        ("a.jpg\tx\nb\n", r", line 2: 'b' is not a row of image, caption with '\t' between"),
+        ("img_id,words\n1.jpg,a dog\n", ", line 1: 'img_id,words' is not an image's file"),
+        ("caption\turl\na dog\thttp://x/1.jpg\n", r", line 1: 'caption\\turl' is not an image's file"),
+        ("1.jpg| 0| a dog\n1.jpg| A dog | runs\n", ", line 2: '1.jpg| A dog | runs' is not a row of image, another"),
         ("a.jpg\tx\n\ty\n", ", line 2: '\\\\ty' is not a row of image, caption"),
         ("a.jpg\tx\nb.jpg\t \n", ", line 2: the caption is empty"),
         ("a.jpg|0|x\nb.jpg|y\n", ", line 2: 'b.jpg|y' is not a row of image, another, caption with '|' between"),
@@ -156,11 +193,11 @@ HEADERS = st.sampled_from([None, ["image", "caption"], ["caption", "file_name"],
 @given(
     rows=st.lists(st.tuples(FILES, WORDS), min_size=1, max_size=5),
     header=HEADERS,
-    delimiter=st.sampled_from("\t|,;"),
+    delimiter=st.sampled_from("|,;"),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-@example(rows=[("0.jpg", 'x"x'), ("0.jpg", "x\rx")], header=None, delimiter="\t", quoting=csv.QUOTE_MINIMAL, end="\n")
+@example(rows=[("0.jpg", 'x"x'), ("0.jpg", "x\rx")], header=None, delimiter=";", quoting=csv.QUOTE_MINIMAL, end="\n")
 @example(rows=[("0.jpg", 'x"x'), ("1.jpg", "x\nx")], header=None, delimiter=",", quoting=csv.QUOTE_MINIMAL, end="\n")
 def test_what_the_csv_module_writes_comes_back(
     rows: list[tuple[str, str]],

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -131,7 +132,8 @@ def evaluate(
     with _written_to(scores, (images.n_images, images.n_captions)) as write:
         matrix = evaluation.average_scores(members)
         write(matrix)
-    metrics = evaluation.five_fold(matrix, images.image_of_caption, folds=folds or 1)
+    measure = evaluation.retrieval_metrics if folds is None else partial(evaluation.five_fold, folds=folds)
+    metrics = measure(matrix, images.image_of_caption)
     others = {} if measured_by is None else {f"{protocol}": measured_by.figures(matrix)}
     if output is not None:
         what = {

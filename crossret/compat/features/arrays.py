@@ -25,7 +25,7 @@ class ArrayFile:
     In Fortran order, in which an image's numbers lie far apart, it is read in blocks of images.
 
     Args:
-        path: (images, k, d).
+        path: (images, k, d), or (images, d) of one region each.
         boxes: another file, (images, k, 4), x0, y0, x1, y1 in pixels; None where there are none.
 
     Raises:
@@ -35,7 +35,8 @@ class ArrayFile:
 
     def __init__(self, path: Path, boxes: Path | None = None) -> None:
         self.name = str(path)
-        self._features = map_array(path, ndim=3, dtypes=FEATURE_DTYPES, any_order=True)
+        features: Any = map_array(path, ndim=(2, 3), dtypes=FEATURE_DTYPES, any_order=True)
+        self._features = features if features.ndim == 3 else features[:, None]
         self._boxes_name = str(boxes)
         self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES, any_order=True)
         self.total, self.regions = self._features.shape[:2]
@@ -55,10 +56,17 @@ def _images(array: Any) -> Iterator[Any]:
         yield from array
         return
     if hasattr(mmap, "MADV_RANDOM"):  # what lies beside a block's numbers is of other images
-        array.base.madvise(mmap.MADV_RANDOM)
+        _mapping(array).madvise(mmap.MADV_RANDOM)
     block = max(1, _BLOCK_BYTES // array[0].nbytes)
     for begin in range(0, len(array), block):
         yield from np.ascontiguousarray(array[begin : begin + block])
+
+
+def _mapping(array: Any) -> Any:
+    """The map of a file that a view is of."""
+    while not isinstance(array, mmap.mmap):
+        array = array.base
+    return array
 
 
 def check_box_shape(place: str | os.PathLike[str], boxes: Any, features: Any) -> None:

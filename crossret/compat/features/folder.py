@@ -87,7 +87,7 @@ def _files(directory: Path) -> list[tuple[str, Path]]:
     found = sorted(files_below(directory))
     if not found:
         raise ValueError(f"{directory}: no files in it")
-    files: list[tuple[str, Path]] = []
+    files: dict[str, Path] = {}
     first = next((path for path in found if path.suffix in ENDINGS), found[0])
     for path in found:
         if path.suffix != first.suffix:
@@ -96,5 +96,7 @@ def _files(directory: Path) -> list[tuple[str, Path]]:
         own = str(name.with_suffix("") if name.suffix.lower() in PICTURES else name)
         if not is_unicode(own) or not is_name(own):
             raise ValueError(f"{path}: its name is none of a picture, as it has white space or control characters")
-        files.append((own, path))
-    return files
+        if own in files:
+            raise ValueError(f"{path}: of the same image as {files[own].name}: {own}")
+        files[own] = path
+    return list(files.items())

@@ -125,7 +125,7 @@ def _find(place: str, arrays: Arrays, given: str | None, known: tuple[str, ...])
     """What errors call an array, and the array: floating point of at most an image's size, and not empty."""
     name = find_name(place, arrays, given, known, lambda array: array.dtype.kind == "f" and len(array.shape) == 2)
     array, place = arrays[name], f"{place}: {name}" if name else place
-    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+    if array.dtype.kind not in ("f" if known is FEATURES else "fiu") or array.dtype.itemsize > 8:
         held = "Python objects, which are not read" if array.dtype.hasobject else array.dtype
         raise ValueError(f"{place}: holds {held}, expected float16, float32 or float64")
     if 0 in array.shape or math.prod(array.shape) * array.dtype.itemsize > LARGEST_IMAGE:

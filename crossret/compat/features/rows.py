@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.files.regular import LARGEST_LINES, read_regular
+from crossret.files.lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def read_wanted(path: Path) -> list[str]:
     """The ids of the images that are wanted, a line each.
 
     Raises:
-        OSError: the file cannot be read. ValueError: there are none in it; names it.
+        OSError, ValueError: as ``read_lines``; there are none in it.
     """
-    lines = read_regular(path, LARGEST_LINES).splitlines()
-    if not lines:
+    names = [line.strip() for line in read_lines(path)]
+    if not names:
         raise ValueError(f"{path}: no ids in it")
-    return [line.strip().decode("utf-8", "backslashreplace") for line in lines]
+    return names
 
 
 @contextmanager

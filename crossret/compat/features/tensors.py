@@ -19,12 +19,13 @@ from crossret.data.precomputed import LARGEST_IMAGE, is_name
 from crossret.files.pickled import read_saved
 from crossret.files.tensors import read_header
 
+IDS = ("image_ids", "img_ids", "ids", "image_id", "img_id")
 _PLAIN = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32)
 
 
 class TensorFile(Images):
     """A tensor (images, k, d) or a list of the images' (k, d), alone or by name beside boxes; or by ids of images their
-    tensors (k, d), or what is known of an image by name: a ``Source``.
+    tensors (k, d), or what is known of an image by name: a ``Source``. ``image_ids`` beside features name the images.
 
     Nothing in the file is run. Tensors are mapped: no more than an image is in memory.
 
@@ -45,6 +46,7 @@ class TensorFile(Images):
     ) -> None:
         self.name, self._names, contents = str(path), (dataset, box_dataset), read_tensors(path)
         known = (dataset, *FEATURES)
+        listed = next((contents.pop(name) for name in IDS if name in contents), None)
         self._by_id = not any(name in known or _of_images(value) for name, value in contents.items())
         self._contents = contents if self._by_id else self._columns(contents)
         # A tensor may be a view that repeats itself, or be there many times: a few bytes would claim any size.
@@ -54,24 +56,26 @@ class TensorFile(Images):
                 left -= max(1, item.numel() * item.element_size()) if isinstance(item, Tensor) else 1
                 if left < 0:
                     raise ValueError(f"{path}: its tensors are larger than the file")
-        self.ids = list(contents) if self._by_id else None
         self.total = len(contents if self._by_id else next(iter(self._contents.values())))
+        self.ids = list(contents) if self._by_id else None if listed is None else _names(listed, path, self.total)
+        self._keys: dict[str, Any] = {name: name if self._by_id else row for row, name in enumerate(self.ids or ())}
         if ids is not None:
             self.ids = read_wanted(ids)
-            if not self._by_id and len(self.ids) != self.total:
+            if not self._keys and len(self.ids) != self.total:
                 raise ValueError(f"{ids}: {len(self.ids)} ids, but {path} has {self.total} images without ids")
             self.total = len(self.ids)
         for number, name in enumerate(self.ids or (), start=1):
-            if not is_name(name) or (self._by_id and name not in contents):
+            if not is_name(name) or (self._keys and name not in self._keys):
                 place = path if ids is None else f"{ids}, line {number}"
                 raise ValueError(f"{place}: no image of the name {name[:40]!r} in {path}")
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Image]:
-        if self._by_id and self.ids is not None:
-            place, image = f"{self.name}, image {self.ids[number]}", self._contents[self.ids[number]]
+        key: Any = self._keys[self.ids[number]] if self._keys and self.ids is not None else number
+        if self._by_id:
+            place, image = f"{self.name}, image {key}", self._contents[key]
         else:
-            place, image = f"{self.name}, row {number}", {name: of[number] for name, of in self._contents.items()}
+            place, image = f"{self.name}, row {key}", {name: of[key] for name, of in self._contents.items()}
         yield Image((place, arrays_in(image)), None, self._names)
 
     def _columns(self, contents: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +115,15 @@ def arrays_in(contents: Any) -> Arrays:
         plain = isinstance(value, Tensor) and value.dtype in _PLAIN and value.layout == torch.strided
         if plain and not value.is_meta and value.numel() <= LARGEST_IMAGE:
             found[str(name)] = (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
+    return found
+
+
+def _names(listed: Any, path: Path, count: int) -> list[str]:
+    """The images' ids; raises a ValueError where they are not one an image, all different."""
+    names = listed.tolist() if isinstance(listed, Tensor) else listed if isinstance(listed, (list, tuple)) else []
+    found = [str(name) for name in names if isinstance(name, (str, int))]
+    if len(found) != count or len(set(found)) != count:
+        raise ValueError(f"{path}: its ids are not {count} different names or numbers, one an image")
     return found
 
 

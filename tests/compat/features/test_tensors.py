@@ -110,6 +110,21 @@ def test_ids_name_the_images_of_a_tensor(tmp_path: Path) -> None:
         TensorFile(path, ids)
 
 
+@pytest.mark.parametrize("listed", [["b", "a"], torch.tensor([12, 11])])
+def test_ids_beside_features_name_the_images(tmp_path: Path, listed: Any) -> None:
+    names = [str(name) for name in (listed.tolist() if isinstance(listed, torch.Tensor) else listed)]
+    features = torch.arange(24.0).reshape(2, 3, 4)
+    path = save({"image_ids": listed, "features": features}, tmp_path / "x.pt")
+    import_features(TensorFile(path), tmp_path, "train")
+    assert (tmp_path / "train_ids.txt").read_text().split() == names
+    (tmp_path / "ids.txt").write_text("\n".join(names[::-1]))
+    import_features(TensorFile(path, ids=tmp_path / "ids.txt"), tmp_path, "test")
+    np.testing.assert_array_equal(np.load(tmp_path / "test_ims.npy"), features.flip(0).numpy())
+    save({"image_ids": ["a", "a"], "features": features}, path)
+    with pytest.raises(ValueError, match=r"x.pt: its ids are not 2 different names"):
+        TensorFile(path)
+
+
 def test_images_may_have_different_numbers_of_regions(tmp_path: Path) -> None:
     images = [FEATURES[row, : row + 1] if row < 3 else FEATURES[row] for row in range(4)]
     done = import_features(TensorFile(save(images, tmp_path / "x.pt")), tmp_path / "data", "test")
