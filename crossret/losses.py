@@ -21,7 +21,6 @@ from crossret_kernels.extending import (
     triplet_row_loss,
 )
 
-
 LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
 
 
@@ -74,6 +73,7 @@ class MatchingLoss(nn.Module):
             raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
         choose("reduction", self.reduction, ("sum", "mean"))
         check_floating(scores, "scores")
+        share.check("scores", scores, (share.n, share.total))
         ids = None if image_ids is None else _ids_of_all(image_ids, scores, share)
         loss = self._of_share(_exact(scores), share, image_ids=ids, positive_offset=share.offset)
         return loss / share.total if self.reduction == "mean" else loss
@@ -183,7 +183,7 @@ def matching_loss(config: ModelConfig, *, reduction: str = "sum") -> MatchingLos
     if config.loss == "triplet":
         options = {name: getattr(config, name) for name in config.OF_TRIPLETS if hasattr(config, name)}
         return TripletLoss(**options, reduction=reduction)
-    return {"infonce": InfoNceLoss, "sigmoid": SigmoidLoss}[config.loss]()
+    return InfoNceLoss() if config.loss == "infonce" else SigmoidLoss()
 
 
 class IntraPairLoss(nn.Module):
@@ -338,7 +338,8 @@ def _ids_of_all(image_ids: Tensor, scores: Tensor, share: Share) -> Tensor:
 
 def _rows_and_columns(loss_of_rows: Callable[..., Tensor], scores: Tensor, share: Share, **options: Any) -> Tensor:
     """Of this rank's rows, and of its columns, which the other ranks have sent it, the sum of the losses."""
-    return loss_of_rows(scores, **options).sum() + loss_of_rows(share.exchanged(scores).T, **options).sum()
+    columns = share.exchanged(scores).T
+    return loss_of_rows(scores, **options).sum() + loss_of_rows(columns, **options).sum()
 
 
 def _exact(scores: Tensor) -> Tensor:

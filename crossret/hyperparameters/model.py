@@ -33,9 +33,9 @@ class ModelConfig(Config):
         max_words: the model reads so many first words of a caption; None is all of them. <start> and <end> are not
             counted, and are always read.
         freeze_words: whether the word embeddings stay as they start, from vectors that others trained or another model.
-        loss: of the scores of a batch: "triplet", the paper's, by the fields ``OF_TRIPLETS``; "infonce", cross entropies
-            of the softmaxes of rows and of columns, with a learnable temperature (CLIP); or "sigmoid", of every pair,
-            with a learnable scale and bias (SigLIP). The latter two are means over the batch.
+        loss: of the scores of a batch: "triplet", the paper's, by the fields ``OF_TRIPLETS``; "infonce", cross
+            entropies of the softmaxes of rows and of columns, with a learnable temperature (CLIP); or "sigmoid", of
+            every pair, with a learnable scale and bias (SigLIP). The latter two are means over the batch.
 
     Raises:
         TypeError, ValueError: a field is out of its range; the message names it.

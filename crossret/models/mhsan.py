@@ -94,7 +94,10 @@ class Mhsan(Model):
         return {"loss": loss, self.config.loss: matching, "diversity": diversity}
 
     def trains(self, parameter: str, epoch: int) -> bool:
-        """Section 3.5's stages: the image's projection and the loss from the start, the text and the rest of the image later."""
+        """Section 3.5's stages: the image's projection from the start, the text and the rest of the image later.
+
+        Parameters of the loss are trained from the start.
+        """
         if not super().trains(parameter, epoch):
             return False
         if parameter.startswith(("image_heads.project.", "matching_loss.")):

@@ -1,4 +1,4 @@
-"""`infonce_loss` and `sigmoid_loss` by backend "triton" against formulas in float64: values, gradients, NaN, opcheck."""
+"""`infonce_loss` and `sigmoid_loss` by backend "triton" against formulas in float64."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def sigmoid_losses(
     by, above = tl.load(scale), tl.load(bias)
     sums = tl.full((ROWS,), 0, tl.float32)
     for column in range(0, n_columns, COLUMNS):
-        rows, columns, s, logits, positive = tile_logits(
+        _rows, _columns, _s, logits, positive = tile_logits(
             scores, by, above, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset,
             KIND,
         )  # fmt: skip

@@ -102,7 +102,7 @@ def store_statistics(at, stride, mask, m, powers, positives, n_positives, all, n
     do_not_specialize=["n_rows", "n_columns", "stride", "offset", "programs", "per_program"],
     do_not_specialize_on_alignment=["scores", "scale", "image_ids", "caption_ids"],
 )
-def softmax_statistics(
+def logit_statistics(
     scores, scale, image_ids, caption_ids, parts, n_rows, n_columns, stride, offset, programs, per_program,
     KIND: tl.constexpr,
 ):  # fmt: skip
@@ -120,7 +120,7 @@ def softmax_statistics(
         all = tl.full((ROWS,), 0, tl.float32)
         n_all = tl.full((ROWS,), 0, tl.float32)
         for column in range(0, n_columns, COLUMNS):
-            rows, columns, s, logits, positive = tile_logits(
+            _rows, columns, _s, logits, positive = tile_logits(
                 scores, by, 0.0, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset,
                 KIND,
             )  # fmt: skip
@@ -162,7 +162,7 @@ def finished(to, stride, mask, smoothing, m, powers, positives, n_positives, all
 
 
 @triton.jit(do_not_specialize=["n_rows", "programs"])
-def losses_of_statistics(losses, statistics, parts, n_rows, programs, smoothing, KIND: tl.constexpr):
+def losses_of_logits(losses, statistics, parts, n_rows, programs, smoothing, KIND: tl.constexpr):
     """Brings columns' statistics together, always in the same order; losses of some positives, and what is kept."""
     SMOOTHED: tl.constexpr = KIND.SMOOTHED
     rows = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
@@ -208,11 +208,11 @@ def loss(
         programs = -(-call.row_blocks // per_program)
         parts = losses.new_empty((programs + 1, 6, n_rows))  # the last of the rows
         launch(
-            softmax_statistics, (programs, 1, 1),
+            logit_statistics, (programs, 1, 1),
             (call.scores, scale, *call.ids, parts, *call.sizes, programs, per_program), call.kind, call.key, 8,
         )  # fmt: skip
         launch(
-            losses_of_statistics, (-(-n_rows // POSITIVES.value), 1, 1),
+            losses_of_logits, (-(-n_rows // POSITIVES.value), 1, 1),
             (losses, statistics, parts, n_rows, programs, label_smoothing), call.kind, call.key,
         )  # fmt: skip
     if reduction == 2:
@@ -239,7 +239,7 @@ def pulls(at, stride, grads, mask):
     do_not_specialize=["n_rows", "n_columns", "stride", "offset", "grad_stride"],
     do_not_specialize_on_alignment=["grad_loss", "scores", "scale", "image_ids", "caption_ids"],
 )
-def softmax_gradients(
+def logit_gradients(
     grad_loss, statistics, scores, scale, image_ids, caption_ids, out, sums, n_rows, n_columns, stride, offset,
     grad_stride, share,
     KIND: tl.constexpr,
@@ -282,7 +282,7 @@ def gradient(
         call = Call.of(scores, image_ids, caption_ids, offset, label_smoothing > 0)
         sums = statistics.new_empty(call.tiles)
         launch(
-            softmax_gradients, (call.tiles, 1, 1),
+            logit_gradients, (call.tiles, 1, 1),
             (grad_loss, statistics, call.scores, scale, *call.ids, out, sums, *call.sizes,
              grad_loss.stride(0) if reduction == 2 else 0, 0.5 / n_rows if reduction == 1 else 0.5),
             call.kind, (call.key, grad_loss.dtype), warps=8,
