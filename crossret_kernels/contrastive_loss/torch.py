@@ -40,12 +40,15 @@ def cross_entropies(scores: Tensor, scale: Tensor, match: Tensor, smoothing: flo
     skipped = left_out & some[:, None]
     greatest = logits.detach().masked_fill(skipped, -torch.inf).max(1).values if logits.size(1) else logits.sum(1)
     logits = logits - greatest[:, None]
-    weights = (1 - smoothing) / positive.sum(1, dtype=scores.dtype)[:, None]
-    targets = torch.zeros_like(logits).where(~positive, weights)
+    of_targets = (1 - smoothing) * _mean(logits, positive)
     if smoothing:
-        targets = targets + smoothing / (~left_out).sum(1, dtype=scores.dtype).clamp(min=1)[:, None]
-    of_targets = (targets * logits).masked_fill(left_out | ~some[:, None], 0).sum(1)
+        of_targets = of_targets + smoothing * _mean(logits, ~left_out)
     return (logits.masked_fill(skipped, -torch.inf).logsumexp(1) - of_targets).where(some, 0)
+
+
+def _mean(logits: Tensor, pairs: Tensor) -> Tensor:
+    """Of some of every row; of none 0."""
+    return logits.masked_fill(~pairs, 0).sum(1) / pairs.sum(1).clamp(min=1)
 
 
 def sigmoid_loss_torch(
