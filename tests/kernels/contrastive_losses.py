@@ -109,7 +109,7 @@ def derived(
     wide = torch.promote_types(dtype, torch.float32)
     leaves += [torch.tensor(number, dtype=wide).requires_grad_() for number in numbers]
     loss = LOSSES[name](*leaves, backend=backend, **options)
-    weights = torch.linspace(1, 2, loss.numel(), dtype=loss.dtype).view_as(loss)
+    weights = torch.linspace(1, 2, loss.numel(), dtype=loss.dtype, device=loss.device).view_as(loss)
     return tuple(made.detach().double() for made in (loss, *torch.autograd.grad(loss, leaves, weights)))
 
 
