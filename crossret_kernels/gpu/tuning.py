@@ -159,6 +159,10 @@ class TripletLoss:
     PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
 
 
+class ContrastiveLoss(TripletLoss):
+    """InfoNCE and the sigmoid loss: the same numbers."""
+
+
 class CudaAttention:
     """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
 

@@ -26,6 +26,7 @@ from crossret.cli.schedule_options import settings_of_options, with_schedule_opt
 from crossret.files.numbers import decimal_number
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
 from crossret.hyperparameters.config import LARGEST_NUMBER
+from crossret.hyperparameters.model import Loss
 from crossret.hyperparameters.settings import default_preset, overlaid, parse_settings, texts_of
 from crossret.hyperparameters.training import ParameterGroup
 
@@ -85,6 +86,7 @@ def train(
             metavar="<field=value>",
         ),
     ] = None,
+    loss: Annotated[Loss | None, option("Loss of the scores, as --set loss=... says it; by default triplet.")] = None,
     fine_tune: Annotated[
         Path | None,
         option(
@@ -208,7 +210,7 @@ def train(
     from crossret.training.callbacks import LOGS, Callback, Curves, Start
     from crossret.training.summary import facts_of
 
-    options = {"settings": settings, **vars(schedule)}
+    options = {"settings": settings, "loss": loss, **vars(schedule)}
     texts = settings_of_options(**typed(context, options))
     if not (overrules(context, "model") or overrules(context, "preset")):
         # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
