@@ -1,0 +1,139 @@
+"""Data of real pictures by `crossret extract`, every model trained on it, and its recall: `make real`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real.fetching import PACKAGES, TEXT_ENCODER, fetch
+from benchmarks.real.pictures import COLLECTIONS, Captioned, splits_of
+from benchmarks.records import keep_record
+from crossret.extraction import load_picture_encoder
+from crossret.files.json import read_json, write_json
+
+ENCODER = "benchmarks.real.encoders:efficientnet_lite0"
+SCHEDULE = "optimizer=adamw learning_rate=0.001 weight_decay=0.01 decay=cosine epochs=30 batch_size=128"
+MODELS = {
+    "vse": "embed_dim=512",
+    "scan": "embed_dim=512",
+    "sman": "",
+    "han": "",
+    "mhsan": "",
+    "oan": "",
+}
+LOSSES = ("triplet", "infonce")
+RECALLS = ("r1", "r5", "r10")
+
+
+def crossret(*arguments: str | Path, directory: Path) -> None:
+    """Run a command of the library's; what the packages hold can be imported."""
+    places = [str(Path(__file__).parents[2]), str(directory / "packages"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    subprocess.run([sys.executable, "-m", "crossret", *map(str, arguments)], check=True, env=environment)
+
+
+def make_data(name: str, directory: Path) -> Path:
+    """A collection's splits, encoded once; those of an earlier run stay."""
+    data = directory / "data" / name.replace(" ", "_")
+    if (data / "counts.json").exists():
+        return data
+    package, read, test = COLLECTIONS[name]
+    root = directory / "debian" / package / "usr/share"
+    pictures = read(directory / "debian" / package)
+    sys.path.insert(0, str(directory / "packages"))
+    splits = splits_of(pictures, load_picture_encoder(ENCODER), test)
+    for split, own in splits.items():
+        captions = directory / "data" / f"{data.name}_{split}.tsv"
+        captions.parent.mkdir(parents=True, exist_ok=True)
+        captions.write_text("".join(_line(picture, root) for picture in own))
+        encoders = ["--encoder", ENCODER, "--text-encoder", directory / TEXT_ENCODER]
+        crossret(
+            "extract", root, "--captions", captions, *encoders, "--output", data, "--split", split, directory=directory
+        )
+    write_json(data / "counts.json", {split: len(own) for split, own in splits.items()})
+    return data
+
+
+def _line(picture: Captioned, root: Path) -> str:
+    return f"{picture.file.relative_to(root).as_posix()}\t{picture.caption}\n"
+
+
+def train(data: Path, model: str, loss: str, seed: int, directory: Path) -> dict[str, Any]:
+    """A training's recall on the test split, and its seconds."""
+    run = directory / "runs" / f"{data.name}-{model}-{loss}-{seed}"
+    figures = run / "test.json"
+    if not figures.exists():
+        settings = ["--set", f"{MODELS[model]} loss={loss} {SCHEDULE}"]
+        start = time.perf_counter()
+        crossret("train", data, "--output", run, "--model", model, *settings, "--seed", str(seed), directory=directory)
+        seconds = time.perf_counter() - start
+        crossret("evaluate", run, data, "--output", run / "figures.json", directory=directory)
+        write_json(figures, {**read_json(run / "figures.json"), "training_seconds": round(seconds, 1)})
+    found = read_json(figures)
+    return {"seconds": found["training_seconds"], **{way: found[way] for way in ("i2t", "t2i")}}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The record as people read it."""
+    machine = found["machine"]
+    lines = [
+        "# Real pictures",
+        "",
+        f"{found['date']}, {machine['cpu']}. Means of {found['seeds']} seeds ± their spread.",
+    ]
+    for name, of in found["collections"].items():
+        counts = ", ".join(f"{count:,} to {split}" for split, count in of["counts"].items())
+        chance = 100 / of["counts"]["test"]
+        lines += ["", f"## {name}: {counts}; chance {chance:.1f}", ""]
+        lines += ["| model | loss | R@1 i2t | R@1 t2i | R@5 i2t | R@5 t2i | R@10 i2t | R@10 t2i | seconds |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        for entry in of["trainings"]:
+            cells = [
+                _spread([run[way][recall] for run in entry["runs"]]) for recall in RECALLS for way in ("i2t", "t2i")
+            ]
+            seconds = statistics.mean(run["seconds"] for run in entry["runs"])
+            lines.append(f"| {entry['model']} | {entry['loss']} | {' | '.join(cells)} | {seconds:.0f} |")
+    return "\n".join([*lines, ""])
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("build/real"), help="for packages, data and runs")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/real"))
+    parser.add_argument("--collections", nargs="+", choices=[*COLLECTIONS], default=[*COLLECTIONS])
+    parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=[*LOSSES])
+    parser.add_argument("--seeds", type=int, default=3)
+    chosen = parser.parse_args()
+    directory = chosen.directory.resolve()
+    versions = fetch(directory)
+    collections = {}
+    for name in chosen.collections:
+        data = make_data(name, directory)
+        trainings = [
+            {
+                "model": model,
+                "loss": loss,
+                "runs": [train(data, model, loss, seed, directory) for seed in range(chosen.seeds)],
+            }
+            for model in chosen.models
+            for loss in chosen.losses
+        ]
+        collections[name] = {"counts": read_json(data / "counts.json"), "trainings": trainings}
+    found = {"packages": [*PACKAGES, *(f"{name} {version}" for name, version in versions.items())]}
+    keep_record(chosen.results, {**found, "seeds": chosen.seeds, "collections": collections}, table)
+
+
+if __name__ == "__main__":
+    main()
