@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.triton import forward
+from crossret_kernels.cross_attention.triton import pooling
 from crossret_kernels.gpu.tuning import Attention
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.scan_checks.agreement import Agreement
@@ -44,7 +44,7 @@ class TestAgreement(Agreement):
         """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
         region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
         regions = torch.cat([region, -region], 1)
-        monkeypatch.setattr(forward, "attended_vectors", None)
+        monkeypatch.setattr(pooling, "mend", None)
         assert scan_scores(regions, region, backend=kernels.backend).isfinite().all()
 
 

@@ -14,7 +14,7 @@ from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, show
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
 MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five
-# Planes of what is kept of every item of contexts and row of queries (`forward.attend`).
+# Planes of what is kept of every item of contexts and row of queries (`relevances.store_relevances`).
 OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
 
 
@@ -134,6 +134,32 @@ def clip(s, run, KIND: tl.constexpr):
 
 
 @triton.jit
+def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
+    """What an item's queries normalise these columns of S by: (norms, or sums of the softmax; its greatest)."""
+    j = tl.arange(0, 32)
+    pitch = shown(run.sizes.pitch) * 16
+    cells = run.S + wide(first + j)[:, None] * pitch + columns[None, :]
+    greatest = tl.full(columns.shape, float("-inf"), tl.float32)
+    sums = tl.full(columns.shape, 0, tl.float32)
+    for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
+        for start in range(0, count, 32):
+            inside = (start + j < count)[:, None] & there[None, :]
+            s = tl.load(cells + wide(start) * pitch, mask=inside, other=0.0)
+            if KIND.NORMALIZE:
+                _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
+                s = s * query_scales[:, None] * scales[None, :]
+            x = clip(s, run, KIND)
+            if KIND.NORM != "softmax":
+                sums += tl.sum(tl.abs(x) if KIND.NORM == "l1norm" else x * x, 0)
+            elif step == 0:
+                greatest = tl.maximum(greatest, tl.max(tl.where(inside, x, float("-inf")), 0))
+            else:
+                logits = (x - greatest[None, :]) * LOG2_E
+                sums += tl.sum(tl.exp2(tl.where(inside, logits, float("-inf"))), 0)
+    return tl.sqrt(sums) if KIND.NORM == "l2norm" else sums, greatest
+
+
+@triton.jit
 def norm_factors(norms):
     """1 / (norm + ε); norms are 0 or from 1e-19 to 1e17, so that the square is in range."""
     return tl.rsqrt((norms + EPS) * (norms + EPS))
@@ -195,12 +221,17 @@ def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
     where |λn| is at most 20: exp(±20) squared keeps its digits.
     """
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
-    if KIND.SHIFTED:
-        logits = tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None], 0.0) * LOG2_E
-    else:
-        logits = n * (run.numbers.lambda_softmax * LOG2_E)
+    logits = logits_of(n, shift[:, None], run, KIND)
     there = start + tl.arange(0, KIND.C) < context[1]
     return tl.exp2(tl.where(there[None, :], logits, float("-inf"))), n, norms
+
+
+@triton.jit
+def logits_of(n, shift, run, KIND: tl.constexpr):
+    """What exp2 makes weights of."""
+    if KIND.SHIFTED:
+        return tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift, 0.0) * LOG2_E
+    return n * (run.numbers.lambda_softmax * LOG2_E)
 
 
 @triton.jit

@@ -1,10 +1,11 @@
-"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S is made again, and turned into ∂L/∂S.
+"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S, kept or made again, is turned into ∂L/∂S.
 
 Every sum is taken in the same order every time, and none by two programs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,19 +38,18 @@ from crossret_kernels.cross_attention.triton.chunks import (
     Plan,
     Run,
     listed_runs,
+    memory,
     run_in,
-    saved_of,
     whole_of,
 )
 from crossret_kernels.cross_attention.triton.feature_gradients import (
     Sums,
-    add_gram_products,
     store,
-    store_gradients,
     store_listed,
 )
-from crossret_kernels.cross_attention.triton.forward import MOST_FACTOR, TINY, attend_to, multiply
+from crossret_kernels.cross_attention.triton.forward import attend_to
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
+from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, share_left, shown
 from crossret_kernels.gpu.tuning import Attention
@@ -80,10 +80,9 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     ]
     of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
     if layout is not None:
-        run = run_in(saved if saved.numel() else saved_of(layout), call, layout, pack=not saved.numel())
-        if saved.numel():
-            multiply(run)
-        else:
+        kept = saved.numel() > 0
+        run = run_in(saved if kept else grad_scores.new_empty(sum(layout.saved)), call, layout, made=kept)
+        if not kept:
             attend_to(run, save=True)
         _store_of_run(run, grad_scores, of_contexts, of_queries)
     elif made and call.pairs is not None:
@@ -107,10 +106,12 @@ def _apart(call: Call) -> bool:
 
 def _store_of_run(run: Run, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
     """All gradients, of a call in one run that has been attended to."""
-    sums = [Sums(part, packed) for part, packed in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
-    _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-    for of_side, out in zip(sums, (of_contexts, of_queries), strict=True):
-        store(run.call, store_gradients, (), of_side, out)
+    sides = [*zip(run.layout.parts, (run.contexts, run.queries), (of_contexts, of_queries), strict=True)]
+    sizes = [Sums.room_of(part, out) for part, _packed, out in sides]
+    room = memory(grad_scores.device, [*_room(run, apart=True), *sizes[0], *sizes[1]])
+    sums = Sums(*sides[0], room[2:4]), Sums(*sides[1], room[4:])
+    _add(run, grad_scores, *sums, room[:2])
+    store(run.call, *sums)
 
 
 def _add_of_all_pairs(
@@ -124,24 +125,22 @@ def _add_of_all_pairs(
         _add_of_all_pairs(pack, parts, grad_scores, None, of_queries)
         return
     by_contexts = len(parts[0]) > 1 if together else of_contexts is not None
-    outer, inner = parts if by_contexts else parts[::-1]
-    order = 1 if by_contexts else -1
-    others = None
-    for own_part in outer:
-        own = Sums(own_part, pack(own_part))
-        for other_part in inner:
-            if others is None or len(inner) > 1:
-                others = None
-                others = Sums(other_part, pack(other_part))
-            contexts, queries = (own, others)[::order]
-            layout = Layout(contexts.part, queries.part)
-            run = Run(pack.call, layout, (contexts.packed, queries.packed), pack.tiles)
+    outs, (outer, inner) = (of_contexts, of_queries), (0, 1) if by_contexts else (1, 0)
+    held: dict[int, Sums] = {}
+    for own in parts[outer]:
+        held[outer] = Sums(own, pack(own)[0], outs[outer])
+        for other in parts[inner]:
+            if inner not in held or len(parts[inner]) > 1:
+                held.pop(inner, None)
+                held[inner] = Sums(other, pack(other)[0], outs[inner])
+            sums = held[0], held[1]
+            layout = Layout(*(one.part for one in sums))
+            run = Run(pack.call, layout, [one.packed for one in sums], pack.tiles)
             attend_to(run, save=True)
-            _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
-            del run, contexts, queries  # whose memory the next ones take
-        store(pack.call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
-    assert others is not None
-    store(pack.call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+            _add(run, grad_scores, *sums, memory(grad_scores.device, _room(run, _apart(pack.call))))
+            del run, sums  # whose memory the next ones take
+        store(pack.call, held[outer])
+    store(pack.call, held[inner])
 
 
 def _add_of_listed_pairs(
@@ -151,48 +150,48 @@ def _add_of_listed_pairs(
     outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
             for out in (of_contexts, of_queries)]  # fmt: skip
     for run in listed_runs(call, Attention.LISTED_BYTES // 2):
-        sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
+        sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
+        contexts, queries = (Sums(*side) for side in sides)
         attend_to(run, save=True)
-        _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-        for of_side, out in zip(sums, outs, strict=True):
-            if out is not None:
-                store_listed(call, of_side, out)
-        del run, sums, of_side
+        _add(run, grad_scores, contexts, queries, memory(grad_scores.device, _room(run, _apart(call))))
+        store_listed(call, contexts)
+        store_listed(call, queries)
+        del run, contexts, queries
     for out, summed in zip((of_contexts, of_queries), outs, strict=True):
         if out is not None and summed is not None and summed is not out:
             out.copy_(summed)
 
 
-def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
-    """A run's part of the gradients, once it has been attended to."""
-    call, inputs, layout = run.call, run.inputs, run.layout
-    form, kind, key = call.form, call.form.kind, call.form.key
-    own, later = queries.own_rows()
-    launch(
-        relevance_gradients, (layout.parts[1].n_items, 1, 1),
-        (inputs, grad_scores, own, run.score_strides(grad_scores, later)), kind, key, warps=1,
-    )  # fmt: skip
-    of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
-    if contexts is not None:
-        warps = Attention.warps_of_grams(kind.C)
-        launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
-    out = inputs.S
-    if _apart(call):
-        # The row that stands for a part without any is written by nothing, but multiplied.
-        made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
-        out = made(out.shape, dtype=_dtype(call), device=out.device)
-        if layout.parts[0].surplus and not form.listed:
-            run.matrix(out)[:, -layout.parts[0].surplus :].zero_()
-    pulls = torch.empty(layout.pulls, device=out.device) if form.long else of_grams  # which nothing reads there
+def _room(run: Run, apart: bool) -> list[int]:
+    """Numbers of gradients of similarities, where they do not take the place of these, and of long queries' pulls."""
+    form, cells = run.call.form, run.inputs.S.numel()
+    return [cells * _dtype(run.call).itemsize // 4 * apart, run.layout.pulls * form.long]
+
+
+def _add(run: Run, grad_scores: Tensor, contexts: Sums, queries: Sums, room: Sequence[Tensor]) -> None:
+    """A run's part of the gradients, once it has been attended to, in memory as `_room` says."""
+    inputs, layout, form = run.inputs, run.layout, run.call.form
+    if not all(part.filled for part in layout.parts):
+        return
+    kind, key, n_items = form.kind, form.key, layout.parts[1].n_items
+    given = inputs, grad_scores, run.score_strides(grad_scores, queries.later)
+    launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key, warps=1)
+    if contexts.out is not None:
+        of_grams, warps = (
+            (inputs, contexts.grams, layout.n_tiles, int(contexts.later)),
+            Attention.warps_of_grams(kind.C),
+        )
+        launch(gram_gradients, layout.of_grams, of_grams, kind, key, warps)
+    out, pulls = room
+    out = out.view(_dtype(run.call)) if out.numel() else inputs.S
+    arguments = inputs, out, pulls if form.long else inputs.grams, layout.pieces  # which nothing reads there
     for last in (False, True) if form.long else (True,):
-        arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
-    if of_queries:
+    if queries.out is not None:
         queries.add(of_similarities, run.rows_of(run.contexts))
-    if contexts is not None:
-        total = contexts.add(of_similarities.mT, run.rows_of(run.queries))
-        launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
+    if contexts.out is not None:
+        contexts.add(of_similarities.mT, run.rows_of(run.queries))
 
 
 @triton.jit
@@ -210,9 +209,12 @@ def kept_shift(run, item, row, here, KIND: tl.constexpr):
     return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
 
 
-@triton.jit(do_not_specialize=["run", "n_tiles"])
-def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
-    """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ."""
+@triton.jit(do_not_specialize=["run", "n_tiles", "later"])
+def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
+    """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ.
+
+    `later` says that an earlier run's are there, which these are added to.
+    """
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
     left = tl.program_id(1) // shown(run.sizes.gram_blocks) * C
@@ -236,7 +238,10 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
                 others, _n, _norms = context_weights(s, run, tile, context, right, shift, KIND)
                 others = others * context_scales(run, context, right, KIND)[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
-    tl.store(gram_cells(of_grams, item, run, left, right, KIND), sums)
+    cells = gram_cells(of_grams, item, run, left, right, KIND)
+    if later > 0:
+        sums += tl.load(cells)
+    tl.store(cells, sums)
 
 
 @triton.jit(do_not_specialize=["run", "pulls_pitch"])
@@ -317,6 +322,10 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             if KIND.LAST:
                 first_column = start if KIND.LISTED else context[0] + start
                 store_block(gradients, out, run, first_column, slots - start, row, n_rows)
+                if (not KIND.LISTED) and (item + 1 == shown(run.sizes.n_contexts)):
+                    end_column = context[0] + slots
+                    surplus = shown(run.sizes.context_rows) - end_column
+                    store_block(tl.full((N, 16), 0, tl.float32), out, run, end_column, surplus, row, n_rows)
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
 

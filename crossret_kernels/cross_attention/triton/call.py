@@ -31,12 +31,14 @@ class Packed(NamedTuple):
             that were not finite.
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
+        own: (rows,) float32, what rows of queries get of themselves, negative: of gradients alone.
         items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `pooling.BROKEN`.
     """
 
     rows: Tensor
     norms: Tensor
     powers: Tensor
+    own: Tensor
     items: Tensor
 
 
@@ -58,10 +60,9 @@ class Kind(NamedTuple):
         LISTED: whether pairs are listed.
         LONG, WIDE: whether items of queries may take several tiles, those of contexts several blocks.
         SAVE: whether gradients are to follow.
-        MEND: whether attended vectors that cancel are made, where a first pass has found such.
         LAST: whether a pass over long queries' gradients is the last.
         G, N: items and rows of a tile of queries.
-        D: of packed rows.
+        D: of packed rows; WIDTH the power of two that holds it.
         C, K: contexts of a block, columns of features of a step.
         MAIN, FINE: precision of products of features, and of those after them.
     """
@@ -75,10 +76,10 @@ class Kind(NamedTuple):
     LONG: bool
     WIDE: bool
     SAVE: bool
-    MEND: bool
     LAST: bool
     G: int
     D: int
+    WIDTH: int
     N: int
     C: int
     K: int
@@ -110,6 +111,13 @@ class RowKind(NamedTuple):
     ROWS: int
 
 
+class BothKinds(NamedTuple):
+    """What kernels of both sides' rows are compiled for."""
+
+    CONTEXTS: RowKind
+    QUERIES: RowKind
+
+
 class Source(NamedTuple):
     """Where a side's rows lie, and which of them a part takes: items from `first` on, or of listed pairs a column.
 
@@ -118,6 +126,8 @@ class Source(NamedTuple):
         most: rows that an item has at most.
         told: whether lengths of padded items are.
         slots: rows that each item takes when packed; 0 where they follow one another.
+        n_items: of the part.
+        surplus: rows of zeros behind the last item's, which one more program stores.
     """
 
     item_stride: int
@@ -127,6 +137,16 @@ class Source(NamedTuple):
     told: int
     slots: int
     column: int
+    n_items: int
+    surplus: int
+
+
+class Target(NamedTuple):
+    """What a part is packed into; `starts` tells where its items begin, where they have no slots."""
+
+    packed: Packed
+    starts: Tensor
+    source: Source
 
 
 class Form:
@@ -141,11 +161,12 @@ class Form:
         order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
         device, dtype: of the features.
         dim: D of packed rows.
-        kinds: of kernels that pack rows of contexts, of queries.
+        kinds: of kernels of rows of contexts, of queries.
         strides: of their items and rows, counted in UNIT.
         told: whether their lengths are.
         columns: of their items in pairs.
-        keys: what these kernels depend on beside their kind; `key` what others do.
+        absent: the sources of no items.
+        key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
         tile, block: rows of queries in a tile, contexts in a block.
         long, wide: whether queries' items may take several tiles, contexts' several blocks.
         most_items: places for items of queries in a tile.
@@ -168,12 +189,13 @@ class Form:
         of_rows = listed, own.normalize
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
         sides = [(Rows.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]]
-        self.kinds = [
-            RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
-            for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True)
-        ]
+        self.kinds = BothKinds(
+            *(RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
+              for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
+        )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
-        self.keys = [(self.key, rows.far, rows.aligned) for rows, *_ in sides]
+        self.absent = [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in self.strides]
+        self.key_of_rows = self.key, *((rows.far, rows.aligned) for rows, *_ in sides)
         self.told = [told for *_, told, _, _ in sides]
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
@@ -189,7 +211,7 @@ class Form:
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = Kind(
             own.clips, own.norm, not free, own.normalize, own.pooling, listed, self.long, self.wide,
-            False, False, False, self.most_items, self.dim, self.tile, self.block, step, main, fine,
+            False, False, self.most_items, self.dim, columns, self.tile, self.block, step, main, fine,
         )  # fmt: skip
 
 
@@ -229,20 +251,23 @@ class Call:
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
-    def pack(self, part: Part, packed: Packed, starts: Tensor | None = None) -> None:
-        """Packs a part's rows; `starts` as of `Plan`, of its side."""
-        arguments = self.sides[part.own].features, *self.tables(part, packed, starts), packed, part.source
-        launch(pack_rows, part.grid, arguments, part.kind, part.key)
-        if part.own == 0 and part.surplus:
-            for values in (packed.rows, packed.norms):
-                values[part.n_rows - part.surplus :].zero_()
+    def pack(self, *parts: tuple[Part, Packed, Tensor | None]) -> None:
+        """Packs the rows of parts, at most one of either side; `starts` as of `Plan`, of its side."""
+        unused = parts[0][1]
+        targets = [Target(unused, unused.items, source) for source in self.form.absent]
+        for part, packed, starts in parts:
+            targets[part.own] = Target(packed, packed.items if starts is None else starts, part.source)
+        features = (side.features for side in self.sides)
+        pairs = unused.items if self.pairs is None else self.pairs
+        arguments = *features, *self.tables(0), *self.tables(1), pairs, *targets
+        programs = sum(part.n_items + (part.surplus > 0) for part, _, _ in parts)
+        grid = programs, max(part.blocks for part, _, _ in parts), 1
+        launch(pack_rows, grid, arguments, self.form.kinds, self.form.key_of_rows)
 
-    def tables(self, part: Part, packed: Packed, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Extents, places, starts and pairs as kernels of rows take them; what is not there is anything."""
-        side, unused = self.sides[part.own], packed.items
-        pairs = unused if self.pairs is None else self.pairs
-        extents = nothing(self.form.device) if side.extents is None else side.extents
-        return extents, unused if side.places is None else side.places, unused if starts is None else starts, pairs
+    def tables(self, own: int) -> tuple[Tensor, Tensor]:
+        """Extents and places of a side as kernels of rows take them; what is not there is anything."""
+        side, unused = self.sides[own], nothing(self.form.device)
+        return unused if side.extents is None else side.extents, unused if side.places is None else side.places
 
 
 @cache
@@ -262,8 +287,8 @@ class Part:
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
         tiles: of queries the first tile of the plan, and how many.
-        room: numbers of four bytes that its rows, norms, powers and items take.
-        grid, kind, key, source: of the kernel that packs it.
+        room: numbers of four bytes that its rows, norms, powers, own and items take.
+        blocks: of ROWS rows of an item, or of the surplus; `source` of the kernel that packs it.
     """
 
     def __init__(
@@ -279,10 +304,17 @@ class Part:
         self.surplus = self.n_rows - n_rows
         norms = aligned(self.n_rows)
         powers = norms if form.options.normalize else 0
-        self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
-        self.kind, self.key = form.kinds[own], form.keys[own]
-        self.grid = n_items, -(-rounded(longest, TOGETHER.value) // self.kind.ROWS), 1
-        self.source = Source(*map(hidden, (*form.strides[own], first, most, form.told[own], slots, form.columns[own])))
+        self.room = [
+            self.n_rows * form.dim * form.dtype.itemsize // 4,
+            norms,
+            powers,
+            own * norms,
+            aligned(3 * n_items),
+        ]
+        self.kind = form.kinds[own]
+        self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
+        of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
+        self.source = Source(*map(hidden, (*form.strides[own], *of_items)))
 
     @classmethod
     def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
@@ -290,10 +322,10 @@ class Part:
         slots = longest if own else rounded(longest, PITCH if form.listed else TOGETHER.value)
         return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
 
-    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, items: Tensor) -> Packed:
+    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
         """What lies in memory of these sizes, float32."""
-        powers = powers if self.form.options.normalize else norms
-        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, items.view(torch.int32))
+        powers, own = powers if self.form.options.normalize else norms, own if self.own else norms
+        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, own, items.view(torch.int32))
 
 
 def rounded(count: Any, unit: int) -> Any:
@@ -323,32 +355,55 @@ def begin_of(extents, item, KIND: tl.constexpr):
     return tl.full((), 0, tl.int64)
 
 
-@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["extents", "pairs"])
-def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl.constexpr):
-    """Copies ROWS rows of an item into a part, with their lengths; zeros and NaN of rows that are not finite.
+@triton.jit(
+    do_not_specialize=["contexts", "queries"],
+    do_not_specialize_on_alignment=["context_extents", "query_extents", "pairs"],
+)
+def pack_rows(
+    context_features, query_features, context_extents, context_places, query_extents, query_places, pairs,
+    contexts, queries, KIND: tl.constexpr,
+):  # fmt: skip
+    """Copies rows of items into a part of either side, contexts' first."""
+    number = tl.program_id(0)
+    n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
+    if number < n:
+        pack_item(context_features, context_extents, context_places, pairs, contexts, number, KIND.CONTEXTS)
+    else:
+        pack_item(query_features, query_extents, query_places, pairs, queries, number - n, KIND.QUERIES)
 
-    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing.
+
+@triton.jit
+def pack_item(features, extents, places, pairs, target, number, KIND: tl.constexpr):
+    """Copies ROWS rows of an item, with their lengths; zeros and NaN of rows that are not finite.
+
+    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing. Behind
+    the last item stands the surplus, zeros.
     """
     ROWS: tl.constexpr = KIND.ROWS
     D: tl.constexpr = KIND.D
-    number = tl.program_id(0)
+    packed = target.packed
+    source = target.source
+    slots = shown(source.slots)
+    is_item = number < shown(source.n_items)
     if KIND.LISTED:
         item = tl.load(pairs + 2 * (shown(source.first) + number.to(tl.int64)) + shown(source.column))
     else:
-        item = (shown(source.first) + number).to(tl.int64)
-    first = number * shown(source.slots)
-    if shown(source.slots) == 0:
-        first = tl.load(starts + item) - tl.load(starts + shown(source.first))
+        item = (shown(source.first) + tl.minimum(number, shown(source.n_items) - 1)).to(tl.int64)
+    first = number * slots
+    if slots == 0:
+        starts = target.starts + shown(source.first)
+        first = tl.load(starts + number) - tl.load(starts)
     start = begin_of(extents, item, KIND)
     count = tl.full((), 0, tl.int64) + shown(source.most)
     if KIND.PACKED:
         count = tl.minimum(tl.load(extents + item + 1) - start, count)
     elif shown(source.told) > 0:
         count = tl.minimum(tl.load(extents + item), count)
-    count = tl.maximum(count, 0).to(tl.int32)
+    count = tl.where(is_item, tl.maximum(count, 0), 0).to(tl.int32)
+    slots = tl.where(is_item, slots, shown(source.surplus))
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = r < count
-    if tl.program_id(1) == 0:
+    if is_item & (tl.program_id(1) == 0):
         tl.store(packed.items + 3 * number, first)
         tl.store(packed.items + 3 * number + 1, count)
     place = r.to(tl.int64)
@@ -375,7 +430,7 @@ def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     x = tl.where(fine[:, None], x, 0.0)
     taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
-    kept = r < tl.maximum(shown(source.slots), taken)
+    kept = r < tl.maximum(slots, taken)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
     tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,7 +35,6 @@ from crossret_kernels.gpu.tuning import Attention
 
 PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
 MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
-FEATURES = tl.constexpr(Attention.FEATURES)
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +49,7 @@ class Sizes(NamedTuple):
         pitch: of S, in sixteens.
         plane: of statistics.
         kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
+        cells: of S.
         gram_blocks: of a row of Gram matrices.
         first_tile: of the plan.
         tile_items: of queries in a tile where items have slots; else 0.
@@ -67,6 +66,7 @@ class Sizes(NamedTuple):
     plane: int
     kept_pitch: int
     kept_plane: int
+    cells: int
     gram_blocks: int
     first_tile: int
     tile_items: int
@@ -101,7 +101,6 @@ class Inputs(NamedTuple):
     grams: Tensor
     statistics: Tensor
     kept: Tensor
-    cancelled: Tensor
     sizes: Sizes
     numbers: Numbers
 
@@ -181,11 +180,11 @@ class Layout:
         n_tiles: of queries.
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
-        lasting, passing: numbers of each part of the workspace, as `Run` has them.
-        saved: numbers of four bytes that contexts, queries and what is lasting take; `total` of all.
+        room: numbers of each part of the workspace, as `Run` has them.
+        saved: numbers of four bytes that contexts, queries and these take.
         shape, strides: of the products in S, (rows of queries, of contexts), of listed pairs (pairs, slots, slots).
-        of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
-            of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
+        of_grams, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block of rows of
+            contexts and item of queries, tile of queries and some items of contexts.
         warps: of the last.
     """
 
@@ -204,29 +203,25 @@ class Layout:
         abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
         met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
         plane, kept_plane = aligned(rows * met_queries) if form.long else 0, aligned(columns * met_contexts)
+        row = pitch * PITCH
         sizes = (
             contexts.n_items, queries.n_items, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane,
-            gram_pitch // form.block, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
+            columns * row, gram_pitch // form.block, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
-        row = pitch * PITCH
-        self.lasting = [contexts.n_items * gram_pitch**2, PLANES * kept_plane]
-        self.behind = form.block
-        self.passing = [columns * row + self.behind, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
-        self.saved = [*contexts.room, *queries.room, *self.lasting]
-        self.total = sum(self.saved)
+        self.room = [contexts.n_items * gram_pitch**2, PLANES * kept_plane, columns * row + form.block, 2 * plane or 16]
+        self.saved = [*contexts.room, *queries.room, *self.room]
         self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
         self.strides = (slots[1] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
-        if max(self.lasting[1], *self.passing, self.pulls) >= MOST_NUMBERS:
+        if max(*self.room[1:], self.pulls) >= MOST_NUMBERS:
             raise UnsupportedByBackend(
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
             )
         blocks = gram_pitch // form.block
-        of_grams, of_rows = (contexts.n_items, blocks**2, 1), (contexts.n_items, blocks, form.dim // FEATURES.value)
-        self.of_grams, self.of_rows = of_grams, of_rows
+        self.of_grams = contexts.n_items, blocks**2, 1
         self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // form.block), 1
         self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // abreast), 1
         self.warps = Attention.warps(form.tile)
@@ -266,25 +261,20 @@ class Run:
         contexts, queries: its packed rows.
         inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
             of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
-            pitch), and what is read behind the last; statistics for those of long queries, (2, rows of contexts,
-            items); cancelled for whether attended vectors do, of every item of contexts and tile of queries.
+            pitch), and zeros that are read behind the last; statistics for those of long queries, (2, rows of contexts,
+            items).
     """
 
     def __init__(
         self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
-        lasting: Sequence[Tensor] = (),
+        room: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
-        """`lasting` are grams and kept, where they are there already."""
+        """`room` is its memory, where there is some already."""
         self.call, self.layout = call, layout
         self.contexts, self.queries = contexts, queries = sides
-        device = call.form.device
-        grams, kept = lasting or torch.empty(sum(layout.lasting), device=device).split_with_sizes(layout.lasting)
-        passing = torch.empty(sum(layout.passing), device=device)
-        S, statistics, cancelled = passing.split_with_sizes(layout.passing)
-        S[-layout.behind :].zero_()  # what is read behind the last row is to be finite
+        grams, kept, S, statistics = room or memory(call.form.device, layout.room)
         tiles = queries.items if tiles is None else tiles
-        numbers, sizes = call.form.numbers, layout.sizes
-        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, sizes, numbers)
+        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, layout.sizes, call.form.numbers)
 
     def score_strides(self, scores: Tensor, later: bool = False) -> ScoreStrides:
         first, second = self.layout.parts
@@ -334,27 +324,26 @@ class Packing:
         self.tiles = None if plan is None else plan.tiles
         self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
 
-    def __call__(self, part: Part) -> Packed:
-        memory = (torch.empty if part.filled else torch.zeros)(sum(part.room), device=part.form.device)
-        packed = part.packed_in(*memory.split_with_sizes(part.room))
-        self.call.pack(part, packed, self._starts[part.own])
+    def __call__(self, *parts: Part) -> list[Packed]:
+        """One of either side at most."""
+        packed = [part.packed_in(*memory(part.form.device, part.room)) for part in parts]
+        self.call.pack(*((part, own, self._starts[part.own]) for part, own in zip(parts, packed, strict=True)))
         return packed
 
 
-def saved_of(layout: Layout) -> Tensor:
-    """Memory of what gradients can be made of."""
-    return torch.empty(layout.total, device=layout.parts[0].form.device)
+def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Float32 of these sizes, in one piece."""
+    return torch.empty(sum(sizes), device=device).split_with_sizes(sizes)
 
 
-def run_in(saved: Tensor, call: Call, layout: Layout, pack: bool) -> Run:
-    """The run of a whole call in such memory; packed, or there already with its Gram matrices and relevances."""
+def run_in(saved: Tensor, call: Call, layout: Layout, made: bool) -> Run:
+    """The run of a whole call in `layout.saved` numbers, in which it is packed, or made already."""
     contexts, queries = layout.parts
     places = saved.split_with_sizes(layout.saved)
-    sides = contexts.packed_in(*places[:4]), queries.packed_in(*places[4:8])
-    if pack:
-        call.pack(contexts, sides[0])
-        call.pack(queries, sides[1])
-    return Run(call, layout, sides, None, places[8:])
+    sides = contexts.packed_in(*places[:5]), queries.packed_in(*places[5:10])
+    if not made:
+        call.pack((contexts, sides[0], None), (queries, sides[1], None))
+    return Run(call, layout, sides, None, places[10:])
 
 
 def planned_runs(call: Call) -> Iterator[Run]:
@@ -362,10 +351,10 @@ def planned_runs(call: Call) -> Iterator[Run]:
     plan = Plan(call)
     (of_contexts, of_queries), pack, queries = plan.parts(apart=False), Packing(call, plan), None
     for own in of_contexts:
-        contexts = pack(own)
+        (contexts,) = pack(own)
         for part in of_queries:
             if queries is None or len(of_queries) > 1:
-                queries = pack(part)
+                (queries,) = pack(part)
             yield Run(call, Layout(own, part), (contexts, queries), pack.tiles)
 
 
@@ -379,4 +368,4 @@ def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, [*map(pack, layout.parts)])  # held by nothing here: its memory is for the next
+        yield Run(call, layout, pack(*layout.parts))  # held by nothing here: its memory is for the next

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
+from crossret_kernels.cross_attention.triton.relevances import CANCELS, mend
 from crossret_kernels.gpu.triton_tiles import shown
 from crossret_kernels.gpu.tuning import Attention
 
@@ -26,14 +27,20 @@ def broken_item(side, first, count):
 
 
 @triton.jit
-def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
+def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
     """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
+    begin = query if KIND.LISTED else block
+    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, shown(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
-        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+        known = items[:, None] & there
+        r = tl.load(cells + start, mask=known, other=0.0)
+        if tl.max(r) == CANCELS:
+            mend(run, query, begin, end, KIND)
+            r = tl.load(cells + start, mask=known, other=0.0)
         sums += tl.sum(r, 1)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
     scores = sums
@@ -75,11 +82,12 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     """Scores of an item of queries and some items of contexts, or of a listed pair."""
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
-    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
+    block = tl.program_id(1) * POOLED_CONTEXTS
+    item, inside, places = score_places(query, block, run, strides, KIND)
     cells = (
         run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
     )
-    found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
+    found, _sums, _greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
     counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
     flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
     broken = (flags & BROKEN) + broken_item(run.queries, first, count)
@@ -101,8 +109,8 @@ def first_greatest(cells, items, count, greatest):
 
 
 @triton.jit(do_not_specialize=["run", "strides"], do_not_specialize_on_alignment=["grad_scores"])
-def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
-    """∂L/∂r of an item of queries, in a plane of what is kept; `own` gets what each row gets of itself.
+def relevance_gradients(run, grad_scores, strides, KIND: tl.constexpr):
+    """∂L/∂r of an item of queries, in a plane of what is kept, and what each row gets of itself.
 
     ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
     """
@@ -122,7 +130,7 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
             cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
-            _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
+            _scores, sums, greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
             known = inside[:, None] & there[None, :]
             r = tl.load(cells + start, mask=known, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
@@ -138,6 +146,6 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
             along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
-        rows = own + first + start + j
+        rows = run.queries.own + first + start + j
         before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)
         tl.store(rows, before + along, mask=there)
