@@ -157,6 +157,7 @@ class TripletLoss:
     ROWS, COLUMNS = 32, 64  # of a tile of scores
     PROGRAMS = 512  # at most, each with statistics of its own of every column
     PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
+    SUMMED = 256  # positives whose losses the program that makes them sums up, at most: one program's work
 
 
 class CudaAttention:
