@@ -6,7 +6,7 @@ is what a training step or a search waits for while the device has nothing to do
 launches' own bookkeeping. Lengths are new at every call, as a training's batches are. What depends on
 D is the device's work alone: features are narrow, so that the CPU's zeros cost no more than a launch.
 
-Of "triton" it is counted, too, what a call asks of the device and of its allocator, and said what that costs by `PRICES`.
+Of "triton" it is counted, too, what a call asks of the device and of its allocator, and what that costs by `PRICES`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ BATCHES = 400  # of lengths
 DIM = 16
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
-# What one of a kind costs the host in µs: usually, and on the machine of the first runs on an H100, a virtual one, where
-# a plain operation of PyTorch took 33; what reaches the device by another way was not told apart there.
+# What one of a kind costs the host in µs: usually, and on a virtual machine with an H100 where a plain operation of
+# PyTorch took 33; what reaches the device by another way was not told apart there.
 PRICES: dict[str, tuple[float, float]] = {
     "kernels": (3, 33), "products": (9, 33), "operations": (7, 33), "memsets": (6, 33), "copies": (10, 33),
     "allocations": (1.5, 1.5),
@@ -88,7 +88,7 @@ class Operations(TorchDispatchMode):
 def counted(step: Step) -> Counter[str]:
     """How many of each kind of `PRICES` a call takes, inside `nothing_launched`, of the second one."""
     counts: Counter[str] = Counter()
-    compiled, beside = triton_launch.compiled, sides.beside
+    compiled, multiply, beside = triton_launch.compiled, chunks.multiply, sides.beside
 
     def counting(kind: str, usual: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -105,8 +105,8 @@ def counted(step: Step) -> Counter[str]:
         patch.object(triton_launch, "compiled", lambda *of: counting("kernels", compiled(*of))),
         patch.object(triton_launch, "_compiled", {}),
         patch.object(triton_launch, "_known", {}),
-        patch.object(chunks, "multiply", counting("products", chunks.multiply)),
-        patch.object(feature_gradients, "multiply", counting("products", chunks.multiply)),
+        patch.object(chunks, "multiply", counting("products", multiply)),
+        patch.object(feature_gradients, "multiply", counting("products", multiply)),
         patch.object(sides, "beside", lengths_beside),
         patch.object(operations, "nothing_dispatches", lambda _: True),  # as where no mode looks on
     ):

@@ -51,7 +51,7 @@ def layouts_of(n: int, regions: int, words: int, pairs: bool = False) -> list[La
     layout = whole_of(call)
     if layout is not None:
         return [layout]
-    contexts, queries = Plan(call).parts(apart=False)
+    contexts, queries = Plan(call).parts(gradients=False)
     return [Layout(own, other) for own in contexts for other in queries]
 
 

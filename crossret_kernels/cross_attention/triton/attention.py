@@ -33,7 +33,7 @@ def wide(index):
 @triton.jit
 def item_of(side, item):
     """(first row, number of rows) of an item."""
-    return tl.load(side.items + 3 * item), tl.load(side.items + 3 * item + 1)
+    return tl.load(side.items + 4 * item), tl.load(side.items + 4 * item + 1)
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def query_tile(number, run, KIND: tl.constexpr):
         n_items = tl.maximum(tl.load(tile + 3) - tl.load(tile + 1), 1)
     rows = row + tl.arange(0, N)
     g = tl.arange(0, G)
-    items = run.queries.items + 3 * (first_item + g)
+    items = run.queries.items + 4 * (first_item + g)
     begins = tl.load(items, mask=g < n_items, other=0)
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
     inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
@@ -91,27 +91,18 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 
 @triton.jit
-def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexpr = False):
+def similarities(run, tile, context, start, KIND: tl.constexpr):
     """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    Finite where one is not there. OWN reads these items' cells of S alone: others' may be gradients already. Contexts
-    begin at multiples of four, so that a lane loads 16 bytes at once: nothing that clamps an index may hide that.
+    Finite where one is not there. Contexts begin at multiples of four, so that a lane loads 16 bytes at once: nothing
+    that clamps an index may hide that.
     """
-    N: tl.constexpr = KIND.N
-    C: tl.constexpr = KIND.C
     _first_item, _n_items, row, n_rows, _here, _members, _query_lengths, query_scales = tile
-    c = start + tl.arange(0, C)
-    q = tl.minimum(row + tl.arange(0, N), tl.maximum(row + n_rows - 1, 0))
+    c = start + tl.arange(0, KIND.C)
+    q = tl.minimum(row + tl.arange(0, KIND.N), tl.maximum(row + n_rows - 1, 0))
     first = 0 if KIND.LISTED else context[0]
-    lines = run.S + q[:, None] * (shown(run.sizes.pitch) * 16)
-    if OWN:
-        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
-        count = tl.where(n_rows > 0, context[1], 0)
-        there = (c < tl.multiple_of((count + 3) // 4 * 4, 4))[None, :]
-        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]), there, 0.0)
-    else:
-        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
-        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
+    cells = run.S + q[:, None] * (shown(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
+    s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s

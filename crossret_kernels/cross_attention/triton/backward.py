@@ -1,11 +1,11 @@
-"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S, kept or made again, is turned into ∂L/∂S.
+"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S, kept or made again, gives ∂L/∂S.
 
 Every sum is taken in the same order every time, and none by two programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,21 +31,18 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, Part, replaced
+from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, memory, replaced
 from crossret_kernels.cross_attention.triton.chunks import (
-    Layout,
-    Packing,
     Plan,
     Run,
     listed_runs,
-    memory,
+    planned_runs,
     run_in,
     whole_of,
 )
 from crossret_kernels.cross_attention.triton.feature_gradients import (
     Sums,
     store,
-    store_listed,
 )
 from crossret_kernels.cross_attention.triton.forward import attend_to
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
@@ -64,12 +61,11 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     What the forward pass has saved is not made again.
     """
     grad_scores, saved, *others = arguments
-    call, needed = Call(*others[:-3]), others[-2:]
+    call, needed = Call(*others[:-3], packed=saved.numel() > 0), others[-2:]
     grad_scores = grad_scores.float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    order = call.form.order
-    wanted = needed[::order]
+    wanted = needed[:: call.form.order]
     made = 0 not in call.shape and call.filled and any(needed)
     layout = whole_of(call) if made and call.pairs is None else None
     # Where items have slots, kernels store gradients of all rows there are.
@@ -78,119 +74,79 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
         new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
         for side, want in zip(call.sides, wanted, strict=True)
     ]
-    of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
+    of_sides = [out if want else None for out, want in zip(outs, wanted, strict=True)]
     if layout is not None:
-        kept = saved.numel() > 0
-        run = run_in(saved if kept else grad_scores.new_empty(sum(layout.saved)), call, layout, made=kept)
-        if not kept:
-            attend_to(run, save=True)
-        _store_of_run(run, grad_scores, of_contexts, of_queries)
+        kept = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
+        _sum_up([run_in(kept, call, layout, made=saved.numel() > 0)], grad_scores, of_sides)
     elif made and call.pairs is not None:
-        _add_of_listed_pairs(call, grad_scores, of_contexts, of_queries)
+        _sum_up_listed(call, grad_scores, of_sides)
     elif made:
         plan = Plan(call)
-        _add_of_all_pairs(Packing(call, plan), plan.parts(_apart(call)), grad_scores, of_contexts, of_queries)
-    of_images, of_captions = outs[::order]
+        parts = plan.parts(gradients=True)
+        # Where both sides come in parts, for one side after the other, so that sums stay in float32.
+        if min(map(len, parts)) == 1:
+            _sum_up(planned_runs(call, plan, parts, outer=int(len(parts[0]) == 1)), grad_scores, of_sides)
+        else:
+            for own in (side for side in (0, 1) if wanted[side]):
+                of_one = [out if side == own else None for side, out in enumerate(of_sides)]
+                _sum_up(planned_runs(call, plan, parts, outer=own), grad_scores, of_one)
+    of_images, of_captions = outs[:: call.form.order]
     return of_images, of_captions
 
 
-def _dtype(call: Call) -> torch.dtype:
-    """Of similarities' gradients; float16 has too little room for those."""
-    return torch.bfloat16 if call.form.dtype == torch.bfloat16 else torch.float32
+def _sum_up_listed(call: Call, grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+    """Sums of an item whose pairs lie in several runs are kept in float32, while there is memory for it."""
+    summed = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
+              for out in outs]  # fmt: skip
+    _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, summed)
+    for out, sums in zip(outs, summed, strict=True):
+        if out is not None and sums is not None and sums is not out:
+            out.copy_(sums)
 
 
-def _apart(call: Call) -> bool:
-    """Whether gradients of similarities cannot take their place: narrower ones, or where blocks need one another."""
-    return call.form.wide or _dtype(call) != torch.float32
-
-
-def _store_of_run(run: Run, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
-    """All gradients, of a call in one run that has been attended to."""
-    sides = [*zip(run.layout.parts, (run.contexts, run.queries), (of_contexts, of_queries), strict=True)]
-    sizes = [Sums.room_of(part, out) for part, _packed, out in sides]
-    room = memory(grad_scores.device, [*_room(run, apart=True), *sizes[0], *sizes[1]])
-    sums = Sums(*sides[0], room[2:4]), Sums(*sides[1], room[4:])
-    _add(run, grad_scores, *sums, room[:2])
-    store(run.call, *sums)
-
-
-def _add_of_all_pairs(
-    pack: Packing, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, of_contexts: Tensor | None,
-    of_queries: Tensor | None,
-) -> None:  # fmt: skip
-    """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
-    together = min(map(len, parts)) == 1
-    if not together and of_contexts is not None and of_queries is not None:
-        _add_of_all_pairs(pack, parts, grad_scores, of_contexts, None)
-        _add_of_all_pairs(pack, parts, grad_scores, None, of_queries)
-        return
-    by_contexts = len(parts[0]) > 1 if together else of_contexts is not None
-    outs, (outer, inner) = (of_contexts, of_queries), (0, 1) if by_contexts else (1, 0)
+def _sum_up(runs: Iterable[Run], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+    """Gradients of all runs, run by run; a part's are stored when its last run has been."""
     held: dict[int, Sums] = {}
-    for own in parts[outer]:
-        held[outer] = Sums(own, pack(own)[0], outs[outer])
-        for other in parts[inner]:
-            if inner not in held or len(parts[inner]) > 1:
-                held.pop(inner, None)
-                held[inner] = Sums(other, pack(other)[0], outs[inner])
-            sums = held[0], held[1]
-            layout = Layout(*(one.part for one in sums))
-            run = Run(pack.call, layout, [one.packed for one in sums], pack.tiles)
+    for run in runs:
+        store(*(held.pop(own) for own, sums in [*held.items()] if sums.part is not run.layout.parts[own]))
+        _hold(held, run, outs)
+        if not run.made:
             attend_to(run, save=True)
-            _add(run, grad_scores, *sums, memory(grad_scores.device, _room(run, _apart(pack.call))))
-            del run, sums  # whose memory the next ones take
-        store(pack.call, held[outer])
-    store(pack.call, held[inner])
+        if all(part.filled for part in run.layout.parts):
+            _add(run, grad_scores, held.get(0), held.get(1))
+        del run  # whose memory the next one takes
+    store(*held.values())
 
 
-def _add_of_listed_pairs(
-    call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None
-) -> None:
-    """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
-    outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
-            for out in (of_contexts, of_queries)]  # fmt: skip
-    for run in listed_runs(call, Attention.LISTED_BYTES // 2):
-        sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
-        contexts, queries = (Sums(*side) for side in sides)
-        attend_to(run, save=True)
-        _add(run, grad_scores, contexts, queries, memory(grad_scores.device, _room(run, _apart(call))))
-        store_listed(call, contexts)
-        store_listed(call, queries)
-        del run, contexts, queries
-    for out, summed in zip((of_contexts, of_queries), outs, strict=True):
-        if out is not None and summed is not None and summed is not out:
-            out.copy_(summed)
+def _hold(held: dict[int, Sums], run: Run, outs: Sequence[Tensor | None]) -> None:
+    """Sums of a run's parts, by side, where gradients are wanted."""
+    sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
+    new = [(part, packed, out) for part, packed, out in sides if out is not None and part.own not in held]
+    room = memory(run.call.form.device, [size for part, _, _ in new for size in Sums.room_of(part)])
+    for place, (part, packed, out) in enumerate(new):
+        held[part.own] = Sums(run.call, part, packed, out, *room[2 * place : 2 * place + 2])
 
 
-def _room(run: Run, apart: bool) -> list[int]:
-    """Numbers of gradients of similarities, where they do not take the place of these, and of long queries' pulls."""
-    form, cells = run.call.form, run.inputs.S.numel()
-    return [cells * _dtype(run.call).itemsize // 4 * apart, run.layout.pulls * form.long]
-
-
-def _add(run: Run, grad_scores: Tensor, contexts: Sums, queries: Sums, room: Sequence[Tensor]) -> None:
-    """A run's part of the gradients, once it has been attended to, in memory as `_room` says."""
+def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | None) -> None:
+    """A run's part of the gradients, once it has been attended to."""
     inputs, layout, form = run.inputs, run.layout, run.call.form
-    if not all(part.filled for part in layout.parts):
-        return
     kind, key, n_items = form.kind, form.key, layout.parts[1].n_items
-    given = inputs, grad_scores, run.score_strides(grad_scores, queries.later)
+    given = inputs, grad_scores, run.score_strides(grad_scores, queries is not None and queries.later)
     launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key, warps=1)
-    if contexts.out is not None:
-        of_grams, warps = (
-            (inputs, contexts.grams, layout.n_tiles, int(contexts.later)),
-            Attention.warps_of_grams(kind.C),
-        )
-        launch(gram_gradients, layout.of_grams, of_grams, kind, key, warps)
-    out, pulls = room
-    out = out.view(_dtype(run.call)) if out.numel() else inputs.S
-    arguments = inputs, out, pulls if form.long else inputs.grams, layout.pieces  # which nothing reads there
+    if contexts is not None:
+        sums = inputs, contexts.grams, layout.n_tiles, int(contexts.later)
+        launch(gram_gradients, layout.of_grams, sums, kind, key, Attention.warps_of_grams(kind.C))
+    # Of similarities, of which float16 has too little room for; and what long queries' tiles pull on.
+    dtype, cells = torch.bfloat16 if form.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
+    out, pulls = memory(form.device, [cells * dtype.itemsize // 4, layout.pulls if form.long else 16])
+    out = out.view(dtype)
     for last in (False, True) if form.long else (True,):
+        arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
-    if queries.out is not None:
+    if queries is not None:
         queries.add(of_similarities, run.rows_of(run.contexts))
-    if contexts.out is not None:
+    if contexts is not None:
         contexts.add(of_similarities.mT, run.rows_of(run.queries))
 
 
@@ -246,7 +202,7 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["run", "pulls_pitch"])
 def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
-    """∂L/∂S of a tile of queries and some items of contexts, which may take the place of S.
+    """∂L/∂S of a tile of queries and some items of contexts, in the layout of S.
 
     The softmax takes the mean out of ∂L/∂p. It is zero but for rounding, which λ and long features would blow up: made
     of the very numbers that it is taken out of. Of LONG items a first pass leaves in `pulls` what the norms' gradients
@@ -291,7 +247,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             context_rows = context[0] + c
             pull = tl.full((C,), 0, tl.float32)
             gradients = tl.full((N, C), 0, tl.float32)
-            s = similarities(run, tile, context, start, KIND, OWN=True)  # as above
+            s = similarities(run, tile, context, start, KIND)  # as above
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -32,7 +33,8 @@ class Packed(NamedTuple):
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
         own: (rows,) float32, what rows of queries get of themselves, negative: of gradients alone.
-        items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `pooling.BROKEN`.
+        items: (items, 4) int32, first row, number of rows, of contexts flags, see `pooling.BROKEN`, and the first row
+            among the caller's, if these are packed.
     """
 
     rows: Tensor
@@ -122,7 +124,7 @@ class Source(NamedTuple):
     """Where a side's rows lie, and which of them a part takes: items from `first` on, or of listed pairs a column.
 
     Attributes:
-        item_stride, row_stride: elements, counted in UNIT.
+        item_stride, row_stride: elements, counted in UNIT; the first is 0 of packed rows.
         most: rows that an item has at most.
         told: whether lengths of padded items are.
         slots: rows that each item takes when packed; 0 where they follow one another.
@@ -142,8 +144,10 @@ class Source(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a part is packed into; `starts` tells where its items begin, where they have no slots."""
+    """A side and what a part of it is packed into; `starts` tells where items begin, where they have no slots."""
 
+    features: Tensor
+    places: Tensor
     packed: Packed
     starts: Tensor
     source: Source
@@ -165,7 +169,6 @@ class Form:
         strides: of their items and rows, counted in UNIT.
         told: whether their lengths are.
         columns: of their items in pairs.
-        absent: the sources of no items.
         key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
         tile, block: rows of queries in a tile, contexts in a block.
         long, wide: whether queries' items may take several tiles, contexts' several blocks.
@@ -194,7 +197,6 @@ class Form:
               for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
         )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
-        self.absent = [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in self.strides]
         self.key_of_rows = self.key, *((rows.far, rows.aligned) for rows, *_ in sides)
         self.told = [told for *_, told, _, _ in sides]
 
@@ -238,9 +240,9 @@ class Call:
         filled: whether both sides have room for rows at all.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        """From what the operation `crossret::scan_scores_triton` takes."""
-        images, captions = both_sides(arguments, may_be_empty=arguments[9] is not None)
+    def __init__(self, *arguments: Any, packed: bool = False) -> None:
+        """From what the operation `crossret::scan_scores_triton` takes; whether its rows are packed already."""
+        images, captions = both_sides(arguments, arguments[9] is not None, read=not packed)
         features, pairs = images.features, arguments[8]
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
@@ -251,23 +253,37 @@ class Call:
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
-    def pack(self, *parts: tuple[Part, Packed, Tensor | None]) -> None:
-        """Packs the rows of parts, at most one of either side; `starts` as of `Plan`, of its side."""
-        unused = parts[0][1]
-        targets = [Target(unused, unused.items, source) for source in self.form.absent]
-        for part, packed, starts in parts:
-            targets[part.own] = Target(packed, packed.items if starts is None else starts, part.source)
-        features = (side.features for side in self.sides)
-        pairs = unused.items if self.pairs is None else self.pairs
-        arguments = *features, *self.tables(0), *self.tables(1), pairs, *targets
-        programs = sum(part.n_items + (part.surplus > 0) for part, _, _ in parts)
-        grid = programs, max(part.blocks for part, _, _ in parts), 1
-        launch(pack_rows, grid, arguments, self.form.kinds, self.form.key_of_rows)
+    def pack(
+        self, *parts: Part, room: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
+    ) -> list[Packed]:  # fmt: skip
+        """Rows of parts, at most one of either side, packed, in memory of their `room` one after another.
 
-    def tables(self, own: int) -> tuple[Tensor, Tensor]:
-        """Extents and places of a side as kernels of rows take them; what is not there is anything."""
-        side, unused = self.sides[own], nothing(self.form.device)
-        return unused if side.extents is None else side.extents, unused if side.places is None else side.places
+        `starts` as of `Plan`.
+        """
+        form = self.form
+        room = room or memory(form.device, [size for part in parts for size in part.room])
+        made = [part.packed_in(*room[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        packed, sources = [made[0]] * 2, [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in form.strides]
+        for part, own in zip(parts, made, strict=True):
+            packed[part.own], sources[part.own] = own, part.source
+        targets = [
+            Target(side.features, self.places(side), own, own.items if start is None else start, source)
+            for side, own, start, source in zip(self.sides, packed, starts, sources, strict=True)
+        ]
+        extents = (nothing(form.device) if side.extents is None else side.extents for side in self.sides)
+        pairs = made[0].items if self.pairs is None else self.pairs
+        grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
+        launch(pack_rows, grid, (*extents, pairs, *targets), form.kinds, form.key_of_rows)
+        return made
+
+    def places(self, side: Side) -> Tensor:
+        """A side's places as kernels take them; anything where there are none."""
+        return nothing(self.form.device) if side.places is None else side.places
+
+
+def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Float32 of these sizes, in one piece."""
+    return torch.empty(sum(sizes), device=device).split_with_sizes(sizes)
 
 
 @cache
@@ -302,15 +318,8 @@ class Part:
         if own == 0 and not form.listed:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
-        norms = aligned(self.n_rows)
-        powers = norms if form.options.normalize else 0
-        self.room = [
-            self.n_rows * form.dim * form.dtype.itemsize // 4,
-            norms,
-            powers,
-            own * norms,
-            aligned(3 * n_items),
-        ]
+        of_rows = self.n_rows * form.dim * form.dtype.itemsize // 4
+        self.room = [of_rows, *[aligned(self.n_rows)] * 3, 4 * n_items]
         self.kind = form.kinds[own]
         self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
         of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
@@ -324,7 +333,6 @@ class Part:
 
     def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
         """What lies in memory of these sizes, float32."""
-        powers, own = powers if self.form.options.normalize else norms, own if self.own else norms
         return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, own, items.view(torch.int32))
 
 
@@ -339,41 +347,28 @@ def aligned(count: int) -> int:
 
 
 @triton.jit
-def row_offsets(place, item, start, source, KIND: tl.constexpr):
-    """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
-    offsets = place.to(tl.int64) * shown(source.row_stride)
-    if KIND.PACKED:
-        return offsets + start.to(tl.int64) * shown(source.row_stride)
-    return offsets + item * shown(source.item_stride)
-
-
-@triton.jit
-def begin_of(extents, item, KIND: tl.constexpr):
-    """Where an item's rows begin among packed ones; 0 of padded ones."""
-    if KIND.PACKED:
-        return tl.load(extents + item)
-    return tl.full((), 0, tl.int64)
+def row_offsets(place, item, begin, source):
+    """Where rows lie that stand in these places of an item, whose rows begin at `begin` if they are packed."""
+    row_stride = shown(source.row_stride)
+    return place.to(tl.int64) * row_stride + (begin.to(tl.int64) * row_stride + item * shown(source.item_stride))
 
 
 @triton.jit(
     do_not_specialize=["contexts", "queries"],
     do_not_specialize_on_alignment=["context_extents", "query_extents", "pairs"],
 )
-def pack_rows(
-    context_features, query_features, context_extents, context_places, query_extents, query_places, pairs,
-    contexts, queries, KIND: tl.constexpr,
-):  # fmt: skip
+def pack_rows(context_extents, query_extents, pairs, contexts, queries, KIND: tl.constexpr):
     """Copies rows of items into a part of either side, contexts' first."""
     number = tl.program_id(0)
     n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
     if number < n:
-        pack_item(context_features, context_extents, context_places, pairs, contexts, number, KIND.CONTEXTS)
+        pack_item(context_extents, pairs, contexts, number, KIND.CONTEXTS)
     else:
-        pack_item(query_features, query_extents, query_places, pairs, queries, number - n, KIND.QUERIES)
+        pack_item(query_extents, pairs, queries, number - n, KIND.QUERIES)
 
 
 @triton.jit
-def pack_item(features, extents, places, pairs, target, number, KIND: tl.constexpr):
+def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
     """Copies ROWS rows of an item, with their lengths; zeros and NaN of rows that are not finite.
 
     Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing. Behind
@@ -393,10 +388,11 @@ def pack_item(features, extents, places, pairs, target, number, KIND: tl.constex
     if slots == 0:
         starts = target.starts + shown(source.first)
         first = tl.load(starts + number) - tl.load(starts)
-    start = begin_of(extents, item, KIND)
-    count = tl.full((), 0, tl.int64) + shown(source.most)
+    begin = tl.full((), 0, tl.int64)
+    count = begin + shown(source.most)
     if KIND.PACKED:
-        count = tl.minimum(tl.load(extents + item + 1) - start, count)
+        begin = tl.load(extents + item)
+        count = tl.minimum(tl.load(extents + item + 1) - begin, count)
     elif shown(source.told) > 0:
         count = tl.minimum(tl.load(extents + item), count)
     count = tl.where(is_item, tl.maximum(count, 0), 0).to(tl.int32)
@@ -404,14 +400,17 @@ def pack_item(features, extents, places, pairs, target, number, KIND: tl.constex
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = r < count
     if is_item & (tl.program_id(1) == 0):
-        tl.store(packed.items + 3 * number, first)
-        tl.store(packed.items + 3 * number + 1, count)
+        tl.store(packed.items + 4 * number, first)
+        tl.store(packed.items + 4 * number + 1, count)
+        tl.store(packed.items + 4 * number + 3, begin.to(tl.int32))
     place = r.to(tl.int64)
     if KIND.MASKED:
-        place = tl.load(places + item * shown(source.most) + r, mask=there, other=0)
-    offsets = row_offsets(place, item, start, source, KIND) * KIND.UNIT
+        place = tl.load(target.places + item * shown(source.most) + r, mask=there, other=0)
+    offsets = row_offsets(place, item, begin, source) * KIND.UNIT
     d = tl.arange(0, KIND.WIDTH)
-    x = tl.load(features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0)
+    x = tl.load(
+        target.features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0
+    )
     x = x.to(tl.float32)
     largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 1)  # what a maximum with NaN is differs by version
     fine = largest < float("inf")

@@ -27,6 +27,7 @@ from crossret_kernels.cross_attention.triton.call import (
     Packed,
     Part,
     aligned,
+    memory,
     rounded,
 )
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
@@ -127,14 +128,11 @@ class Plan:
         self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
         self.form, self.most = form, [side.slots for side in call.sides]
 
-    def parts(self, apart: bool) -> tuple[list[Part], list[Part]]:
-        """Parts that fit, of contexts and of queries.
-
-        `apart` says that gradients of similarities do not take their place.
-        """
+    def parts(self, gradients: bool) -> tuple[list[Part], list[Part]]:
+        """Parts that fit, of contexts and of queries, with similarities' gradients or without."""
         form, (contexts, queries) = self.form, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
-        most_cells = Attention.CELL_BYTES // (8 if apart else 4)
+        most_cells = Attention.CELL_BYTES // (8 if gradients else 4)
         if form.long:  # statistics of every item of queries, and sums of every tile
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
@@ -258,6 +256,7 @@ class Run:
 
     Attributes:
         call, layout: it belongs to, and is made by.
+        made: whether relevances are there already, and what gradients are made of.
         contexts, queries: its packed rows.
         inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
             of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
@@ -267,10 +266,10 @@ class Run:
 
     def __init__(
         self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
-        room: Sequence[Tensor] = (),
+        room: Sequence[Tensor] = (), made: bool = False,
     ) -> None:  # fmt: skip
         """`room` is its memory, where there is some already."""
-        self.call, self.layout = call, layout
+        self.call, self.layout, self.made = call, layout, made
         self.contexts, self.queries = contexts, queries = sides
         grams, kept, S, statistics = room or memory(call.form.device, layout.room)
         tiles = queries.items if tiles is None else tiles
@@ -316,56 +315,39 @@ def whole_of(call: Call) -> Layout | None:
     return whole(call.form, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
 
 
-class Packing:
-    """Packs a call's parts, with or without a plan; `tiles` are the plan's."""
-
-    def __init__(self, call: Call, plan: Plan | None = None) -> None:
-        self.call = call
-        self.tiles = None if plan is None else plan.tiles
-        self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
-
-    def __call__(self, *parts: Part) -> list[Packed]:
-        """One of either side at most."""
-        packed = [part.packed_in(*memory(part.form.device, part.room)) for part in parts]
-        self.call.pack(*((part, own, self._starts[part.own]) for part, own in zip(parts, packed, strict=True)))
-        return packed
-
-
-def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """Float32 of these sizes, in one piece."""
-    return torch.empty(sum(sizes), device=device).split_with_sizes(sizes)
-
-
 def run_in(saved: Tensor, call: Call, layout: Layout, made: bool) -> Run:
     """The run of a whole call in `layout.saved` numbers, in which it is packed, or made already."""
-    contexts, queries = layout.parts
     places = saved.split_with_sizes(layout.saved)
-    sides = contexts.packed_in(*places[:5]), queries.packed_in(*places[5:10])
-    if not made:
-        call.pack((contexts, sides[0], None), (queries, sides[1], None))
-    return Run(call, layout, sides, None, places[10:])
+    if made:
+        contexts, queries = layout.parts
+        sides = [contexts.packed_in(*places[:5]), queries.packed_in(*places[5:10])]
+    else:
+        sides = call.pack(*layout.parts, room=places[:10])
+    return Run(call, layout, sides, None, places[10:], made)
 
 
-def planned_runs(call: Call) -> Iterator[Run]:
-    """All runs of a forward pass, contexts packed once and queries once for each part of those."""
-    plan = Plan(call)
-    (of_contexts, of_queries), pack, queries = plan.parts(apart=False), Packing(call, plan), None
-    for own in of_contexts:
-        (contexts,) = pack(own)
-        for part in of_queries:
-            if queries is None or len(of_queries) > 1:
-                (queries,) = pack(part)
-            yield Run(call, Layout(own, part), (contexts, queries), pack.tiles)
+def planned_runs(call: Call, plan: Plan, parts: Sequence[Sequence[Part]], outer: int = 0) -> Iterator[Run]:
+    """All pairs of parts, those of the outer side packed once, others once for each part of those."""
+    packed: list[Packed | None] = [None, None]
+    inner = 1 - outer
+    for own in parts[outer]:
+        (packed[outer],) = call.pack(own, starts=plan.starts)
+        for other in parts[inner]:
+            if packed[inner] is None or len(parts[inner]) > 1:
+                packed[inner] = None  # whose memory the next one takes
+                (packed[inner],) = call.pack(other, starts=plan.starts)
+            layout = Layout(other, own) if outer else Layout(own, other)
+            yield Run(call, layout, [side for side in packed if side is not None], plan.tiles)
 
 
 def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
     form, n_pairs = call.form, call.pairs.size(0)
-    rows, pack = [side.slots for side in call.sides], Packing(call)
+    rows = [side.slots for side in call.sides]
     cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
     of_pair = (rounded(rows[0], PITCH) + rows[1]) * form.dim * form.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, pack(*layout.parts))  # held by nothing here: its memory is for the next
+        yield Run(call, layout, call.pack(*layout.parts))  # held by nothing here: its memory is for the next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import clean, item_of, wide
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source, begin_of, row_offsets
-from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, memory, multiply
+from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source, row_offsets
+from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
 from crossret_kernels.cross_attention.triton.relevances import TINY
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import inverse, shown
@@ -21,8 +20,17 @@ NOWHERE = Source(*map(hidden, (0,) * len(Source._fields)))
 
 
 class Summed(NamedTuple):
-    """`Sums` as kernels read them, and where gradients of their rows lie."""
+    """`Sums` as kernels read them, and where gradients of their rows lie.
 
+    Attributes:
+        items, order, ends: of listed pairs, by number: the item, sorted; the pairs in this order; where an item's end.
+    """
+
+    out: Tensor
+    places: Tensor
+    items: Tensor
+    order: Tensor
+    ends: Tensor
     packed: Packed
     total: Tensor
     grams: Tensor
@@ -34,24 +42,22 @@ class Sums:
     """Gradients of a packed part of one side, summed up in float32.
 
     Attributes:
-        part, packed: its rows.
-        out: where their gradients are to lie; None where they are not wanted.
+        call, part, packed: its rows.
+        out: where their gradients are to lie.
         grams: of contexts ∂L/∂G + its transpose of every item, (items, pitch, pitch).
         total: of rows but for what grams and `packed.own` bring, (rows, D).
         later: whether a run has left something there.
     """
 
-    def __init__(self, part: Part, packed: Packed, out: Tensor | None, room: Sequence[Tensor] = ()) -> None:
-        """`room` is memory as `room_of` says, where there is some already."""
-        self.part, self.packed, self.out, self.later = part, packed, out, False
-        self.grams, self.total = room or memory(part.form.device, self.room_of(part, out))
+    def __init__(self, call: Call, part: Part, packed: Packed, out: Tensor, grams: Tensor, total: Tensor) -> None:
+        self.call, self.part, self.packed, self.out, self.grams, self.total = call, part, packed, out, grams, total
+        self.later = False
 
     @staticmethod
-    def room_of(part: Part, out: Tensor | None) -> list[int]:
+    def room_of(part: Part) -> list[int]:
         """Numbers of grams and total."""
-        wanted = out is not None
-        grams = wanted * (1 - part.own) * part.n_items * gram_pitch_of(part.longest, part.form) ** 2
-        return [grams, wanted * part.n_rows * part.form.dim]
+        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.form) ** 2
+        return [grams, part.n_rows * part.form.dim]
 
     def add(self, left: Tensor, right: Tensor) -> None:
         """Adds a product of a run to the total."""
@@ -62,47 +68,38 @@ class Sums:
             total.add_(product)
         self.later = True
 
-    def stored(self, first: int) -> Summed:
-        """As kernels have it that store gradients of items from `first` on."""
-        assert self.out is not None
-        part, strides = self.part, self.out.stride()
-        item_stride = 0 if part.kind.PACKED else strides[0]
-        own = item_stride, strides[-2], first, part.most, 0, part.slots, 0, part.n_items, 0
-        grams = self.total if part.own else self.grams
-        pitch = hidden(gram_pitch_of(part.longest, part.form))
-        return Summed(self.packed, self.total, grams, pitch, Source(*map(hidden, own)))
+    @property
+    def far(self) -> bool:
+        """Whether hidden strides take more than 32 bits."""
+        return self.out.stride(0) >= 2**30 - 2
+
+    def stored(self) -> Summed:
+        """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
+        call, part, strides = self.call, self.part, self.out.stride()
+        items = order = ends = self.packed.items
+        if call.pairs is not None:
+            pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
+            items, order = pairs.sort(stable=True)
+            ends = torch.searchsorted(items, items, right=True)
+        item_stride, pitch = 0 if part.kind.PACKED else strides[0], hidden(gram_pitch_of(part.longest, part.form))
+        source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
+        listed, places = (items, order, ends), call.places(call.sides[part.own])
+        return Summed(
+            self.out, places, *listed, self.packed, self.total, self.grams, pitch, Source(*map(hidden, source))
+        )
 
 
-def far(out: Tensor) -> bool:
-    """Whether hidden strides take more than 32 bits."""
-    return out.stride(0) >= 2**30 - 2
-
-
-def store(call: Call, *sums: Sums) -> None:
+def store(*sums: Sums) -> None:
     """Sums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
-    given = [(own, own.out) for own in sums if own.out is not None and own.later]
-    if not given:
+    sums = tuple(own for own in sums if own.later)
+    if not sums:
         return
-    outs, summed = [given[0][1]] * 2, [given[0][0].stored(0)._replace(source=NOWHERE)] * 2
-    for own, out in given:
-        outs[own.part.own], summed[own.part.own] = out, own.stored(own.part.first)
-    grid = sum(own.part.n_items for own, _ in given), max(own.part.blocks for own, _ in given), 1
-    arguments = *outs, *call.tables(0), *call.tables(1), *summed
-    launch(store_gradients, grid, arguments, call.form.kinds, (call.form.key, outs[0].dtype, *map(far, outs)))
-
-
-def store_listed(call: Call, sums: Sums) -> None:
-    """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
-    part, out = sums.part, sums.out
-    if out is None:
-        return
-    assert call.pairs is not None
-    pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
-    items, order = pairs.sort(stable=True)
-    ends = torch.searchsorted(items, items, right=True)
-    arguments = out, *call.tables(part.own), items, order, ends, sums.stored(0)
-    grid, key = (part.n_items, part.blocks, 1), (call.form.key, out.dtype, far(out))
-    launch(add_listed_gradients, grid, arguments, part.kind, key)
+    form, far, made = sums[0].call.form, [False, False], [own.stored() for own in sums]
+    summed = [made[0]._replace(source=NOWHERE)] * 2
+    for own, of_own in zip(sums, made, strict=True):
+        summed[own.part.own], far[own.part.own] = of_own, own.far
+    grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
+    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, sums[0].out.dtype, *far))
 
 
 @triton.jit
@@ -134,87 +131,58 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
     return total
 
 
-@triton.jit
-def own_of(packed, rows, there, KIND: tl.constexpr):
-    """What rows of queries get of themselves; 0 of contexts."""
-    if KIND.QUERIES:
-        return tl.load(packed.own + rows, mask=there, other=0.0)
-    return tl.full((KIND.ROWS,), 0, tl.float32)
-
-
-@triton.jit(
-    do_not_specialize=["contexts", "queries"],
-    do_not_specialize_on_alignment=["context_extents", "query_extents"],
-)
-def store_gradients(
-    context_out, query_out, context_extents, context_places, query_extents, query_places, contexts, queries,
-    KIND: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["contexts", "queries"])
+def store_gradients(contexts, queries, KIND: tl.constexpr):
     """Sums of a part of either side, contexts' first, as the gradients of their items."""
     number = tl.program_id(0)
     n = shown(contexts.source.n_items)
     if number < n:
-        store_item(context_out, context_extents, context_places, contexts, number, KIND.CONTEXTS)
+        store_item(contexts, number, KIND.CONTEXTS)
     else:
-        store_item(query_out, query_extents, query_places, queries, number - n, KIND.QUERIES)
+        store_item(queries, number - n, KIND.QUERIES)
 
 
 @triton.jit
-def store_item(out, extents, places, summed, number, KIND: tl.constexpr):
-    """Gradients of ROWS rows of an item, where they lie; zeros in what other slots it has."""
+def store_item(summed, number, KIND: tl.constexpr):
+    """Gradients of ROWS rows of an item, where they lie, and zeros in what other slots it has.
+
+    Of listed pairs the sums of all of an item's are added to what is there, by its first one.
+    """
     packed = summed.packed
     source = summed.source
     item = wide(shown(source.first) + number)
-    first, count = item_of(packed, number)
-    place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
-    there = place < count
-    d = tl.arange(0, KIND.WIDTH)
-    rows = first + place
-    cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
-    total = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
-    if not KIND.QUERIES:
-        total = add_gram_products(total, summed, number, first, count, place, KIND)
-    total = of_features(total, own_of(packed, rows, there, KIND), packed, rows, there, KIND)
-    start = begin_of(extents, item, KIND)
-    given = tl.minimum(shown(source.slots), shown(source.most))
-    stored = place < (count if KIND.PACKED else tl.maximum(count, given))
-    if KIND.MASKED:
-        place = tl.load(places + item * shown(source.most) + place, mask=stored, other=0)
-    found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]
-    tl.store(found, total.to(out.dtype.element_ty), mask=stored[:, None] & (d < KIND.DIM)[None, :])
-
-
-@triton.jit(do_not_specialize=["summed"], do_not_specialize_on_alignment=["extents"])
-def add_listed_gradients(out, extents, places, items, order, ends, summed, KIND: tl.constexpr):
-    """Adds the sums of all pairs of an item to ROWS rows' gradients; `order` has the pairs by item, up to its end."""
-    ROWS: tl.constexpr = KIND.ROWS
-    WIDTH: tl.constexpr = KIND.WIDTH
-    packed = summed.packed
-    source = summed.source
-    number = tl.program_id(0)
-    item = tl.load(items + number)
-    if (number == 0) | (tl.load(items + tl.maximum(number - 1, 0)) != item):
-        pair = tl.load(order + number).to(tl.int32)
-        _first, count = item_of(packed, pair)
-        place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    own = number
+    end = number + 1
+    if KIND.LISTED:
+        item = tl.load(summed.items + number)
+        own = tl.load(summed.order + number).to(tl.int32)
+        first_pair = (number == 0) | (tl.load(summed.items + tl.maximum(number - 1, 0)) != item)
+        end = tl.where(first_pair, tl.load(summed.ends + number).to(tl.int32), number)
+    if end > number:
+        own_first, count = item_of(packed, own)
+        place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
         there = place < count
-        d = tl.arange(0, WIDTH)
-        total = tl.full((ROWS, WIDTH), 0, tl.float32)
-        along = tl.full((ROWS,), 0, tl.float32)
-        for other in range(number, tl.load(ends + number).to(tl.int32)):
-            first = tl.load(order + other).to(tl.int32) * shown(source.slots)
+        d = tl.arange(0, KIND.WIDTH)
+        total = tl.full((KIND.ROWS, KIND.WIDTH), 0, tl.float32)
+        along = tl.full((KIND.ROWS,), 0, tl.float32)
+        for other in range(number, end):
+            pair = tl.load(summed.order + other).to(tl.int32) if KIND.LISTED else other
+            first, _count = item_of(packed, pair)
             rows = first + place
             cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
             if KIND.QUERIES:
-                along += own_of(packed, rows, there, KIND)
+                along += tl.load(packed.own + rows, mask=there, other=0.0)
             else:
-                total = add_gram_products(total, summed, tl.load(order + other), first, count, place, KIND)
-        total = of_features(total, along, packed, pair * shown(source.slots) + place, there, KIND)
-        start = begin_of(extents, item, KIND)
+                total = add_gram_products(total, summed, pair, first, count, place, KIND)
+        total = of_features(total, along, packed, own_first + place, there, KIND)
+        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(shown(source.slots), shown(source.most))
+        stored = place < tl.maximum(count, given)
+        begin = tl.load(packed.items + 4 * own + 3)
         if KIND.MASKED:
-            place = tl.load(places + item * shown(source.most) + place, mask=there, other=0)
-        found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]
-        inside = there[:, None] & (d < KIND.DIM)[None, :]
-        total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
-        tl.store(found, total.to(out.dtype.element_ty), mask=inside)
+            place = tl.load(summed.places + item * shown(source.most) + place, mask=stored, other=0)
+        found = summed.out + row_offsets(place, item, begin, source)[:, None] + d[None, :]
+        inside = stored[:, None] & (d < KIND.DIM)[None, :]
+        if KIND.LISTED:
+            total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
+        tl.store(found, total.to(summed.out.dtype.element_ty), mask=inside)

@@ -25,7 +25,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     wide,
 )
 from crossret_kernels.cross_attention.triton.call import STEP, Call, replaced
-from crossret_kernels.cross_attention.triton.chunks import Run, listed_runs, planned_runs, run_in, whole_of
+from crossret_kernels.cross_attention.triton.chunks import Plan, Run, listed_runs, planned_runs, run_in, whole_of
 from crossret_kernels.cross_attention.triton.pooling import BROKEN, POOLED_CONTEXTS, broken_item, pool
 from crossret_kernels.cross_attention.triton.relevances import store_relevances
 from crossret_kernels.gpu.triton_launch import launch
@@ -49,26 +49,24 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
     if not call.filled:
         out.fill_(call.form.numbers.empty_score)
     elif 0 not in call.shape:
+        runs: Iterable[Run]
         if call.pairs is not None:
-            score(listed_runs(call, Attention.LISTED_BYTES), out)
-        elif (layout := whole_of(call)) is None:
-            score(planned_runs(call), out)
-        else:
+            runs = listed_runs(call, Attention.LISTED_BYTES)
+        elif (layout := whole_of(call)) is not None:
             saved = out.new_empty(sum(layout.saved))
-            score([run_in(saved, call, layout, made=False)], out, save)
+            runs = [run_in(saved, call, layout, made=False)]
+        else:
+            plan = Plan(call)
+            runs = planned_runs(call, plan, plan.parts(gradients=False))
+        for run in runs:
+            attend_to(run, save and saved is not None)
+            contexts, queries = run.layout.parts
+            form = call.form
+            grid = queries.n_items, 1 if form.listed else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
+            kind = replaced(form.kind, SAVE=True)  # what is mended is rare: one kernel saves it for all calls
+            launch(pool, grid, (run.inputs, out, run.score_strides(out)), kind, form.key, warps=1)
+            del run  # whose memory the next one takes
     return out, saved if save and saved is not None else out.new_empty(0)
-
-
-def score(runs: Iterable[Run], out: Tensor, save: bool = False) -> None:
-    """Scores of all runs."""
-    for run in runs:
-        attend_to(run, save)
-        contexts, queries = run.layout.parts
-        form = contexts.form
-        grid = queries.n_items, 1 if form.listed else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
-        kind = replaced(form.kind, SAVE=True)  # what is mended is rare: one kernel saves it for all calls
-        launch(pool, grid, (run.inputs, out, run.score_strides(out)), kind, form.key, warps=1)
-        del run  # whose memory the next one takes
 
 
 def attend_to(run: Run, save: bool) -> None:
@@ -116,7 +114,7 @@ def gram_matrices(run, KIND: tl.constexpr):
         cosines = block * inverse(row_norms)[:, None] * inverse(column_norms)[None, :]
         opposed = tl.max(tl.sum(tl.where(r[:, None] != c[None, :], tl.maximum(-cosines, 0.0), 0.0), 1))
         may_cancel = (opposed > 0.99 - CANCELLED) | (shown(run.sizes.gram_blocks) > 1)
-        tl.store(run.contexts.items + 3 * item + 2, broken * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)
+        tl.store(run.contexts.items + 4 * item + 2, broken * BROKEN + may_cancel.to(tl.int32) * MAY_CANCEL)
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -174,7 +172,7 @@ def attend(run, KIND: tl.constexpr):
         totals = tl.full((N,), 0, tl.float32)
         squares = tl.full((N,), 0, tl.float32)
         orthogonal = tl.full((N,), 0, tl.float32)
-        may_cancel = tl.load(run.contexts.items + 3 * item + 2) >= MAY_CANCEL
+        may_cancel = tl.load(run.contexts.items + 4 * item + 2) >= MAY_CANCEL
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
             s = similarities(run, tile, context, start, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)

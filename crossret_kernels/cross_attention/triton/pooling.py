@@ -88,8 +88,8 @@ def pool(run, scores, strides, KIND: tl.constexpr):
         run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
     )
     found, _sums, _greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
-    counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-    flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
+    counts = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1)
+    flags = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0)
     broken = (flags & BROKEN) + broken_item(run.queries, first, count)
     found = tl.where(broken > 0, float("nan"), found)
     tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
@@ -125,8 +125,8 @@ def relevance_gradients(run, grad_scores, strides, KIND: tl.constexpr):
         for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
             item, inside, places = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
-            counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-            broken = (tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
+            counts = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1)
+            broken = (tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
             cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
