@@ -37,7 +37,7 @@ FITTING = {
         "begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)",
         "begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0",
         "begin = tile[0] if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)",
-        "counts = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1)",
+        "empty = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1) == 0",
         "first = number * slots",
         "first_item = number // shown(run.sizes.pieces) * tile_items",
         "items = run.queries.items + 4 * (first_item + g)",
@@ -142,7 +142,7 @@ FITTING = {
         "mask=planned, other=-1)",
     ),
     "0 or 1 times rows of an item": (
-        "before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)",
+        "before = tl.load(rows, mask=start + j < count * later, other=0.0)",
     ),
 }  # fmt: skip
 

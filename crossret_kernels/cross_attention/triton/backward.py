@@ -32,18 +32,8 @@ from crossret_kernels.cross_attention.triton.attention import (
     wide,
 )
 from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, memory, replaced
-from crossret_kernels.cross_attention.triton.chunks import (
-    Plan,
-    Run,
-    listed_runs,
-    planned_runs,
-    run_in,
-    whole_of,
-)
-from crossret_kernels.cross_attention.triton.feature_gradients import (
-    Sums,
-    store,
-)
+from crossret_kernels.cross_attention.triton.chunks import Plan, Run, listed_runs, planned_runs, run_in, whole_of
+from crossret_kernels.cross_attention.triton.feature_gradients import Sums, store
 from crossret_kernels.cross_attention.triton.forward import attend_to
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
 from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
@@ -79,7 +69,13 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
         kept = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
         _sum_up([run_in(kept, call, layout, made=saved.numel() > 0)], grad_scores, of_sides)
     elif made and call.pairs is not None:
-        _sum_up_listed(call, grad_scores, of_sides)
+        # Sums of an item whose pairs lie in several runs are kept in float32, while there is memory for it.
+        most = Attention.SUM_BYTES // 4
+        sums = [out.float() if out is not None and out.numel() <= most else out for out in of_sides]
+        _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, sums)
+        for out, summed in zip(of_sides, sums, strict=True):
+            if out is not None and summed is not None and summed is not out:
+                out.copy_(summed)
     elif made:
         plan = Plan(call)
         parts = plan.parts(gradients=True)
@@ -92,16 +88,6 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
                 _sum_up(planned_runs(call, plan, parts, outer=own), grad_scores, of_one)
     of_images, of_captions = outs[:: call.form.order]
     return of_images, of_captions
-
-
-def _sum_up_listed(call: Call, grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
-    """Sums of an item whose pairs lie in several runs are kept in float32, while there is memory for it."""
-    summed = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
-              for out in outs]  # fmt: skip
-    _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, summed)
-    for out, sums in zip(outs, summed, strict=True):
-        if out is not None and sums is not None and sums is not out:
-            out.copy_(sums)
 
 
 def _sum_up(runs: Iterable[Run], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
@@ -131,16 +117,16 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | N
     """A run's part of the gradients, once it has been attended to."""
     inputs, layout, form = run.inputs, run.layout, run.call.form
     kind, key, n_items = form.kind, form.key, layout.parts[1].n_items
-    given = inputs, grad_scores, run.score_strides(grad_scores, queries is not None and queries.later)
-    launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key, warps=1)
+    given = inputs, grad_scores, run.score_strides(grad_scores), int(queries is not None and queries.later)
+    launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key)
     if contexts is not None:
         sums = inputs, contexts.grams, layout.n_tiles, int(contexts.later)
         launch(gram_gradients, layout.of_grams, sums, kind, key, Attention.warps_of_grams(kind.C))
     # Of similarities, of which float16 has too little room for; and what long queries' tiles pull on.
     dtype, cells = torch.bfloat16 if form.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
-    out, pulls = memory(form.device, [cells * dtype.itemsize // 4, layout.pulls if form.long else 16])
+    out, pulls = memory(form.device, [cells * dtype.itemsize // 4, layout.pulls if form.kind.LONG else 16])
     out = out.view(dtype)
-    for last in (False, True) if form.long else (True,):
+    for last in (False, True) if form.kind.LONG else (True,):
         arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
@@ -154,15 +140,9 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | N
 def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
     """What is kept in a plane of an item of contexts and the rows of queries that are here, (N,)."""
     j = tl.arange(0, KIND.N)
+    here = here if KIND.SHIFTED or plane != SHIFT else here & (j < 0)  # where logits are not shifted: zeros
     places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j
     return tl.load(places, mask=here, other=0.0)
-
-
-@triton.jit
-def kept_shift(run, item, row, here, KIND: tl.constexpr):
-    """The greatest logits, (N,); zeros where they are not taken out."""
-    N: tl.constexpr = KIND.N
-    return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
@@ -185,7 +165,7 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
-            shift = kept_shift(run, item, row, here, KIND)
+            shift = kept_rows(run, item, row, here, SHIFT, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
@@ -230,7 +210,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
         of_squares = bounded(-clean(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
-        shift = kept_shift(run, item, row, here, KIND)
+        shift = kept_rows(run, item, row, here, SHIFT, KIND)
         mean = tl.full((N,), 0, tl.float32)
         if KIND.WIDE and filled:
             totals = tl.full((N,), 0, tl.float32)
@@ -278,12 +258,11 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             if KIND.LAST:
                 first_column = start if KIND.LISTED else context[0] + start
                 store_block(gradients, out, run, first_column, slots - start, row, n_rows)
-                if (not KIND.LISTED) and (item + 1 == shown(run.sizes.n_contexts)):
-                    end_column = context[0] + slots
-                    surplus = shown(run.sizes.context_rows) - end_column
-                    store_block(tl.full((N, 16), 0, tl.float32), out, run, end_column, surplus, row, n_rows)
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
+        behind = shown(run.sizes.context_rows) - context[0] - slots
+        if KIND.LAST and (not KIND.LISTED) and (item + 1 == shown(run.sizes.n_contexts)):
+            store_block(tl.full((N, 16), 0, tl.float32), out, run, context[0] + slots, behind, row, n_rows)
 
 
 @triton.jit

@@ -160,8 +160,7 @@ class Form:
     training compiles what the first one did not.
 
     Attributes:
-        options: of the scores; `numbers` what kernels take of them.
-        listed: whether pairs are.
+        numbers: of the scores' options.
         order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
         device, dtype: of the features.
         dim: D of packed rows.
@@ -170,9 +169,6 @@ class Form:
         told: whether their lengths are.
         columns: of their items in pairs.
         key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
-        tile, block: rows of queries in a tile, contexts in a block.
-        long, wide: whether queries' items may take several tiles, contexts' several blocks.
-        most_items: places for items of queries in a tile.
         kind: of kernels of pairs.
     """
 
@@ -180,9 +176,8 @@ class Form:
         self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        self.options = own = CrossAttentionOptions.of_codes(*codes)
+        own = CrossAttentionOptions.of_codes(*codes)
         self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
-        self.listed = listed
         self.order = 1 if own.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
@@ -202,18 +197,17 @@ class Form:
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
         main, fine = precise
-        self.block = min(Attention.BLOCK, slots_for(contexts))
-        self.wide = contexts > self.block
-        most = Attention.tile(shared_memory(self.device), main == "ieee", self.wide)
-        self.long = queries > most
-        self.tile = min(most, slots_for(queries)) if listed else most
-        full = LEAST if listed or self.long else 2 * self.tile // power_from(queries)
-        self.most_items = min(Attention.MOST_ITEMS, max(LEAST, full))
+        block = min(Attention.BLOCK, slots_for(contexts))
+        wide = contexts > block
+        most = Attention.tile(shared_memory(self.device), main == "ieee", wide)
+        long = queries > most
+        tile = min(most, slots_for(queries)) if listed else most
+        full = LEAST if listed or long else 2 * tile // power_from(queries)
         free = own.norm != "none" and abs(own.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = Kind(
-            own.clips, own.norm, not free, own.normalize, own.pooling, listed, self.long, self.wide,
-            False, False, self.most_items, self.dim, columns, self.tile, self.block, step, main, fine,
+            own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
+            min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
         )  # fmt: skip
 
 
@@ -234,7 +228,7 @@ class Call:
 
     Attributes:
         form: of its options and layouts.
-        sides: contexts and queries.
+        sides: contexts and queries; `places` theirs as kernels take them, anything where there are none.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         shape: of the scores.
         filled: whether both sides have room for rows at all.
@@ -250,6 +244,7 @@ class Call:
         self.form = form = form_of(given, precise, listed, layouts, arguments[9], arguments[11:])
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
         self.sides = (images, captions)[:: form.order]
+        self.places = [nothing(form.device) if side.places is None else side.places for side in self.sides]
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
@@ -267,18 +262,14 @@ class Call:
         for part, own in zip(parts, made, strict=True):
             packed[part.own], sources[part.own] = own, part.source
         targets = [
-            Target(side.features, self.places(side), own, own.items if start is None else start, source)
-            for side, own, start, source in zip(self.sides, packed, starts, sources, strict=True)
+            Target(side.features, places, own, own.items if start is None else start, source)
+            for side, places, own, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
         ]
         extents = (nothing(form.device) if side.extents is None else side.extents for side in self.sides)
         pairs = made[0].items if self.pairs is None else self.pairs
         grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
         launch(pack_rows, grid, (*extents, pairs, *targets), form.kinds, form.key_of_rows)
         return made
-
-    def places(self, side: Side) -> Tensor:
-        """A side's places as kernels take them; anything where there are none."""
-        return nothing(self.form.device) if side.places is None else side.places
 
 
 def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
@@ -315,11 +306,11 @@ class Part:
         self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
         self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
         self.n_rows = max(n_rows, 1)
-        if own == 0 and not form.listed:
+        if own == 0 and not form.kind.LISTED:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
         of_rows = self.n_rows * form.dim * form.dtype.itemsize // 4
-        self.room = [of_rows, *[aligned(self.n_rows)] * 3, 4 * n_items]
+        self.room = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
         self.kind = form.kinds[own]
         self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
         of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
@@ -328,7 +319,7 @@ class Part:
     @classmethod
     def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
         """Whose items have up to so many rows, and take as many each; contexts of listed pairs as S has of them."""
-        slots = longest if own else rounded(longest, PITCH if form.listed else TOGETHER.value)
+        slots = longest if own else rounded(longest, PITCH if form.kind.LISTED else TOGETHER.value)
         return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
 
     def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
@@ -341,18 +332,6 @@ def rounded(count: Any, unit: int) -> Any:
     return -(-count // unit) * unit
 
 
-def aligned(count: int) -> int:
-    """As many numbers of four bytes or more, so that what follows begins at a multiple of 16."""
-    return rounded(count, 4)
-
-
-@triton.jit
-def row_offsets(place, item, begin, source):
-    """Where rows lie that stand in these places of an item, whose rows begin at `begin` if they are packed."""
-    row_stride = shown(source.row_stride)
-    return place.to(tl.int64) * row_stride + (begin.to(tl.int64) * row_stride + item * shown(source.item_stride))
-
-
 @triton.jit(
     do_not_specialize=["contexts", "queries"],
     do_not_specialize_on_alignment=["context_extents", "query_extents", "pairs"],
@@ -361,10 +340,12 @@ def pack_rows(context_extents, query_extents, pairs, contexts, queries, KIND: tl
     """Copies rows of items into a part of either side, contexts' first."""
     number = tl.program_id(0)
     n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
+    CONTEXTS: tl.constexpr = KIND.CONTEXTS  # names: Triton 3.6 hands on no field that is a tuple
+    QUERIES: tl.constexpr = KIND.QUERIES
     if number < n:
-        pack_item(context_extents, pairs, contexts, number, KIND.CONTEXTS)
+        pack_item(context_extents, pairs, contexts, number, CONTEXTS)
     else:
-        pack_item(query_extents, pairs, queries, number - n, KIND.QUERIES)
+        pack_item(query_extents, pairs, queries, number - n, QUERIES)
 
 
 @triton.jit
@@ -406,7 +387,7 @@ def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
     place = r.to(tl.int64)
     if KIND.MASKED:
         place = tl.load(target.places + item * shown(source.most) + r, mask=there, other=0)
-    offsets = row_offsets(place, item, begin, source) * KIND.UNIT
+    offsets = ((begin + place) * shown(source.row_stride) + item * shown(source.item_stride)) * KIND.UNIT
     d = tl.arange(0, KIND.WIDTH)
     x = tl.load(
         target.features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0

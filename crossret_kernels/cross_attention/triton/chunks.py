@@ -26,7 +26,6 @@ from crossret_kernels.cross_attention.triton.call import (
     Numbers,
     Packed,
     Part,
-    aligned,
     memory,
     rounded,
 )
@@ -78,18 +77,12 @@ class Sizes(NamedTuple):
 
 
 class ScoreStrides(NamedTuple):
-    """Where a run's scores stand among all: of listed pairs from `first` on.
+    """Where a run's scores stand among all; listed pairs are contexts of no queries."""
 
-    Attributes:
-        later: whether an earlier run has left what the rows of queries get of themselves.
-    """
-
-    first: int
     first_context: int
     first_query: int
     context: int
     query: int
-    later: int
 
 
 class Inputs(NamedTuple):
@@ -123,7 +116,7 @@ class Plan:
             np.concatenate([[0], of_side.cumsum()]) for of_side in (rounded(counts[0], TOGETHER.value), counts[1])
         ]
         self.longest = [int(of_side.max()) for of_side in counts]
-        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.tile, form.most_items, form.long)
+        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.kind.N, form.kind.G, form.kind.LONG)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
         self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
         self.form, self.most = form, [side.slots for side in call.sides]
@@ -133,7 +126,7 @@ class Plan:
         form, (contexts, queries) = self.form, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
         most_cells = Attention.CELL_BYTES // (8 if gradients else 4)
-        if form.long:  # statistics of every item of queries, and sums of every tile
+        if form.kind.LONG:  # statistics of every item of queries, and sums of every tile
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
         weights = contexts[-1] + PLANES * n_contexts
@@ -141,7 +134,7 @@ class Plan:
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], form) ** 2))
         bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
-        if form.long:  # whose pieces stay together
+        if form.kind.LONG:  # whose pieces stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
         else:
             tiles = cut((self.tile_rows, most_queries))
@@ -187,27 +180,32 @@ class Layout:
     """
 
     def __init__(self, contexts: Part, queries: Part) -> None:
-        form, slots = contexts.form, (contexts.slots, queries.slots)
-        self.parts, listed = (contexts, queries), form.listed
+        form, kind, slots = contexts.form, contexts.form.kind, (contexts.slots, queries.slots)
+        self.parts, listed = (contexts, queries), kind.LISTED
         tile_items, pieces = 0, 1
         first_tile, self.n_tiles = queries.tiles
         if slots[1]:
-            pieces = -(-slots[1] // form.tile)
-            tile_items = 1 if listed or pieces > 1 else min(form.tile // slots[1], form.most_items)
+            pieces = -(-slots[1] // kind.N)
+            tile_items = 1 if listed or pieces > 1 else min(kind.N // slots[1], kind.G)
             self.n_tiles = -(-queries.n_items // tile_items) * pieces
         rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[0] if listed else rows) // PITCH)
         gram_pitch = gram_pitch_of(contexts.longest, form)
         abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
         met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
-        plane, kept_plane = aligned(rows * met_queries) if form.long else 0, aligned(columns * met_contexts)
+        plane, kept_plane = rounded(rows * met_queries, 4) if kind.LONG else 0, rounded(columns * met_contexts, 4)
         row = pitch * PITCH
         sizes = (
             contexts.n_items, queries.n_items, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane,
-            columns * row, gram_pitch // form.block, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
+            columns * row, gram_pitch // kind.C, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
-        self.room = [contexts.n_items * gram_pitch**2, PLANES * kept_plane, columns * row + form.block, 2 * plane or 16]
+        self.room = [
+            contexts.n_items * gram_pitch**2,
+            PLANES * kept_plane,
+            columns * row + kind.C,
+            2 * plane or 16,
+        ]
         self.saved = [*contexts.room, *queries.room, *self.room]
         self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
         self.strides = (slots[1] * row, row, 1) if listed else (row, 1)
@@ -218,11 +216,11 @@ class Layout:
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
             )
-        blocks = gram_pitch // form.block
+        blocks = gram_pitch // kind.C
         self.of_grams = contexts.n_items, blocks**2, 1
-        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // form.block), 1
+        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // kind.C), 1
         self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // abreast), 1
-        self.warps = Attention.warps(form.tile)
+        self.warps = Attention.warps(kind.N)
 
 
 @lru_cache(256)
@@ -239,16 +237,14 @@ def whole(form: Form, n_contexts: int, longest: int, n_queries: int, longest_que
 @lru_cache(256)
 def listed(form: Form, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
     """Of listed pairs from the first on."""
-    sides = enumerate((longest, longest_query))
-    return Layout(*(Part.slotted(form, own, first, n_pairs, slots) for own, slots in sides))
+    return Layout(*(Part.slotted(form, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
 
 
 @lru_cache(256)
-def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form, later: bool) -> ScoreStrides:
+def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form) -> ScoreStrides:
     """Of a run from these items on, among scores of such strides."""
-    if form.listed:
-        return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0, later)))
-    return ScoreStrides(*map(hidden, (0, *first, *strides[:: form.order], later)))
+    along = (strides[0], 0) if form.kind.LISTED else strides[:: form.order]
+    return ScoreStrides(*map(hidden, (*first, *along)))
 
 
 class Run:
@@ -275,9 +271,9 @@ class Run:
         tiles = queries.items if tiles is None else tiles
         self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, layout.sizes, call.form.numbers)
 
-    def score_strides(self, scores: Tensor, later: bool = False) -> ScoreStrides:
+    def score_strides(self, scores: Tensor) -> ScoreStrides:
         first, second = self.layout.parts
-        return score_strides((first.first, second.first), scores.stride(), self.call.form, later)
+        return score_strides((first.first, second.first), scores.stride(), self.call.form)
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of queries, rows of contexts), of listed pairs (pairs, slots, slots)."""
@@ -306,7 +302,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def gram_pitch_of(longest: int, form: Form) -> int:
     """Rows of a Gram matrix: whole blocks, which take no masks."""
-    return -(-max(longest, 1) // form.block) * form.block
+    return -(-max(longest, 1) // form.kind.C) * form.kind.C
 
 
 def whole_of(call: Call) -> Layout | None:

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import clean, item_of, wide
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source, row_offsets
+from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source
 from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
 from crossret_kernels.cross_attention.triton.relevances import TINY
 from crossret_kernels.gpu.triton_launch import hidden, launch
@@ -68,11 +68,6 @@ class Sums:
             total.add_(product)
         self.later = True
 
-    @property
-    def far(self) -> bool:
-        """Whether hidden strides take more than 32 bits."""
-        return self.out.stride(0) >= 2**30 - 2
-
     def stored(self) -> Summed:
         """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
         call, part, strides = self.call, self.part, self.out.stride()
@@ -83,10 +78,8 @@ class Sums:
             ends = torch.searchsorted(items, items, right=True)
         item_stride, pitch = 0 if part.kind.PACKED else strides[0], hidden(gram_pitch_of(part.longest, part.form))
         source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
-        listed, places = (items, order, ends), call.places(call.sides[part.own])
-        return Summed(
-            self.out, places, *listed, self.packed, self.total, self.grams, pitch, Source(*map(hidden, source))
-        )
+        places, lies = call.places[part.own], Source(*map(hidden, source))
+        return Summed(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
 
 
 def store(*sums: Sums) -> None:
@@ -97,7 +90,8 @@ def store(*sums: Sums) -> None:
     form, far, made = sums[0].call.form, [False, False], [own.stored() for own in sums]
     summed = [made[0]._replace(source=NOWHERE)] * 2
     for own, of_own in zip(sums, made, strict=True):
-        summed[own.part.own], far[own.part.own] = of_own, own.far
+        summed[own.part.own] = of_own
+        far[own.part.own] = own.out.stride(0) >= 2**30 - 2  # hidden strides take more than 32 bits
     grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
     launch(store_gradients, grid, (*summed,), form.kinds, (form.key, sums[0].out.dtype, *far))
 
@@ -136,10 +130,12 @@ def store_gradients(contexts, queries, KIND: tl.constexpr):
     """Sums of a part of either side, contexts' first, as the gradients of their items."""
     number = tl.program_id(0)
     n = shown(contexts.source.n_items)
+    CONTEXTS: tl.constexpr = KIND.CONTEXTS
+    QUERIES: tl.constexpr = KIND.QUERIES
     if number < n:
-        store_item(contexts, number, KIND.CONTEXTS)
+        store_item(contexts, number, CONTEXTS)
     else:
-        store_item(queries, number - n, KIND.QUERIES)
+        store_item(queries, number - n, QUERIES)
 
 
 @triton.jit
@@ -178,10 +174,11 @@ def store_item(summed, number, KIND: tl.constexpr):
         total = of_features(total, along, packed, own_first + place, there, KIND)
         given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(shown(source.slots), shown(source.most))
         stored = place < tl.maximum(count, given)
-        begin = tl.load(packed.items + 4 * own + 3)
+        begin = tl.load(packed.items + 4 * own + 3).to(tl.int64)
         if KIND.MASKED:
             place = tl.load(summed.places + item * shown(source.most) + place, mask=stored, other=0)
-        found = summed.out + row_offsets(place, item, begin, source)[:, None] + d[None, :]
+        offsets = (begin + place) * shown(source.row_stride) + item * shown(source.item_stride)
+        found = summed.out + offsets[:, None] + d[None, :]
         inside = stored[:, None] & (d < KIND.DIM)[None, :]
         if KIND.LISTED:
             total += tl.load(found, mask=inside, other=0.0).to(tl.float32)

@@ -60,11 +60,10 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
             runs = planned_runs(call, plan, plan.parts(gradients=False))
         for run in runs:
             attend_to(run, save and saved is not None)
-            contexts, queries = run.layout.parts
-            form = call.form
-            grid = queries.n_items, 1 if form.listed else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
+            contexts, queries, form = *run.layout.parts, call.form
+            grid = queries.n_items, 1 if form.kind.LISTED else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
             kind = replaced(form.kind, SAVE=True)  # what is mended is rare: one kernel saves it for all calls
-            launch(pool, grid, (run.inputs, out, run.score_strides(out)), kind, form.key, warps=1)
+            launch(pool, grid, (run.inputs, out, run.score_strides(out)), kind, form.key)
             del run  # whose memory the next one takes
     return out, saved if save and saved is not None else out.new_empty(0)
 
@@ -74,9 +73,9 @@ def attend_to(run: Run, save: bool) -> None:
     form, layout, arguments = run.call.form, run.layout, (run.inputs,)
     launch(gram_matrices, layout.of_grams, arguments, form.kind, form.key)
     run.multiply()
-    if form.long:
+    if form.kind.LONG:
         launch(query_statistics, layout.of_statistics, arguments, form.kind, form.key)
-    kind, registers = replaced(form.kind, SAVE=save), Attention.registers(form.block, layout.warps)
+    kind, registers = replaced(form.kind, SAVE=save), Attention.registers(form.kind.C, layout.warps)
     launch(attend, layout.grid, arguments, kind, form.key, layout.warps, registers)
 
 
@@ -127,14 +126,11 @@ def query_statistics(run, KIND: tl.constexpr):
     item = tl.program_id(0)
     first, count = item_of(run.queries, item)
     r = tl.program_id(1) * C + tl.arange(0, C)
-    there = r < shown(run.sizes.context_rows)
-    place = r
-    if KIND.LISTED:
-        there = r < shown(run.sizes.context_slots)
-        r += item * shown(run.sizes.context_slots)
-    _lengths, scales = row_lengths(run.contexts, r, there, KIND)
-    norms, greatest = query_norms(run, first, count, place, scales, there, KIND)
-    places = run.statistics + wide(r) * shown(run.sizes.statistics_pitch) + (0 if KIND.LISTED else item)
+    there = r < shown(run.sizes.context_slots if KIND.LISTED else run.sizes.context_rows)
+    rows = r + item * shown(run.sizes.context_slots) if KIND.LISTED else r
+    _lengths, scales = row_lengths(run.contexts, rows, there, KIND)
+    norms, greatest = query_norms(run, first, count, r, scales, there, KIND)
+    places = run.statistics + wide(rows) * shown(run.sizes.statistics_pitch) + (0 if KIND.LISTED else item)
     tl.store(places, norms, mask=there)
     tl.store(places + shown(run.sizes.plane), greatest, mask=there)
 
